@@ -17,7 +17,8 @@ from coterie.deploy import certificates
 from coterie.deploy.engine import Delivery
 from coterie.deploy.names import safe
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_server import Access, Server, Tls
+from coterie.deploy.nats_link import Link
+from coterie.deploy.nats_server import OPERATOR, STREAM, Access, Server, Tls
 from coterie.deploy.nats_stream import provision
 from studies.engines import pin, servers_in
 
@@ -163,6 +164,15 @@ class Raw:
             error_cb=hear,
         )
         return client
+
+
+def delete_stream(urls: Sequence[str], operator: Tls) -> None:
+    """With all packets and consumers, as nobody but the operator may."""
+    link = Link(OPERATOR, urls, operator, 5)
+    try:
+        link.run(link.stream.delete_stream(STREAM))
+    finally:
+        link.close()
 
 
 def drain(engine: NatsEngine, wait_s: float = 0.5, done: bool = True) -> list[Delivery]:

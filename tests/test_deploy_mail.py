@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,32 @@ def test_what_the_engine_says_of_failures() -> None:
     with pytest.raises(NotAdmittedError):
         hub.push([parcel])
     assert not hub.send("nobody", PlanUpdate(b""))
+
+
+def test_that_nothing_can_be_stored_for_anybody_is_told_once_and_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One recipient that is full, or gone for good, is another matter."""
+    monkeypatch.setattr("coterie.deploy.mail._RETRY_S", 0.01)
+    _, hub, *_ = mails(full_s=0.0)
+    said: list[str] = []
+    hub._waits = said.append
+    away, full, gone = EngineError("no stream"), FullError("full"), UndeliverableError("gone")
+    tries = [[away, away], [away, None], [None], [away, None], [away], [None], [full, gone]]
+
+    def push_all(parcels: Sequence[Parcel]) -> list[EngineError | None]:
+        found = tries.pop(0)
+        assert len(found) == len(parcels)
+        return list(found)
+
+    hub.engine.push_all = push_all  # type: ignore[method-assign]
+    hub.push([hub.wrap(name, PlanUpdate(b"")) for name in ("a", "a")])
+    assert said == ["no stream", ""]
+    hub.push([hub.wrap(name, PlanUpdate(b"")) for name in ("a", "a")])
+    assert said == ["no stream", "", "no stream", ""]
+    hub.push([hub.wrap(name, PlanUpdate(b"")) for name in ("a", "a")])
+    assert len(said) == 4
+    assert not tries
 
 
 def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_another() -> None:

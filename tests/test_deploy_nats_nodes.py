@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +13,13 @@ import pytest
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
 from federation import Steady, planted, rig
-from nats_rig import Rig
+from nats_rig import Rig, delete_stream
 from nodes import Killed, Nodes, nodes
 
+from coterie.deploy import nats as engine_over_nats
+from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.nats import NatsEngine
+from coterie.deploy.node import Settings
 from coterie.runs import registry
 from coterie.runs.evaluation import models_digest
 
@@ -49,6 +53,44 @@ def over(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Nodes
     apart.exchange = made  # type: ignore[assignment]
     yield apart, made, together.models()
     made.rig.close()
+
+
+def test_a_hub_whose_broker_has_lost_its_stream_waits_and_loses_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not asking for packets when the stream went, so it hears of it only when it sends some."""
+    monkeypatch.setattr(engine_over_nats, "PULL_S", 0.3)
+    parties = rig(registry.get("fedavg"), TARGETS, links=Steady())
+    apart = nodes(parties, "fedavg", TARGETS, settings=Settings(patience_s=20.0, grace_s=2.0, poll_s=0.1))
+    made = OverNats(tmp_path, list(parties.federation.parties))
+    apart.exchange = made  # type: ignore[assignment]
+    said: list[tuple[int, str]] = []
+
+    def closed(one: Round) -> None:
+        apart.rounds.append(one)
+        if one.round == 2:
+            time.sleep(0.6)
+            delete_stream(made.rig.urls, made.rig.operator)
+            threading.Timer(4.0, made.rig.provision).start()
+
+    def live(name: str, rounds: int) -> None:
+        node = apart.node(name)
+        if isinstance(node, HubNode):
+            node.mail._waits = lambda why: said.append((len(apart.rounds), why))
+            node.run(rounds, closed)
+        else:
+            node.serve()
+
+    try:
+        apart.run(5, live)
+    finally:
+        made.rig.close()
+    assert [one.gone for one in apart.rounds] == [{}] * 6
+    assert [one.notes.get("participants") for one in apart.rounds[1:]] == [len(TARGETS)] * 5
+    assert not any(one.skipped or one.attempts for one in apart.rounds)
+    assert [rounds for rounds, _ in said] == [3, 3], "it waits in round 3 alone"
+    assert "coterie deploy server DIR makes it" in said[0][1]
+    assert said[1][1] == ""
 
 
 def same(apart: Nodes, models: np.ndarray) -> bool:

@@ -8,18 +8,22 @@ from pathlib import Path
 
 import pytest
 import typer
+
+pytest.importorskip("nats", reason="the extra deploy is not installed")
+
 from live_deployment import Live, Supervised, live
+from nats_rig import delete_stream
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
 from coterie.deploy.doctor import _holder_of_home, _holders_of_folder
 from coterie.deploy.kills import Kill
+from coterie.deploy.nats_server import Tls
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.secrets import Patterns
+from coterie.deploy.status import read_status
 from coterie.deploy.supervision import OUTPUT
 from coterie.runs.config import RunConfig
-
-pytest.importorskip("nats")
 
 
 def _hub(home: Path, kill: Kill | None) -> None:
@@ -83,3 +87,37 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
         secrets = {name: value for holder in holders for name, value in holder.secrets.items()}
         lines = [line for name in one.homes for line in said(one, name)]
         assert not set(Patterns(secrets, {})._names("\n".join([told, *lines]).encode()))
+
+
+def test_a_hub_that_can_store_nothing_says_what_it_waits_for_and_which_command_helps(tmp_path: Path) -> None:
+    """The broker's stream is lost under way, and made again by the operator."""
+    config = RunConfig("fedavg", data="digits", model="linear", rounds=40)
+    with live(tmp_path, config, ["a", "b"], patience_s=4.0) as one:
+        place, steps = one.folder, list[str]()
+
+        def tell() -> None:
+            status = read_status(place.path) if (place.run / "status.json").exists() else None
+            if status is None or (steps and not (status.waits and len(steps) == 1)):
+                return
+            if not steps and status.round >= 3:
+                steps.append("deleted")
+                delete_stream([one.server.url], Tls(place.tls / "operator.pem", place.authority / "tls.pem", place.ca))
+            elif steps:
+                steps.append(deploy("status", str(place.path)))
+                assert said(one, one.hub)[-1].startswith("Waiting: nats://127.0.0.1")
+                done = status.done
+                time.sleep(2.5)
+                assert read_status(place.path).done == done, "it burns its rounds"
+                deploy("server", str(place.path))
+
+        folders = {name: home.path for name, home in one.homes.items()}
+        with Supervised(one.hub, folders, {one.hub: _hub, "a": _party, "b": _party}, absence_s=4.0) as processes:
+            processes.failing = {}
+            processes.start()
+            processes.watch(tell)
+        assert "The hub waits: nats://127.0.0.1" in steps[1]
+        assert "coterie deploy server DIR makes it" in steps[1]
+        assert "It goes on" in said(one, one.hub)
+        ended = read_status(place.path)
+        assert (ended.phase, ended.done, ended.waits) == ("ended", 40, "")
+        assert ended.skipped <= 1, "more than the round whose packets were lost"

@@ -76,6 +76,7 @@ def status(
 def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]:
     """The lines and the table, as wide as the console. now: Unix seconds."""
     from coterie.deploy.plan import shown as shown_plan
+    from coterie.deploy.status import is_alive
     from coterie.report.words import plural
     from coterie.transport.transcript import shown
 
@@ -83,6 +84,8 @@ def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]
     rehearsed = ", a rehearsal on one machine" if status.rehearsal else ""
     yield Text.assemble((shown(status.title), "bold"), f", mode {shown(status.mode)}, {cipher}{rehearsed}")
     yield _where(status, now)
+    if status.waits and is_alive(status, now):
+        yield Text(f"The hub waits: {shown(status.waits)}", "bold yellow")
     if status.scores:
         told = (f"{name.replace('_', ' ')} {_score(name, value)}" for name, value in status.scores.items())
         most = max(status.reported.values(), default=0)

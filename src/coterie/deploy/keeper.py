@@ -57,7 +57,8 @@ class Keeper:
         self.stopped = threading.Event()
         of = self.settings
         limits = {"most": of.most, "most_bytes": of.most_bytes}
-        self.mail = Mail(engine, member.keyring, self.dropped, self.stopped, **limits, full_s=of.grace_s)
+        waits = self.observer.waits
+        self.mail = Mail(engine, member.keyring, self.dropped, self.stopped, waits=waits, full_s=of.grace_s, **limits)
         self.presence = Presence(self.nodes, self.settings.grace_s)
         self.kept = Kept()
         self.lead: Lead | None = None

@@ -147,10 +147,14 @@ def refusal(kind: str, src: str, reason: str) -> None:
 
 
 class Journal(NodeObserver):
-    """The ``NodeObserver`` of a process that has a log. It keeps no message. begins: is told of rounds and attempts."""
+    """The ``NodeObserver`` of a process that has a log. It keeps no message. begins: is told of rounds and attempts.
+    say: is told in a line that this party waits for the engine, and that it goes on.
+    """
 
-    def __init__(self, begins: Callable[[Era], None] = lambda era: None) -> None:
-        self._begins = begins
+    def __init__(
+        self, begins: Callable[[Era], None] = lambda era: None, say: Callable[[str], None] = lambda words: None
+    ) -> None:
+        self._begins, self._say = begins, say
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
         refusal(envelope.kind, envelope.src, reason)
@@ -160,6 +164,10 @@ class Journal(NodeObserver):
 
     def dropped(self, src: str, kind: str, reason: str) -> None:
         refusal(kind, src, reason)
+
+    def waits(self, why: str) -> None:
+        event("waiting", logging.WARNING, why=why) if why else event("resumed")
+        self._say(f"Waiting: {shown(why)}" if why else "It goes on")
 
     def failed(self, envelope: Envelope, error: BaseException) -> None:
         if (more := _FAILURES.more()) is not None:

@@ -49,7 +49,8 @@ class Arrived:
 class Mail:
     """One party's packets, over its engine.
 
-    refused(src, kind, reason): is told of packets that are not taken.  most, most_bytes: of one sender, what may have
+    refused(src, kind, reason): is told of packets that are not taken.  waits(why): is told that nothing can be stored
+    for anybody, so that this party waits, and with "" that it goes on.  most, most_bytes: of one sender, what may have
     come and not be done; more is refused.  full_s: after which nothing more is sent to a recipient for which too much
     waits, until there is room: nobody waits for ever for a party that does not come back, or takes its packets one by
     one.  halted: it was stopped while the engine failed, and pushes nothing more: after a later packet its recipient
@@ -63,6 +64,7 @@ class Mail:
         refused: Callable[[str, str, str], None],
         stopped: threading.Event,
         *,
+        waits: Callable[[str], None] = lambda why: None,
         most: int = 1000,
         most_bytes: int = 1 << 30,
         full_s: float = 60.0,
@@ -77,6 +79,7 @@ class Mail:
         self._lost: list[Parcel] = []
         self._full_s, self._full = full_s, dict[str, float]()  # by recipient, since when no more may wait for it
         self._refused, self._stopped = refused, stopped
+        self._waits, self._is_waiting = waits, False
         self._most, self._most_bytes = most, most_bytes
         self._sizes: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
@@ -117,8 +120,9 @@ class Mail:
         aside, self._leaving, self._leaving_bytes = self._leaving, [], 0
         left, lost = [*aside, *parcels], list[Parcel]()
         while left and not self.halted:
-            again = []
-            for parcel, problem in zip(left, self.engine.push_all(left), strict=True):
+            again, problems = [], self.engine.push_all(left)
+            self._tell(problems)
+            for parcel, problem in zip(left, problems, strict=True):
                 if problem is None:
                     self.traffic.bytes_up += len(parcel.body)
                     if time.monotonic() >= self._full.get(parcel.dst, math.inf) + _FULL_AGAIN * self._full_s:
@@ -133,6 +137,13 @@ class Mail:
         keys = {one.key for one in aside}
         self._lost += [one for one in lost if one.key in keys]
         return [one for one in lost if one.key not in keys]
+
+    def _tell(self, problems: Sequence[EngineError | None]) -> None:
+        """Tell when nothing can be stored any more, or something can again, once each."""
+        fails = all(type(one) is EngineError for one in problems)
+        if fails != self._is_waiting:
+            self._is_waiting = fails
+            self._waits(str(problems[0]) if fails else "")
 
     def _gives_up(self, parcel: Parcel, problem: EngineError) -> bool:
         never = isinstance(problem, UndeliverableError)

@@ -35,7 +35,7 @@ from nats.aio.msg import Msg
 
 from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
 from coterie.deploy.names import safe
-from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
+from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, NO_STREAM, Link
 from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, Part, Stored, Upload, parts_of
 from coterie.deploy.nats_presence import connected
 from coterie.deploy.nats_pull import Pulls
@@ -77,7 +77,8 @@ class _Packet:
         self.engine._link.soon(self.engine._drop, self.messages)
 
     def working(self) -> None:
-        self.engine._working(self.messages)
+        with contextlib.suppress(EngineError):
+            self.engine._link.run(self.engine._keep(self.messages))
 
 
 class _Handle(NamedTuple):
@@ -119,8 +120,7 @@ class NatsEngine(Engine):
         self._news = asyncio.Event()  # a packet is ready, or nothing is fetched any more
         self._under_way = asyncio.Semaphore(UNDER_WAY)
         self._assembly = Assembly(spool)
-        self._resets, self._reset_s = 0, 0.0  # how often the consumer was reset, and when
-        self._delivered = 0  # messages since then
+        self._resets, self._reset_s, self._delivered = 0, 0.0, 0  # of the consumer: how often, when, messages since
         self._held: dict[Stored, _Handle] = {}  # what was not done yet
         self._finished: OrderedDict[Stored, None] = OrderedDict()
         self._tasks: set[asyncio.Future[None]] = set()
@@ -172,10 +172,6 @@ class NatsEngine(Engine):
         for upload in self._ready:
             upload.file.close()
 
-    def _working(self, messages: Iterable[Stored]) -> None:
-        with contextlib.suppress(EngineError):
-            self._link.run(self._keep(messages))
-
     async def _start(self) -> asyncio.Future[None]:
         return asyncio.ensure_future(self._keep_own())
 
@@ -194,7 +190,11 @@ class NatsEngine(Engine):
                 problem: EngineError | None = None
                 for at in places:
                     if problem is None or isinstance(problem, UndeliverableError):
-                        problem = await self._problem(parcels[at])
+                        try:
+                            await self._push(parcels[at].dst, parcels[at].body, parcels[at].key)
+                            problem = None
+                        except EngineError as error:
+                            problem = error
                     found[at] = problem
 
         by: dict[str, list[int]] = {}
@@ -203,14 +203,6 @@ class NatsEngine(Engine):
         groups = [to_one(places) for places in by.values()]
         await (asyncio.gather(*groups) if len(groups) > 1 else groups[0])
         return found
-
-    async def _problem(self, parcel: Parcel) -> EngineError | None:
-        """Why a packet is not stored."""
-        try:
-            await self._push(parcel.dst, parcel.body, parcel.key)
-        except EngineError as error:
-            return error
-        return None
 
     async def _push(self, dst: str, body: bytes, key: str) -> None:
         if dst not in self._parties.values():
@@ -222,13 +214,12 @@ class NatsEngine(Engine):
         async def send(index: int, identity: str, fresh_s: float) -> None:
             part = body[index * PART : (index + 1) * PART] if count > 1 else body
             headers = {"Nats-Msg-Id": identity, HEADER: Part(upload, index, count, len(body)).text()}
-            async with self._under_way if len(part) > SMALL else contextlib.nullcontext():
-                await self._store(dst, part, headers, fresh_s)
+            await self._store(dst, part, headers, fresh_s)
 
         fresh_s = time.time() + STALE_S / 2  # until when the parts before are surely held
         for begin in range(0, count - 1, WINDOW):
             window, began_s = range(begin, min(begin + WINDOW, count - 1)), time.time()
-            await asyncio.gather(*(send(index, f"{upload}.{index}", fresh_s) for index in window))
+            await _all(send(index, f"{upload}.{index}", fresh_s) for index in window)
             fresh_s = began_s + STALE_S / 2
         await send(count - 1, self._id(dst, key), fresh_s)
 
@@ -250,8 +241,11 @@ class NatsEngine(Engine):
             if time.time() > fresh_s:
                 problem = "it was interrupted for too long, and begins anew"
                 break
+            before_s = clock()
             try:
-                await self._link.whole(self._link.stream.publish(subject(dst, self.name), data, headers=headers))
+                async with self._under_way if len(data) > SMALL else contextlib.nullcontext():
+                    deadline += clock() - before_s  # the others' time is not its own
+                    await self._link.whole(self._link.stream.publish(subject(dst, self.name), data, headers=headers))
                 return
             except nats.js.errors.NoStreamResponseError:
                 problem = f"no stream takes packets to {dst}"
@@ -265,9 +259,12 @@ class NatsEngine(Engine):
             except (TimeoutError, nats.errors.Error, OSError) as error:
                 problem = str(error) or problem
             await asyncio.sleep(0.1)
-        known = absent is not None and self._seen == self._link.connections  # the stream is there for this party
-        failure = UndeliverableError if known else EngineError
-        raise failure(f"{where} did not store a packet from {self.name} to {dst}: {problem}")
+        if absent is not None:
+            with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
+                if not await self._link.takes(subject(self.name, self.name)):
+                    raise EngineError(f"{where} {NO_STREAM}")
+                raise UndeliverableError(f"{where} did not store a packet from {self.name}: {problem}")
+        raise EngineError(f"{where} did not store a packet from {self.name} to {dst}: {problem}")
 
     # --- receiving
 
@@ -282,8 +279,7 @@ class NatsEngine(Engine):
                 return None
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
-                    await self._news.wait()
+                await asyncio.wait_for(self._news.wait(), deadline - clock())
 
     def _fetch_ahead(self) -> None:
         """A packet is on its way here while another one is handled. Raises EngineError."""
@@ -313,7 +309,7 @@ class NatsEngine(Engine):
             if self._pulls is None:
                 self._absent = self._absent or began
                 if clock() - self._absent > 3 * ANSWER_S and self._link.is_up():
-                    raise EngineError(f"{self._link.place()} has no packets for {self.name}: {error}") from None
+                    raise EngineError(f"{self._link.place()} {NO_STREAM} ({error})") from None
             if clock() - began < 0.9 * PULL_S:  # a refusal: a cluster chooses its leader, or the consumer is gone
                 self._seen = 0
                 await asyncio.sleep(0.1)
@@ -324,16 +320,15 @@ class NatsEngine(Engine):
         """The way to ask for messages; at a new connection the consumer begins at what was not acknowledged."""
         connection = self._link.connections
         if self._pulls is None or self._seen != connection:
-            client = self._link.client
             if self._pulls is not None:
                 await self._pulls.close()
                 self._pulls = None
-            answer = await client.request(f"$JS.API.CONSUMER.RESET.{STREAM}.{self._token}", timeout=ANSWER_S)
+            answer = await self._link.client.request(f"$JS.API.CONSUMER.RESET.{STREAM}.{self._token}", timeout=ANSWER_S)
             consumer = json.loads(answer.data)
             if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
             self._resets, self._reset_s, self._delivered = self._resets + 1, time.monotonic(), 0
-            self._pulls = await Pulls.of(client, self._token)
+            self._pulls = await Pulls.of(self._link.client, self._token)
             self._seen, self._absent = connection, None
         return self._pulls
 
@@ -439,7 +434,13 @@ class NatsEngine(Engine):
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:
-    await asyncio.gather(*work)
+    """All of it at the same time; if some of it fails, the rest is cancelled."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _bytes_of(path: Path) -> bytes:

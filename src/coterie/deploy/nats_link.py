@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
+import nats.js.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
@@ -36,6 +37,7 @@ AGAIN_S = 0.25
 NEEDS = (2, 14)
 """The first server that can reset a consumer."""
 NEEDS_PAYLOAD = 1 << 20
+NO_STREAM = "has no stream for packets of this federation (any more). The operator's coterie deploy server DIR makes it"
 PENDING = 16 << 20
 """Bytes that the client library keeps before it waits for the network."""
 
@@ -103,6 +105,19 @@ class Link:
             work.close()
             raise ConnectionError("the connection broke")
         return await self._first(work, self._lost, lambda: ConnectionError("the connection broke"))
+
+    async def takes(self, subject: str) -> bool:
+        """Whether a stream takes what is published there. Nothing is stored: the question names a stream that is none.
+
+        Raises TimeoutError, OSError or nats.errors.Error without an answer.
+        """
+        try:
+            await self.whole(self.stream.publish(subject, stream="none"))
+        except nats.js.errors.NoStreamResponseError:
+            return False
+        except nats.js.errors.APIError:
+            pass
+        return True
 
     def place(self) -> str:
         return ", ".join(self.servers)

@@ -74,7 +74,7 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
                 say(at_words(*era, found.rounds))
                 event("privacy", **account.facts(node.kept.released, found.account))
 
-            journal = Journal(began)
+            journal = Journal(began, say)
             observer, effects = _doomed(kill, journal, found.effects)
             node = Node(
                 found.member,
@@ -144,7 +144,7 @@ def as_hub(
                 say(f"{at_words(one.round, 0, found.rounds)} was skipped: {shown(str(why))}")
             recorder.closed(one)
 
-        journal = HubJournal(recorder, lambda era: say(at_words(*era, found.rounds)))
+        journal = HubJournal(recorder, lambda era: say(at_words(*era, found.rounds)), say)
         observer, effects = _doomed(kill, journal, found.effects)
         engine = connect(home, plan)
         if store.load() is None:

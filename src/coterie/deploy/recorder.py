@@ -126,6 +126,11 @@ class Recorder:
             phase = "set-up" if round == 0 else "finish" if self._is_finish(round) else "round"
             self._tell(phase=phase, round=round, attempt=attempt, since=now)
 
+    def waits(self, why: str) -> None:
+        """The engine stores nothing for anybody, so the hub waits; "": it goes on."""
+        with self._lock:
+            self._tell(waits=why)
+
     def seen(self, party: str) -> None:
         """A verified packet of this party has come."""
         with self._lock:
@@ -403,8 +408,13 @@ class Recorder:
 class HubJournal(Journal):
     """The hub's ``NodeObserver``: it writes the hub's log, and tells a recorder what the hub's node says of parties."""
 
-    def __init__(self, recorder: Recorder, begins: Callable[[Era], None] = lambda era: None) -> None:
-        super().__init__(begins)
+    def __init__(
+        self,
+        recorder: Recorder,
+        begins: Callable[[Era], None] = lambda era: None,
+        say: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        super().__init__(begins, say)
         self.recorder = recorder
 
     def seen(self, party: str) -> None:
@@ -412,6 +422,10 @@ class HubJournal(Journal):
 
     def present(self, names: Collection[str]) -> None:
         self.recorder.present(names)
+
+    def waits(self, why: str) -> None:
+        super().waits(why)
+        self.recorder.waits(why)
 
     def late(self, party: str) -> None:
         super().late(party)

@@ -57,8 +57,8 @@ class Status(msgspec.Struct, kw_only=True):
     plan: its version.  plan_sha256: its hash, hexadecimal, of which every party prints the beginning.  done: rounds
     that are committed.  skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means
     of the last round that clients have reported on.  reported: by score, how many did.  why: the run failed, in the
-    hub's words.  attempt: as in messages and in ``metrics.jsonl``, where the first is 0. What people are shown counts
-    from 1.
+    hub's words.  waits: why nothing can be stored at the engine, so that the hub waits.  attempt: as in messages and in
+    ``metrics.jsonl``, where the first is 0. What people are shown counts from 1.
     """
 
     system: str
@@ -83,6 +83,7 @@ class Status(msgspec.Struct, kw_only=True):
     since: float = 0.0
     written: float = 0.0
     why: str = ""
+    waits: str = ""
     scores: dict[str, float | None] = {}
     reported: dict[str, Count] = {}
     parties: tuple[PartyStatus, ...] = ()

@@ -51,6 +51,9 @@ class NodeObserver(Observer):
     def dropped(self, src: str, kind: str, reason: str) -> None:
         """A packet was not taken (``packet``), will never be stored (``push``), or the engine fails (``engine``)."""
 
+    def waits(self, why: str) -> None:
+        """The engine stores nothing for anybody, so this party waits; ``""``: it goes on."""
+
     def failed(self, envelope: Envelope, error: BaseException) -> None:
         """A handler has failed with an error that is not meant for its sender. The message is refused."""
 
