@@ -17,7 +17,7 @@ from coterie.baselines.rfl_ha import Belong, Lead
 from coterie.deploy.engine import FullError
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, Settings
-from coterie.deploy.packets import Begin, Letter, wrap
+from coterie.deploy.packets import Begin, Era, Letter, wrap
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import Message, bundle
 from coterie.protocol.party import To
@@ -230,6 +230,50 @@ def test_a_party_that_leaves_is_missed_after_a_while_and_welcomed_back() -> None
     assert [one.gone for one in apart.rounds] == [{}, {}, {"client/1": "gone"}, {}, {}]
     assert [one.back for one in apart.rounds] == [[], [], [], ["client/1"], []]
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 3, 3]
+
+
+def test_a_party_that_was_paused_for_long_takes_the_newest_round_alone() -> None:
+    """It scores and reports once, and not for each round that it has missed. Round 5 had two attempts."""
+    apart, awake, began, scored = made(), threading.Event(), list[Era](), list[int]()
+    changed(apart, "server", failing(1, in_round=5))
+    held: list[Node] = []
+
+    def closed(one: Round) -> None:
+        apart.rounds.append(one)
+        if one.round == 9:
+            awake.set()
+            while not began or began[-1][0] < 9:
+                time.sleep(0.01)
+
+    def live(name: str, rounds: int) -> None:
+        if name != "client/1":
+            node = apart.node(name)
+            node.run(rounds, closed) if isinstance(node, HubNode) else node.serve()
+            return
+        node = apart.node(name, scores=lambda r: {"local_accuracy": float(scored.append(r) is None)})
+        held.append(node)
+        node.observer.began = began.append  # type: ignore[method-assign]
+        engine: Any = node.mail.engine
+        pull = engine.pull
+
+        def paused(wait_s: float) -> Any:
+            if node.era[0] == 2 and not awake.is_set():
+                apart.exchange.leave(engine)
+                assert awake.wait(20.0)
+                apart.exchange._here[name] = engine
+            return pull(wait_s)
+
+        engine.pull = paused
+        node.serve()
+
+    apart.run(11, live)
+    assert [one.gone for one in apart.rounds] == 2 * [{}] + 8 * [{"client/1": "gone"}] + 2 * [{}]
+    assert began == [(0, 0), (1, 0), (2, 0), (9, 0), (10, 0), (11, 0), (12, 0)][: len(began)]
+    assert scored[:4] == [0, 1, 2, 9]
+    assert held[0].member.numbers.attempts[5] == 1, "late messages of the first attempt would be taken"
+    assert [one.notes["participants"] for one in apart.rounds[10:]] == [3, 3]
+    first, second = (apart.system.own_model(apart.parties[name]) for name in ("client/0", "client/1"))
+    np.testing.assert_array_equal(first, second)
 
 
 def test_nothing_piles_up_for_a_party_that_is_away() -> None:

@@ -29,6 +29,8 @@ from coterie.transport.envelope import Envelope, Handled, Opened, Sent
 from coterie.transport.wire import GONE
 
 NO_ANSWER = "gave no direct answer"
+BEHIND_S = 0.05
+"""A party that has found out that it is behind waits so long for the Begin of a still later round."""
 WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"})
 """Why a request gets no answer, as nodes tell each other."""
 
@@ -81,7 +83,8 @@ class Node(Keeper):
         wait_s = self.settings.poll_s
         arrived = self.mail.pull(wait_s if self.lead is None else min(wait_s, self.lead.wakes_in_s()))
         if arrived is not None:
-            self.take(arrived)
+            for one in self._without_missed(arrived):
+                self.take(one)
         elif self._done_later and self.lead is None:
             self.commit()  # there is time
         if (lead := self.lead) is not None:
@@ -101,6 +104,30 @@ class Node(Keeper):
                 self.give_up_answer(lead, name, number, "gone")
 
     # -- packets -----------------------------------------------------------------------------------------------------
+
+    def _without_missed(self, arrived: Arrived) -> list[Arrived]:
+        """What has come, and perhaps what came next. Of Begins that follow each other it is the newest alone: a party
+        that was paused for long scores no model, and sends no report, for each round that it has missed.
+        """
+        wait_s = 0.0
+        while (begins := self._later(arrived, self.kept.era)) is not None and not self.waiting:
+            following = self.mail.pull(wait_s)
+            if following is None or self._later(following, begins) is None:
+                return [arrived] if following is None else [arrived, following]
+            self.member.heard_of(*begins)  # so that late messages of earlier attempts are refused
+            self.done_later(arrived)
+            arrived, wait_s = following, BEHIND_S
+        return [arrived]
+
+    def _later(self, arrived: Arrived, than: Era | None) -> Era | None:
+        """The attempt that a packet begins, if it is of a later round than this party's and later than another one.
+
+        None in a rehearsal, since the virtual clock goes through all rounds.
+        """
+        packet, era = arrived.packet, self.kept.era
+        if era is None or than is None or self.clock.rehearsed or arrived.src != self.hub:
+            return None
+        return packet.era if isinstance(packet, Begin) and packet.era[0] > era[0] and packet.era > than else None
 
     def take(self, arrived: Arrived) -> None:
         """What has come."""
