@@ -186,24 +186,20 @@ def hops() -> dict[str, float]:
     return {"median_ms": median(times), "p95_ms": quantiles(times, n=20)[-1], "server_mb": resident / 1e6}
 
 
-def large(repeats: int) -> dict[str, dict[str, float]]:
-    """By megabytes: seconds there and back, the median, and seconds of a core that parties and server spend on it."""
-    found: dict[str, dict[str, float]] = {}
+def large(repeats: int) -> tuple[dict[str, float], dict[str, float]]:
+    """By megabytes: seconds there and back, the median; and seconds of a core that parties and server spend on it."""
+    found, spent = dict[str, float](), dict[str, float]()
     with deployment() as made:
         hub, client = made.engine(HUB), made.engine(CLIENT)
         with echoing(client):
             for size in MEGABYTES:
-                before = time.process_time(), _busy(made.server.pid)
+                before_s = time.process_time() + _busy(made.server.pid)
                 times = [there_and_back(hub, os.urandom(size * 1_000_000), f"{size}.{n}") for n in range(repeats)]
-                spent = time.process_time() - before[0], _busy(made.server.pid) - before[1]
-                found[str(size)] = {
-                    "s": median(times),
-                    "parties_core_s": spent[0] / repeats,
-                    "server_core_s": spent[1] / repeats,
-                }
+                found[str(size)] = median(times)
+                spent[str(size)] = (time.process_time() + _busy(made.server.pid) - before_s) / repeats
         hub.close()
         client.close()
-    return found
+    return found, spent
 
 
 def started() -> float:
@@ -312,13 +308,15 @@ def _several(measure: Callable[[], float], repeats: int) -> dict[str, float]:
 
 def study(repeats: int) -> dict[str, Any]:
     version = subprocess.run([binary(), "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    there_and_back_s, core_s = large(repeats)
     return {
         "server": version,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "load before": os.getloadavg()[0],
         "repeats": repeats,
         "hop": hops(),
-        "there and back": large(repeats),
+        "there and back, s": there_and_back_s,
+        "there and back, s of a core": core_s,
         "server ready, ms": _several(started, repeats),
         "after the server was killed, s": _several(server_killed, repeats),
         "after the leader of three was killed, s": _several(leader_killed, repeats),

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("nats", reason="the extra deploy is not installed")
+
+from coterie.deploy.nats_parts import MESSAGE, PART
+from coterie.deploy.nats_stream import WAITING
+
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "engines.md").read_text()
 FOUND = json.loads((DOCS / "engines" / "nats.json").read_text())
 LOOPBACK = json.loads((DOCS / "engines" / "loopback.json").read_text())
+LINES = json.loads((DOCS / "engines" / "lines.json").read_text())
 FLOWER = json.loads((DOCS / "engines" / "flower.json").read_text())
 
 
@@ -35,6 +43,23 @@ def test_the_table_is_the_record() -> None:
         assert line in PAGE, line
     assert f"load {FOUND['load before']:.0f}" in PAGE
     assert f"nats-server {FOUND['server'].removeprefix('v')}" in PAGE
+
+
+def test_the_table_of_slow_lines_is_its_record() -> None:
+    assert f"`{LINES['command']}`" in PAGE
+    assert f"(load {LINES['load before']:.0f})" in PAGE
+    assert f"{1000 * LINES['latency_s']:.0f} ms of latency" in PAGE
+    rows = {what: row for what, row in LINES.items() if isinstance(row, dict)}
+    assert len(rows) == 7
+    for what, row in rows.items():
+        line = f"| {what} | {row['seconds']:.1f} | {row['line_s']:.1f} | {row['wire_mb']:.1f} MB |"
+        assert line in PAGE, line
+
+
+def test_the_sizes_of_parts_are_those_of_the_code() -> None:
+    assert f"parts of {(PART + 4096) >> 10} KiB less 4 KiB" in PAGE
+    assert f"at most {WAITING:,} parts from one party to another" in PAGE
+    assert f"at most {WAITING * MESSAGE / (1 << 30):.2f} GiB" in PAGE
 
 
 def test_the_table_of_flower_is_its_record() -> None:
