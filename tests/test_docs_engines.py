@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -17,6 +18,7 @@ PAGE = (DOCS / "engines.md").read_text()
 FOUND = json.loads((DOCS / "engines" / "nats.json").read_text())
 LOOPBACK = json.loads((DOCS / "engines" / "loopback.json").read_text())
 LINES = json.loads((DOCS / "engines" / "lines.json").read_text())
+PARTS = json.loads((DOCS / "engines" / "parts.json").read_text())
 FLOWER = json.loads((DOCS / "engines" / "flower.json").read_text())
 
 
@@ -54,6 +56,12 @@ def test_the_table_of_slow_lines_is_its_record() -> None:
     for what, row in rows.items():
         line = f"| {what} | {row['seconds']:.1f} | {row['line_s']:.1f} | {row['wire_mb']:.1f} MB |"
         assert line in PAGE, line
+
+
+def test_what_smaller_parts_cost_is_its_record() -> None:
+    before, now = (row for name, row in PARTS.items() if name.startswith("parts"))
+    for what, words in (("50 MB, s", "s for 50 MB there and back"), ("50 MB, s of a core", "s of a core")):
+        assert f"{median(before[what]):.2f} and {median(now[what]):.2f} {words}" in PAGE
 
 
 def test_the_sizes_of_parts_are_those_of_the_code() -> None:
