@@ -45,10 +45,10 @@ from studies.engines import leader, stream_of
 LISTEN = Listen(Path("/s/store"), Path("/s/own.pem"), Path("/s/own.key"), Path("/s/ca.pem"), port=4333, host="0.0.0.0")
 
 
-NATS_PARTS = ("link", "presence", "stream")
+NATS_PARTS = ("link", "presence", "pull", "stream")
 WITH_NATS = {"coterie.deploy.nats", *(f"coterie.deploy.nats_{part}" for part in NATS_PARTS)}
 OF_NATS = re.compile(
-    r"^(?:import|from) (?:nats\b|coterie\.deploy\.nats(?:_link|_presence|_stream)?\b)"
+    r"^(?:import|from) (?:nats\b|coterie\.deploy\.nats(?:_link|_presence|_pull|_stream)?\b)"
     r"|^from coterie\.deploy import .*\bnats\b",
     re.M,
 )
