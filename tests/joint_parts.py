@@ -128,6 +128,11 @@ def held(run: Rig, name: str) -> Any:
     return run.party(name).secret.joint.held[KEY]
 
 
+def opened_by(run: Rig, name: str) -> int:
+    """How many ciphertexts a party has helped to open under the key."""
+    return int(run.party(name).secret.joint.answered(KEY).ciphertexts)
+
+
 def shares_of(run: Rig) -> dict[str, bytes]:
     """SECRET: all shares, by holder."""
     names = (*CLIENTS, "helper")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from every_system import CASES, Case, first, made, parameters
 from federation import Pulled, Repeatable, Rig, on_the_wire
-from joint_parts import HOLDERS, KEY, VECTORS, held, joint, opened, small_keys, summed
+from joint_parts import HOLDERS, KEY, VECTORS, held, joint, opened, opened_by, small_keys, summed
 from joint_parts import made as made_key
 from ofl_parts import WHOLE
 
@@ -21,7 +21,7 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import for_each
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.cluster_sums import ClusterModel
-from coterie.protocols.threshold_keys import group_of
+from coterie.protocols.threshold_keys import group_of, hand_over, make_keys, open_sum
 from coterie.protocols.threshold_parts import Announce, Decrypt, Partials, Present, text
 from coterie.systems.fedepc.messages import Describe
 from coterie.systems.mingledpie.messages import Mingled
@@ -208,15 +208,42 @@ def test_no_ciphertext_is_opened_twice_because_a_round_is_tried_again() -> None:
             found.append(sorted(answers.got))
 
         run.transport.drive(steps(), 3)
-        counted = {name: held(run, name).answered.ciphertexts for name in HOLDERS}
+        counted = {name: opened_by(run, name) for name in HOLDERS}
         run.transport.drive(steps(), 3, 1)
         assert found == [sorted(HOLDERS), []]
         assert set(map(str, run.refused)) == {
             "client/Decrypt: asked to open the same ciphertext again: one partial decryption is all that is given"
         }
-        assert {name: held(run, name).answered.ciphertexts for name in HOLDERS} == counted
+        assert {name: opened_by(run, name) for name in HOLDERS} == counted
         again = opened(run, summed(run, *VECTORS), r=4)  # another encryption of the same is opened
         np.testing.assert_allclose(again.values, VECTORS.sum(axis=0), atol=1e-2)
+
+
+@pytest.mark.parametrize("again", [hand_over, make_keys], ids=["handed over", "another key"])
+def test_what_was_opened_under_a_key_counts_after_an_attempt_that_gave_it_to_others_is_undone(again: Any) -> None:
+    """The attempt opens a sum, gives the key away, and opens another one; then the old holders have the key again."""
+    with small_keys():
+        run = joint(emulated=False)
+        made_key(run)
+        run.transport.retries = True
+        new = ("client/0", "client/4", "helper")
+
+        def steps() -> Any:
+            yield from open_sum(run.hub, KEY, summed(run, *VECTORS), 3)
+            yield from again(run.hub, KEY, new, 3)
+            yield from open_sum(run.hub, KEY, summed(run, *VECTORS), 3, number=1)
+
+        run.transport.drive(steps(), 3)
+        assert opened_by(run, "helper") == (4 if again is hand_over else 2)  # with each key's trial
+
+        def undone() -> Any:
+            yield from open_sum(run.hub, KEY, summed(run, *VECTORS), 3)
+
+        run.transport.drive(undone(), 3, 1)
+        found = {name: opened_by(run, name) for name in HOLDERS}
+        assert held(run, "client/3").number == 1, "the old holders have the key again"
+        mine = 5 if again is hand_over else 3  # client/0 helps before and after the hand-over
+        assert found == {name: mine if name == "client/0" else 3 for name in HOLDERS}
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["the same model", "another model"])

@@ -9,7 +9,21 @@ import msgspec
 import numpy as np
 import pytest
 from federation import Rig, misbehaving
-from joint_parts import HOLDERS, KEY, VECTORS, drive, held, joint, made, no_secret, opened, small_keys, summed, within
+from joint_parts import (
+    HOLDERS,
+    KEY,
+    VECTORS,
+    drive,
+    held,
+    joint,
+    made,
+    no_secret,
+    opened,
+    opened_by,
+    small_keys,
+    summed,
+    within,
+)
 
 from coterie.crypto import threshold
 from coterie.protocol.errors import PeerError
@@ -130,7 +144,7 @@ def test_openings_are_counted_on_when_a_key_is_handed_over() -> None:
     made(run)  # its trial is the first
     assert within(opened(run, summed(run, *VECTORS), 1).values, run)
     drive(run, hand_over(run.hub, KEY, ("client/4", "helper"), 2), 2)  # with a trial
-    assert held(run, "helper").answered.ciphertexts == 3
+    assert opened_by(run, "helper") == 3
     assert within(opened(run, summed(run, *VECTORS), 3).values, run)
     with pytest.raises(NoAnswerError, match="helper: "):
         opened(run, summed(run, *VECTORS), 4)

@@ -145,10 +145,8 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
     def lasts(self, state: Any, secret: Any) -> None:
         """What was opened. (With emulated keys, which keep nothing secret, a repeated attempt opens it once more.)"""
         super().lasts(state, secret)
-        for name, held in self.secret.joint.held.items():
-            before = secret.joint.held.get(name)
-            if before is not None and before.number == held.number and not self.common.emulated:
-                held.answered = before.answered
+        if not self.common.emulated:
+            self.secret.joint.accounts = secret.joint.accounts
 
     # ---- making
 
@@ -252,7 +250,7 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
         self._may_pass(joint, sources)
         if msg.number <= held.number or self.name not in sources or held.passed >= msg.number:
             raise PeerError(f"{self.name} hands over no share of key {msg.key!r} for making {msg.number}")
-        held.passed = msg.number
+        held.passed, opened = msg.number, self.secret.joint.answered(msg.key).ciphertexts
         new = group(self.common, joint, msg.number, holders, terms_of(self, msg.key).summands)
         pieces = threshold.Share.load(group_of(self, msg.key), held.share).handed(
             self.name, sources, new, self.secrets(f"joint key {msg.key} pieces", msg.number).bytes
@@ -260,12 +258,11 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
         sent = [To(src, Passed(msg.round, msg.key, msg.number))]
         for name in holders:
             if name != self.name:
-                opened = held.answered.ciphertexts
                 sent.append(To(name, Piece(msg.round, msg.key, msg.number, b"", pieces[name], opened)))
         made = self.secret.joint.making.get(msg.key)
         if self.name in holders and made is not None and made.number == msg.number:
             made.pieces[self.name] = pieces[self.name]
-            made.opened = max(made.opened, held.answered.ciphertexts)
+            made.opened = max(made.opened, opened)
             sent += self._whole(msg, made)
         return tuple(sent)
 
@@ -312,9 +309,12 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
         if made is not None and made.number <= msg.number:
             del self.secret.joint.making[msg.key]
         if mine and made is not None and self.name in holders:
-            answered = threshold.Answered(b"", made.opened)  # the noise is sized for all openings under the key
-            self.secret.joint.held[msg.key] = Held(msg.number, holders, made.share, made.seeds, answered=answered)
+            self.secret.joint.held[msg.key] = Held(msg.number, holders, made.share, made.seeds)
         learn(self, msg.key, terms)
+        if mine and made is not None:  # the noise is sized for all openings under the key
+            before = self.secret.joint.answered(msg.key)
+            total = max(before.ciphertexts, made.opened)
+            self.secret.joint.account(msg.key, threshold.Answered(before.digests, total))
         return Known(msg.round, msg.key, msg.number)
 
     def granted(self, msg: Granted) -> None:
@@ -357,7 +357,7 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
         right = set(among) <= set(held.holders) and len(set(among)) == len(among) == one.needed
         if not right or self.name not in among:
             raise PeerError(f"a sum is opened by {one.needed} holders, each once and this one among them")
-        share, parts = threshold.Share.load(one, held.share), []
+        share, parts, answered = threshold.Share.load(one, held.share), [], self.secret.joint.answered(msg.key)
         for number, data in zip(numbers, unbundle(msg.ciphers, len(numbers)), strict=True):
             request = threshold.Request.load(one, data)
             if held.sums.get(number) != (request.terms, request.length):
@@ -367,7 +367,8 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
                 raise PeerError(f"sum {number} of round {msg.round} was opened {tries - 1} times")
             held.tries[number] = tries
             zero = threshold.Zero(self.name, held.seeds)
-            part, held.answered = threshold.partial(one, share, request, self.name, among, zero, held.answered)
+            part, answered = threshold.partial(one, share, request, self.name, among, zero, answered)
+            self.secret.joint.account(msg.key, answered)
             parts.append(part)
         return Partials(msg.round, msg.key, msg.number, bundle(parts))
 

@@ -138,7 +138,9 @@ class PaddingParty(JointParty):
             raise PeerError(f"{self.name} has sent nothing that this sum is of")
         weights = dict(zip(pads, map(int, msg.weights), strict=True))
         share, zero = threshold.Share.load(one, held.share), threshold.Zero(self.name, held.seeds)
-        part, held.answered = threshold.pad_partial(one, share, self.name, pads, weights, zero, held.answered)
+        answered = self.secret.joint.answered(msg.key)
+        part, answered = threshold.pad_partial(one, share, self.name, pads, weights, zero, answered)
+        self.secret.joint.account(msg.key, answered)
         return Answer(msg.round, msg.key, msg.number, part)
 
 

@@ -27,6 +27,9 @@ TRIAL = -1
 CHECKS = -2
 """Numbers from here down are of what is opened to check a sender (``threshold_pads``), not of sums."""
 
+KEPT_ACCOUNTS = 256
+"""Keys of which a party knows what it has opened: more than are made in one round."""
+
 
 @dataclass(frozen=True)
 class Joint:
@@ -314,9 +317,8 @@ class Making(msgspec.Struct):
 class Held(msgspec.Struct):
     """SECRET: a holder's share of one key. seeds: one common with each other holder, by its name.
 
-    answered: which ciphertexts it has given a partial decryption of.  round, sums: those announced, (terms, length) by
-    number.  tries: how often it has answered for each.  passed: the last making for which it handed the share over.
-    nonces: of its own pads, by round.
+    round, sums: those announced, (terms, length) by number.  tries: how often it has answered for each.
+    passed: the last making for which it handed the share over.  nonces: of its own pads, by round.
     """
 
     number: int
@@ -324,7 +326,6 @@ class Held(msgspec.Struct):
     share: bytes
     seeds: dict[str, bytes]
     passed: int = 0
-    answered: Answered = msgspec.field(default_factory=Answered)
     round: int = -1
     sums: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     tries: dict[int, int] = msgspec.field(default_factory=dict)
@@ -349,6 +350,7 @@ class JointSecrets(msgspec.Struct):
     """SECRET: what a party knows and holds of joint keys, by name. numbers: the hub's, of the last making.
 
     holding: at the hub, who may hold a share of this key or of an earlier one: all but those that said it is erased.
+    accounts: what this party has opened, by the digest of the public key, which stays when a key is handed over.
     """
 
     terms: dict[str, Terms] = msgspec.field(default_factory=dict)
@@ -357,9 +359,25 @@ class JointSecrets(msgspec.Struct):
     claims: dict[str, Claimed] = msgspec.field(default_factory=dict)
     numbers: dict[str, int] = msgspec.field(default_factory=dict)
     holding: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    accounts: dict[bytes, Answered] = msgspec.field(default_factory=dict)
+
+    def answered(self, name: str) -> Answered:
+        """What was opened under the key that has this name now, whoever held it then."""
+        return self.accounts.get(key_digest(self.terms[name].public), Answered())
+
+    def account(self, name: str, answered: Answered) -> None:
+        """Keep this account, and those of the keys that were used last."""
+        key = key_digest(self.terms[name].public)
+        others = [(other, kept) for other, kept in self.accounts.items() if other != key]
+        self.accounts = dict([*others, (key, answered)][-KEPT_ACCOUNTS:])
 
     def __repr__(self) -> str:
         return f"<JointSecrets of {', '.join(sorted(self.terms)) or 'no key'}>"
+
+
+def key_digest(public: bytes) -> bytes:
+    """16 bytes that name a key, by its public half."""
+    return hashlib.sha256(public).digest()[:16]
 
 
 def lines(text: str) -> tuple[str, ...]:
