@@ -44,12 +44,14 @@ def small_keys() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Config(LocalTraining):
-    """threshold, dealer, products, scalars, fewest, least, openings: of the joint key."""
+    """threshold, dealer, products, scalars, pads, effective, fewest, least, openings: of the joint key."""
 
     threshold: int = 0
     dealer: bool = False
     products: bool = False
-    scalars: bool = False
+    scalars: int = 0
+    pads: bool = False
+    effective: float = 0.0
     fewest: int = 2
     least: int = 2
     openings: int = 4096
@@ -59,9 +61,8 @@ def joints(party: Any) -> tuple[Joint, ...]:
     c = party.config
     chosen = PRODUCTS if c.products else SMALL
     limits = {"threshold": c.threshold, "least": c.least, "fewest": c.fewest, "openings": c.openings}
-    return (
-        Joint(KEY, chosen, ("client", "helper"), dealer=c.dealer, products=c.products, scalars=c.scalars, **limits),
-    )
+    sums = {"scalars": c.scalars, "pads": c.pads, "effective": c.effective}
+    return (Joint(KEY, chosen, ("client", "helper"), dealer=c.dealer, products=c.products, **sums, **limits),)
 
 
 class Hub(JointHub, role="hub"):

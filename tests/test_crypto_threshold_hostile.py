@@ -129,7 +129,7 @@ def test_one_answer_a_ciphertext_and_no_more_than_stated(emulated):
     assert answered.ciphertexts == 2
     with pytest.raises(PeerError, match="same ciphertext again"):
         th.partial(g, *args, answered)
-    dressed = th.Request(g, 3, 5, False, ask.deviation, ask.scale, ask.c1)  # the same c_1 with other facts is the same
+    dressed = th.Request(g, 3, 5, 1, False, ask.deviation, ask.scale, ask.c1)  # the same c_1 with other facts
     with pytest.raises(PeerError, match="same ciphertext again"):
         th.partial(g, shared.shares[name], dressed, name, g.holders, shared.zeros[name], answered)
     full = th.Answered(b"", g.openings - 1)
@@ -235,6 +235,7 @@ def test_requests_of_impossible_facts():
         *(
             {"length": 0},
             {"terms": 0},
+            {"senders": 0},
             {"length": 2**40},
             {"length": N + 1},
             {"deviation": -1.0},
@@ -243,10 +244,11 @@ def test_requests_of_impossible_facts():
         *({"deviation": math.nan}, {"scale": math.nan}, {"scale": 0.0}, {"scalar": True}),
         {"c1": np.zeros_like(ask.c1)},
     ):
-        facts = {name: getattr(ask, name) for name in ("length", "terms", "scalar", "deviation", "scale", "c1")}
+        facts = {name: getattr(ask, name) for name in ("length", "terms", "senders", "scalar")}
+        facts |= {name: getattr(ask, name) for name in ("deviation", "scale", "c1")}
         with pytest.raises(DecodeError):
             th.Request.load(g, th.Request(g, **{**facts, **change}).to_bytes())
-    loud = th.Request(g, 3, 1, False, 2.0**60, ask.scale, ask.c1)
+    loud = th.Request(g, 3, 1, 1, False, 2.0**60, ask.scale, ask.c1)
     with pytest.raises(DecodeError, match="no ciphertext has"):
         th.Request.load(g, loud.to_bytes())
     with pytest.raises(CapacityError, match="no room for noise"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from coterie.crypto import threshold as th
@@ -23,6 +24,8 @@ def test_costs_are_the_record_s() -> None:
         assert f"| {seconds:.3f} |\n" in PAGE
     for what in ("ciphertext", "padded", "request"):
         assert f"{record['megabytes'][what]:.2f} MB" in PAGE
+    assert f"for a sum of padded vectors {record['megabytes']['sum_request'] * 1e6:.0f} bytes" in PAGE
+    assert f"together {record['c1_over_joint_round']:.0%}".replace("%", " %") in PAGE
     assert record["shared_over_one_key"] <= 2.5
 
 
@@ -31,5 +34,9 @@ def test_bounds_are_those_that_are_stated() -> None:
     for terms in (8, 8 * 2048):
         assert f"{group.error(terms) / terms:.1e}" in PAGE
         assert f"{th.padded_error(group, dict.fromkeys(NAMES, terms // 8)) / terms:.1e}" in PAGE
+    at = th.Group("threshold-16384-dft", NAMES[:4])  # what a scalar of a server's own shows
+    flood = at.flood(at.fresh_deviation, scalar=True) * 2 * 10
+    bits = sum(math.log2(int(prime)) for prime in at.moduli(at.opened_limbs)[:, 0]) - math.log2(flood)
+    assert f"room for {bits:.0f} bits beside the noise, so for {bits / math.log2(9):.0f} of the key's 16,384" in PAGE
     for name in ("threshold-8192-mul", "threshold-16384-dft"):
         assert f"| {th.Group(name, NAMES).error(8) / 8:.1e} |" in PAGE

@@ -46,6 +46,7 @@ from coterie.protocols.threshold_parts import (
 )
 
 MOST = {"threshold": 3, "least": 3}
+change = msgspec.structs.replace
 LIAR = "client/1"
 
 
@@ -77,8 +78,8 @@ def question(run: Rig, cipher: Any, *, r: int = 1, number: int = 0, **other: Any
     return Decrypt(r, KEY, fields.pop("making", 1), **fields), Partials
 
 
-def announcement(cipher: Any, *, r: int = 1, number: int = 0, terms: int = 0) -> tuple[Any, Any]:
-    return Announce(r, KEY, 1, np.array([number, terms or cipher.terms, cipher.length])), Present
+def announcement(cipher: Any, *, r: int = 1, number: int = 0, senders: int = 0) -> tuple[Any, Any]:
+    return Announce(r, KEY, 1, np.array([number, senders or cipher.tally.vectors, cipher.length])), Present
 
 
 @pytest.mark.parametrize("settings", [{}, MOST], ids=str)
@@ -92,11 +93,13 @@ def test_a_holder_answers_for_announced_sums_only_and_once_for_a_ciphertext(sett
         run,
         same,  # not announced
         announcement(cipher),
+        announcement(cipher, number=3),
         same,
         same,  # again
+        (change(same[0], numbers=np.array([3])), Partials),  # again, as another sum
         question(run, cipher, number=1),  # under another number
         question(run, longer),  # another length
-        question(run, other),  # other terms
+        question(run, other),  # other senders
         question(run, cipher, r=2),  # of another round
         question(run, cipher, making=2),
         question(run, cipher, among=text(HOLDERS[:2])),  # too few
@@ -104,27 +107,44 @@ def test_a_holder_answers_for_announced_sums_only_and_once_for_a_ciphertext(sett
         question(run, cipher, among=text(("client/1",) * 4)),
         question(run, cipher, numbers=np.array([], np.int64), ciphers=bundle([])),
         question(run, cipher, ciphers=bundle([b"garbage"])),
-        question(run, cipher),
+        question(run, cipher, number=3),
     )
-    assert [answer is not None for answer in answers] == [False, True, True, *[False] * 11, True]
+    assert [answer is not None for answer in answers] == [False, True, True, True, *[False] * 12, True]
     no_secret(run, " ".join(run.refused))
     assert any("the same ciphertext again" in reason for reason in run.refused)
 
 
-def test_a_holder_opens_no_sum_of_too_few_terms_and_none_too_often() -> None:
-    run = joint(emulated=False)
+@pytest.mark.parametrize(("settings", "tries"), [({}, 1), (MOST, 4)], ids=["n-of-n", "3-of-4"])
+def test_a_holder_opens_no_sum_of_too_few_senders_and_none_too_often(settings: dict[str, Any], tries: int) -> None:
+    """Where all holders are needed, nobody can be left out of a second try."""
+    run = joint(emulated=False, **settings)
     made(run)
     cipher = summed(run, *VECTORS)
     assert asked(run, announcement(run.hub.public(KEY).encrypt(VECTORS[0]))) == [None]
     again = [question(run, cipher, r=2) for _ in range(7)]
     answers = asked(run, announcement(cipher, r=2), *again, r=2)
-    assert [answer is not None for answer in answers] == [True, *[True] * 5, False, False]
-    assert any("sum 0 of round 2 was opened 5 times" in reason for reason in run.refused)
+    assert [answer is not None for answer in answers] == [True, *[True] * tries, *[False] * (7 - tries)]
+    assert any(f"sum 0 of round 2 was opened {tries} times" in reason for reason in run.refused)
     assert asked(run, announcement(cipher, r=3), announcement(cipher, r=3), r=3)[1] is None
     late = asked(run, announcement(cipher, r=2, number=8), r=3)
     assert late == [None]
-    with pytest.raises(NoAnswerError, match="sum 0 has 1 terms: of fewer than 2 none is opened"):
+    with pytest.raises(NoAnswerError, match="sum 0 has 1 senders: of fewer than 2 none is opened"):
         opened(run, run.hub.public(KEY).encrypt(VECTORS[0]), 4)
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+def test_weights_are_no_senders(emulated: bool) -> None:
+    """One sender's vector times 1,023 has 1,023 terms, and is one vector; a number that is added is none."""
+    run = joint(emulated=emulated, fewest=3)
+    made(run)
+    key = run.hub.public(KEY)
+    one, two = key.encrypt(VECTORS[0]).scale(1023), key.encrypt(VECTORS[1])
+    for cipher, count in ((one, 1), (one + two, 2), (one.add_plain(VECTORS[2]), 1), ((one + two).scale(2), 2)):
+        assert (cipher.tally.vectors, cipher.terms >= 1023) == (count, True)
+        with pytest.raises(NoAnswerError, match=f"sum 0 has {count} senders: of fewer than 3 none is opened"):
+            opened(run, cipher)
+        assert asked(run, announcement(cipher)) == [None]
+    assert np.abs(opened(run, one + two + key.encrypt(VECTORS[2]), 2).values).max() > 1000
 
 
 def test_a_key_opens_as_many_ciphertexts_as_its_noise_is_made_for() -> None:

@@ -90,7 +90,7 @@ def test_products_are_opened_too(emulated: bool) -> None:
 
 
 def test_scalars_of_one_sender_are_opened_where_that_is_declared() -> None:
-    for scalars in (False, True):
+    for scalars in (0, 1):
         run = joint(products=True, scalars=scalars)
         made(run)
         key, keys = run.hub.public(KEY), run.hub.evaluation(KEY)
@@ -100,9 +100,9 @@ def test_scalars_of_one_sender_are_opened_where_that_is_declared() -> None:
             both = drive(run, open_sums(run.hub, KEY, {0: norm, 1: norm}, 1, deviation={1: 1e6}), 1)
             assert all(abs(one.values[0] - np.square(VECTORS[0] / 60).sum()) < 1e-4 for one in both.values())
         else:
-            with pytest.raises(NoAnswerError, match="sum 0 has 1 terms"):
+            with pytest.raises(NoAnswerError, match="sum 0 has 1 senders"):
                 drive(run, open_sums(run.hub, KEY, {0: norm}, 1), 1)
-        with pytest.raises(NoAnswerError, match="sum 2 has 1 terms"):
+        with pytest.raises(NoAnswerError, match="sum 2 has 1 senders"):
             drive(run, open_sums(run.hub, KEY, {2: cipher}, 2), 2)
 
 
@@ -285,7 +285,7 @@ def test_the_key_centre_keeps_nothing_of_a_dealt_key() -> None:
         ({"threshold": -1}, "a threshold of -1"),
         ({"least": 1}, "1 holders are too few: at least 2"),
         ({"threshold": 3}, "2 holders are too few.*as many as the threshold of 3"),
-        ({"fewest": 0}, "a sum has at least 1 term"),
+        ({"fewest": 0}, "a sum has at least 1 sender"),
         ({"openings": 0}, "a key at least 1 opening"),
     ],
     ids=str,

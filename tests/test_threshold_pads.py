@@ -173,7 +173,7 @@ def test_a_whole_ciphertext_is_no_padded_vector() -> None:
     uploads = {**sent(run, 2), "client/0": again}
     with pytest.raises(NoAnswerError, match="stays closed, as a sender in it does not answer: client/0: "):
         sum_of(run, uploads, 2)
-    assert any("client/0 has sent nothing that this sum is of" in reason for reason in run.refused)
+    assert any("a nonce of client/0 that it has not drawn in round 2" in reason for reason in run.refused)
 
 
 def test_a_sender_that_is_gone_when_they_are_counted_falls_out() -> None:
@@ -197,7 +197,7 @@ def test_a_sender_that_goes_later_keeps_the_sum_closed_and_nobody_answers_again(
     rest = {name: padded for name, padded in uploads.items() if name != "client/2"}
     with pytest.raises(NoAnswerError, match="stays closed"):  # what a hub would ask that has its answer after all
         sum_of(run, rest, 1)
-    assert any("the same ciphertext again" in reason for reason in run.refused)
+    assert any("a second sum of the vectors of round 1" in reason for reason in run.refused)
     misbehaving(run.party("client/2"), AnswerFor, lambda party, request, answer: Answer(2, KEY, 1, b"garbage"))
     with pytest.raises(NoAnswerError, match="client/2: its answer cannot be read"):
         sum_of(run, sent(run, 2), 2)
@@ -226,7 +226,7 @@ def test_a_single_vector_is_not_opened() -> None:
     for senders, weights in [("client/0", [1]), ("client/1\nclient/2", [1, 1]), ("client/0\nclient/1", [1, 0])]:
         count = senders.count("\n") + 1
         message = AnswerFor(1, KEY, 1, senders, pad.nonce * count, SIZE, np.array(weights))
-        with pytest.raises(PeerError, match=r"shows too much|has sent nothing"):
+        with pytest.raises(PeerError, match=r"shows too much|without that of client/0 or without weights"):
             party.answer_for(message, "hub")
     for senders, nonces, length in [
         ("", b"", SIZE),

@@ -45,6 +45,7 @@ class Tally:
     fingerprint: 16 bytes of the key that it is under (for an opened blinded vector: was under).
     length: d, the number of values.  terms: how many vectors it sums up, integer weights counted.
     blinded: how many times a mask is inside.  form: what else must agree before two can be added.
+    vectors: how many were added up here, each once whatever its weight. It doesn't travel: what arrives is one.
     """
 
     fingerprint: bytes
@@ -52,6 +53,7 @@ class Tally:
     terms: int = 1
     blinded: int = 0
     form: Form = PLAIN
+    vectors: int = 1
 
     def plus(self, other: Tally, room: Room) -> Tally:
         self.under_one_key(other, "can't be added")
@@ -59,7 +61,8 @@ class Tally:
             raise CryptoError(f"vectors of {self.length} and {other.length} values can't be added")
         if self.form != other.form:
             raise CryptoError(f"a {self.form} and a {other.form} can't be added: bring both to one form first")
-        return self.bounded(self.terms + other.terms, room, masks=other.blinded)
+        total = self.bounded(self.terms + other.terms, room, masks=other.blinded)
+        return replace(total, vectors=self.vectors + other.vectors)
 
     def times(self, weight: int, room: Room) -> Tally:
         return self.bounded(self.terms * weight, room, masks=self.blinded * (weight - 1))

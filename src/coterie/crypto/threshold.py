@@ -13,7 +13,8 @@ Only keys and opening are different.
     opened(group, prepared, {"a": answer, ...})          # the server: 3 x + y, to within group.error(total.terms)
 
 ``threshold_group``: the facts, noise and bounds.  ``_generation``: keys.  ``_sharing``: shares, handing over, zero.
-``_opening``: ServerDec, PartDec, FinDec.  ``_pads``: joint pads.  ``_check``: the masked-sum check.
+``_opening``: ServerDec, PartDec, FinDec.  ``_pads``: joint pads.  ``_sums``: sums of these, whose c_1 holders compute
+themselves.  ``_check``: the masked-sum check.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ from coterie.crypto.threshold_pads import (
     pad_partial,
     padded_error,
     padded_sum,
+    sum_name,
 )
 from coterie.crypto.threshold_sharing import Share, Zero, gathered
+from coterie.crypto.threshold_sums import SumRequest, sum_dec
 
 __all__ = [
     "OPENINGS",
@@ -59,6 +62,7 @@ __all__ = [
     "Request",
     "Secret",
     "Share",
+    "SumRequest",
     "Zero",
     "claim",
     "commitment",
@@ -79,5 +83,7 @@ __all__ = [
     "revealed",
     "secret",
     "server_dec",
+    "sum_dec",
+    "sum_name",
     "with_products",
 ]

@@ -54,17 +54,20 @@ MOST_NOISE = 2.0**59.5
 _FLOODS = 10.0  # standard deviations of a flooding that are never exceeded: once in 10^22 values
 _HEADER = struct.Struct("<4sBBxx16s16s")
 _MAGIC, _VERSION = b"CoTh", 1
-KINDS = ("secret", "public", "first", "second", "galois", "share", "part", "request", "partial", "pad", "contribution")
+KINDS = (
+    *("secret", "public", "first", "second", "galois", "share", "part", "request", "partial", "pad", "contribution"),
+    "sum",
+)
 
 
 _MILLISECONDS = {
-    **{"server_dec": 8.5, "partial": 1.1, "opened": 1.3, "zero": 0.08},
+    **{"server_dec": 8.5, "partial": 1.1, "opened": 1.3, "zero": 0.08, "c1": 0.4},
     **{"pad": 2.0, "contribution": 1.5, "joint": 0.4, "pad_partial": 2.9, "padded_sum": 3.5, "claim": 6.0},
     **{"public": 4.5, "first": 9.0, "second": 5.5, "galois": 4.5, "joined": 0.3, "handed": 0.4, "gathered": 0.2},
 }
 """Nominal times of one typical core with N = 8192 and three primes: for one ciphertext, or one row of a key.
 
-zero: of a share of zero, for each other holder.  joined, handed, gathered: for each holder.
+zero: of a share of zero, for each other holder.  joined, handed, gathered: for each holder.  c1: for each sender.
 """
 
 
@@ -262,12 +265,13 @@ class Group:
     def seconds(self, what: str, length: int = 1, *, holders: int = 0, rows: int = 1) -> float:
         """Nominal seconds of one typical core, for virtual time, of the function of this name on ``length`` values.
 
-        holders: how many answer, where each of them costs something.  rows: of key material (galois: automorphisms).
+        holders: how many answer (c1: send), where each of them costs something.
+        rows: of key material (galois: automorphisms).
         """
         milliseconds = _MILLISECONDS[what]
         if what in ("partial", "pad_partial"):
             milliseconds += _MILLISECONDS["zero"] * max(holders - 1, 0)
-        elif what in ("joined", "handed", "gathered"):
+        elif what in ("joined", "handed", "gathered", "c1"):
             milliseconds *= max(holders, 1)
         if what in ("first", "second", "galois"):
             rows *= len(self.space.prime_bits) - 1
@@ -298,6 +302,10 @@ class Group:
         if not self.emulated:
             return b"".join(parts)
         return weighted(self._weight(b"", real, len(facts)), *parts)
+
+    def labelled(self, kind: str, *parts: bytes) -> bytes:
+        """The bytes of what holds no residues."""
+        return b"".join((_HEADER.pack(_MAGIC, _VERSION, KINDS.index(kind), self.digest, bytes(16)), *parts))
 
     def unpack(
         self,

@@ -43,7 +43,7 @@ from coterie.crypto.threshold_group import MOST_NOISE, Group, Switched
 from coterie.crypto.threshold_sharing import Share, Zero, senders_tag
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, PeerError
 
-_FACTS = struct.Struct("<QQBxxxxxxxdd")  # length, terms, scalar, deviation of the error, scale
+_FACTS = struct.Struct("<QQBxxxIdd")  # length, terms, scalar, senders, deviation of the error, scale
 _ID_BYTES = 16
 
 
@@ -68,13 +68,14 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
 class Request:
     """What a holder is sent: the component that the key multiplies, and what it is of. Public.
 
-    c1: ``(count, limbs, degree)``.  deviation: of the error that is to be drowned, a coefficient.
-    scale: of the values.
+    c1: ``(count, limbs, degree)``.  terms: weights counted.  senders: of how many vectors it is the sum.
+    deviation: of the error that is to be drowned, a coefficient.  scale: of the values.
     """
 
     group: Group
     length: int
     terms: int
+    senders: int
     scalar: bool
     deviation: float
     scale: float
@@ -86,7 +87,7 @@ class Request:
 
     @property
     def facts(self) -> bytes:
-        return _FACTS.pack(self.length, self.terms, self.scalar, self.deviation, self.scale)
+        return _FACTS.pack(self.length, self.terms, self.scalar, self.senders, self.deviation, self.scale)
 
     @property
     def digest(self) -> bytes:
@@ -112,13 +113,13 @@ class Request:
         _, held = group.opened_header("request", data)
         if len(held) < _FACTS.size:
             raise DecodeError("a request to open that doesn't say what")
-        length, terms, scalar, deviation, scale = _FACTS.unpack_from(held)
-        if not length or not terms or scalar > 1 or (scalar and length != 1):
-            raise DecodeError(f"a request to open {length} values of {terms} terms")
+        length, terms, scalar, senders, deviation, scale = _FACTS.unpack_from(held)
+        if not length or not terms or not senders or scalar > 1 or (scalar and length != 1):
+            raise DecodeError(f"a request to open {length} values of {terms} terms, by {senders} senders")
         fits = deviation >= 0 and group.flood(deviation, scalar=bool(scalar)) <= MOST_NOISE
         if not fits or not 1 <= scale < 2.0**300:  # False for NaN, too
             raise DecodeError("a request to open with a noise or a scale that no ciphertext has")
-        made = cls(group, length, terms, bool(scalar), deviation, scale, np.empty((0, 0, 0), dtype=np.uint64))
+        made = cls(group, length, terms, senders, bool(scalar), deviation, scale, np.empty((0, 0, 0), dtype=np.uint64))
         count = 1 if group.emulated else made.ciphertexts
         shape = count, group.opened_limbs, group.degree
         c1 = group.unpack("request", data, shape, facts=_FACTS.size, real=made.real)[0]
@@ -168,7 +169,7 @@ def server_dec(
     errors = opened, flood / switched.divisor
     make = _twin if group.emulated else _real
     c0, c1, words = make(group, cipher, switched, flood, random_bytes)
-    request = Request(group, cipher.length, terms, form.scalar, opened, switched.scale, c1)
+    request = Request(group, cipher.length, terms, cipher.tally.vectors, form.scalar, opened, switched.scale, c1)
     return Prepared(request, c0, words, form, errors)
 
 
@@ -198,10 +199,10 @@ def answer(
     tag = answer_tag(request, names)
     real = answer_size(group, request)
     if group.emulated:
-        spread = deviation * _spread(group, request.scalar) / request.scale
+        noisy = deviation * spread(group, request.scalar) / request.scale
         words = zero.words(names, tag, request.length)
         noise = twins.add_noise(
-            np.zeros_like(words), spread / group.space.twin_step, hashlib.sha256(me.encode()).digest(), tag
+            np.zeros_like(words), noisy / group.space.twin_step, hashlib.sha256(me.encode()).digest(), tag
         )
         return group.pack("partial", tag, made, words=words + noise, real=real)
     made = group.plus(made, zero.share(group, names, tag, request.shape))
@@ -314,15 +315,19 @@ def gaussian(deviation: float, count: int) -> Integers:
     return np.asarray(integers + (rest & np.uint64((1 << low) - 1)).astype(np.int64))
 
 
-def divided(group: Group, pairs: Residues, switched: Switched) -> Residues:
-    """``(count, 2, limbs, N)`` divided by primes, both polynomials rounded at random, and primes above dropped."""
+def divided(group: Group, pairs: Residues, switched: Switched, *, at_random: bool = True) -> Residues:
+    """``(count, 2, limbs, N)`` divided by primes, both polynomials rounded, and primes above dropped.
+
+    at_random: whether they are rounded at random; else to the nearest, so that everybody gets the same.
+    """
     made = group.ring
     for level in switched.levels:
-        prime = int(made.moduli[level, 0])
-        words = residues.secret_words(urandom(32))(pairs[:, :, 0].size)
-        offsets = (words % np.uint64(prime)).astype(np.int64) - prime // 2
-        at_random = made.transformed(offsets.reshape(-1, group.space.degree), level).reshape(pairs.shape)
-        pairs = residues.add(pairs, at_random, made.moduli_at(level))
+        if at_random:
+            prime = int(made.moduli[level, 0])
+            words = residues.secret_words(urandom(32))(pairs[:, :, 0].size)
+            offsets = (words % np.uint64(prime)).astype(np.int64) - prime // 2
+            moved = made.transformed(offsets.reshape(-1, group.space.degree), level).reshape(pairs.shape)
+            pairs = residues.add(pairs, moved, made.moduli_at(level))
         pairs = made.changed(pairs, Form(level), 2, level, made.evaluator.rescale_to_next_inplace)
     return np.ascontiguousarray(pairs[:, :, : group.opened_limbs])
 
@@ -351,9 +356,9 @@ def _twin(
     group: Group, cipher: ckks.CipherVector, switched: Switched, flood: float, random_bytes: RandomBytes
 ) -> tuple[Residues, Residues, Integers]:
     scalar = cipher.tally.form.scalar
-    spread = flood / switched.divisor * _spread(group, scalar) / switched.scale
+    noise = flood / switched.divisor * spread(group, scalar) / switched.scale
     key_id = _arrays(cipher).key_id
-    words = twins.add_noise(cipher.array.copy(), spread / group.space.twin_step, key_id, b"server")
+    words = twins.add_noise(cipher.array.copy(), noise / group.space.twin_step, key_id, b"server")
     random = group.uniform(drawn(random_bytes, 32), 1, group.limbs)
     return group.times(random, twin_public(group, cipher.key)), group.times(random, twin_common(group)), words
 
@@ -362,6 +367,6 @@ def _arrays(cipher: ckks.CipherVector) -> Any:
     return cipher.key.arrays
 
 
-def _spread(group: Group, scalar: bool) -> float:
+def spread(group: Group, scalar: bool) -> float:
     """How the deviation of a value follows from that of a coefficient, at scale 1."""
     return 1.0 if scalar else math.sqrt(group.space.degree / 2)

@@ -232,7 +232,7 @@ def pad_partial(
     made = group.times(own.polynomials(group), share.additive(me, group.holders)[None])
     made = _weighted(group, made, weights[me])
     if not group.emulated:
-        made = _divided(group, made, _switched(group))
+        made = divided_alone(group, made, _switched(group))
     deviation = group.flood(request.deviation, scalar=False)
     return answer(group, made, request, me, tuple(sorted(pads)), zero, deviation), after
 
@@ -255,7 +255,7 @@ def padded_sum(
         if one.words is not None:
             words = one.words * weights[name] if words is None else words + one.words * weights[name]
     assert total is not None
-    c0 = total if group.emulated else _divided(group, total, _switched(group))
+    c0 = total if group.emulated else divided_alone(group, total, _switched(group))
     prepared = Prepared(request, c0, words, group.space.fresh, (request.deviation, 0.0))
     total, words = read_answers(group, prepared, answers, tuple(sorted(padded)))
     return decoded(group, total, words, prepared, len(padded))
@@ -266,6 +266,14 @@ def padded_error(group: Group, weights: Mapping[str, int]) -> float:
     deviation, terms = _sum_deviation(group, weights), sum(weights.values())
     floods = math.sqrt(len(weights)) * group.flood(deviation, scalar=False)
     return group.bound(deviation, floods, _switched(group).scale, terms * group.space.reach, scalar=False)
+
+
+def sum_name(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> bytes:
+    """32 bytes that name a weighted sum of padded vectors."""
+    told = hashlib.sha256(b"coterie/padded sum/")
+    for name in sorted(pads):
+        told.update(pads[name].digest(group) + weights[name].to_bytes(8, "little"))
+    return told.digest()
 
 
 def _sum_deviation(group: Group, weights: Mapping[str, int]) -> float:
@@ -287,12 +295,9 @@ def _request(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) 
     terms = sum(integer_weight(weight) for weight in weights.values())
     if terms > group.space.max_terms:
         raise CapacityError(f"weights of {terms} in all are too many: {group.parameters} has {group.space.max_terms}")
-    length, told = lengths.pop(), hashlib.sha256(b"coterie/padded sum/")
-    for name in sorted(pads):
-        told.update(pads[name].digest(group) + weights[name].to_bytes(8, "little"))
-    name_of_it = np.frombuffer(told.digest(), "<u8").reshape(1, 4, 1)
+    length, name_of_it = lengths.pop(), np.frombuffer(sum_name(group, pads, weights), "<u8").reshape(1, 4, 1)
     deviation = _sum_deviation(group, weights)
-    return _PadRequest(group, length, terms, False, deviation, _switched(group).scale, name_of_it)
+    return _PadRequest(group, length, terms, len(pads), False, deviation, _switched(group).scale, name_of_it)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -317,11 +322,11 @@ def _weighted(group: Group, array: Residues, weight: int) -> Residues:
     return residues.multiple(array, weight, group.moduli(array.shape[-2]))
 
 
-def _divided(group: Group, polynomials: Residues, switched: Switched) -> Residues:
-    """Divided and rounded as ``divided`` does it, two at a time."""
+def divided_alone(group: Group, polynomials: Residues, switched: Switched, *, at_random: bool = True) -> Residues:
+    """``(count, limbs, N)`` divided and rounded as ``divided`` does it, two at a time."""
     odd = len(polynomials) % 2
     filled = np.concatenate((polynomials, polynomials[:1])) if odd else polynomials
-    pairs = divided(group, filled.reshape(-1, 2, *filled.shape[1:]), switched)
+    pairs = divided(group, filled.reshape(-1, 2, *filled.shape[1:]), switched, at_random=at_random)
     return np.ascontiguousarray(pairs.reshape(-1, *pairs.shape[2:])[: len(polynomials)])
 
 

@@ -209,7 +209,7 @@ class CipherVector(BaseVector):
         """
         plain, terms = self._plain(values)
         form = self.tally.form
-        tally = self.tally.plus(Tally(self.fingerprint, plain.size, terms, form=form), self._room)
+        tally = self.tally.plus(Tally(self.fingerprint, plain.size, terms, form=form, vectors=0), self._room)
         return self._made(tally, self.key.arrays.add_plain(self.array, plain, form))
 
     def scale(self, weight: SupportsIndex) -> Self:

@@ -32,9 +32,10 @@ from coterie.protocol.party import from_hub, on
 from coterie.protocol.steps import Steps
 from coterie.protocols.threshold_holder import group_of, joint_of, terms_of
 from coterie.protocols.threshold_hub import JointHub, Lost, gather
+from coterie.protocols.threshold_kept import Claimed
 from coterie.protocols.threshold_opening import Closed, open_closed
 from coterie.protocols.threshold_pads import PaddingParty
-from coterie.protocols.threshold_parts import CHECKS, Claimed, OfKey
+from coterie.protocols.threshold_parts import CHECKS, OfKey
 
 CHALLENGE_BYTES = 32
 FORGED = "its ciphertexts do not hold what it knows"
@@ -113,7 +114,7 @@ def check_senders(
             failed[sender] = "its answer to the challenge cannot be read"
             continue
         first[number] = sender, ready
-        closed[number] = Closed(ready.request.terms, ready.request.length, _ready_then(ready, make))
+        closed[number] = Closed(ready.request.senders, ready.request.length, _ready_then(ready, make))
     opened = yield from open_closed(hub, name, closed, r, partly=True, control=CHECKS, deadline_s=deadline_s)
     for number, (sender, ready) in first.items():
         try:

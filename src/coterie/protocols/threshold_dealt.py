@@ -15,7 +15,8 @@ from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.told import Roster
 from coterie.protocols.key_centre import EVALUATION, Dealt, Draw, Grant, Granted
-from coterie.protocols.threshold_parts import SEED_BYTES, Held, Joint, Terms, text
+from coterie.protocols.threshold_kept import Held, Terms
+from coterie.protocols.threshold_parts import SEED_BYTES, Joint, text
 
 TERMS = "terms"
 

@@ -19,7 +19,9 @@ from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.party import Cost, To, from_hub, on
 from coterie.protocols.key_centre import Granted, Keyed, KeyHolder
+from coterie.protocols.threshold_asked import announced, asked
 from coterie.protocols.threshold_dealt import held_by_dealer, terms_by_dealer
+from coterie.protocols.threshold_kept import Held, JointSecrets, Making, Terms
 from coterie.protocols.threshold_parts import (
     DIGEST_BYTES,
     SEED_BYTES,
@@ -33,14 +35,11 @@ from coterie.protocols.threshold_parts import (
     Evaluate,
     Evaluated,
     Exchange,
-    Held,
     Joint,
     JointKey,
-    JointSecrets,
     Known,
     Lacking,
     Lacks,
-    Making,
     OfKey,
     Partials,
     Pass,
@@ -49,8 +48,6 @@ from coterie.protocols.threshold_parts import (
     Present,
     Reveal,
     Revealed,
-    Terms,
-    as_sums,
     common_seed,
     endorsement,
     group,
@@ -116,8 +113,11 @@ def _cost(party: Any, msg: Any) -> Cost:
             return Cost(crypto_s=one.seconds("handed", holders=len(holders)))
         return Cost(crypto_s=one.seconds("public") + (one.seconds("first") if joint.products else 0.0))
     if isinstance(msg, Decrypt):
-        one, lengths = group_of(party, msg.key), [held.sums.get(int(n), (0, 1))[1] for n in msg.numbers] if held else []
-        return Cost(crypto_s=sum(one.seconds("partial", length, holders=one.needed) for length in lengths))
+        one, sums = group_of(party, msg.key), [held.sums.get(int(n), (0, 1)) for n in msg.numbers] if held else []
+        spent = sum(one.seconds("partial", length, holders=one.needed) for _, length in sums)
+        if joint.pads:
+            spent += sum(one.seconds("c1", length, holders=senders) for senders, length in sums if senders > 1)
+        return Cost(crypto_s=spent)
     if made is None:
         return Cost()
     one, count = group(party.common, joint, made.number, made.holders, made.summands), len(made.holders)
@@ -333,18 +333,7 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
     @on(Announce)
     def announce(self, msg: Announce, src: str) -> Present:
         """Say that this holder is there, if these sums may be opened."""
-        held, joint = self._current(msg, src), joint_of(self, msg.key)
-        sums = as_sums(msg.sums)
-        if msg.round < held.round:
-            raise PeerError(f"sums of round {msg.round} are announced after round {held.round}")
-        if msg.round > held.round:
-            held.round, held.sums, held.tries = msg.round, {}, {}
-        for number, (terms, length) in sums.items():
-            if length < 1 or not joint.opens(number, terms, length):
-                raise PeerError(f"sum {number} of {terms} terms: of fewer than {joint.fewest} it shows too much")
-            if number in held.sums:
-                raise PeerError(f"sum {number} of round {msg.round} was announced before")
-        held.sums |= sums
+        announced(self, joint_of(self, msg.key), self._current(msg, src), msg)
         return Present(msg.round, msg.key, msg.number)
 
     @on(Decrypt, _cost)
@@ -359,9 +348,7 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
             raise PeerError(f"a sum is opened by {one.needed} holders, each once and this one among them")
         share, parts, answered = threshold.Share.load(one, held.share), [], self.secret.joint.answered(msg.key)
         for number, data in zip(numbers, unbundle(msg.ciphers, len(numbers)), strict=True):
-            request = threshold.Request.load(one, data)
-            if held.sums.get(number) != (request.terms, request.length):
-                raise PeerError(f"sum {number} of {request.terms} terms of {request.length} values was not announced")
+            request = asked(self, joint, one, held, number, data)
             tries = held.tries.get(number, 0) + 1
             if tries > joint.tries(len(held.holders)):
                 raise PeerError(f"sum {number} of round {msg.round} was opened {tries - 1} times")

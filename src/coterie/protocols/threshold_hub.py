@@ -17,7 +17,8 @@ from coterie.protocol.messages import Message
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocols.key_centre import EVALUATION, KEY_CENTRE, Granted, Keyed, KeyHub
 from coterie.protocols.threshold_dealt import terms_by_dealer
-from coterie.protocols.threshold_parts import Joint, JointSecrets
+from coterie.protocols.threshold_kept import JointSecrets
+from coterie.protocols.threshold_parts import Joint
 
 Floats = NDArray[np.float64]
 M = TypeVar("M", bound=Message)

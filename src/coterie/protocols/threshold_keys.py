@@ -25,8 +25,10 @@ key: the new holders get pieces of the old shares (t of them, or all), and old s
 shares when they hear of the new key. That is an assumption: t former holders (or all of them) that kept their shares
 could open everything under that key.
 
-Assumes a hub that follows the protocol: one that lies about what is a sum has single vectors opened. Holders refuse
-what they can see is wrong: sums that were not announced, with too few terms by what they state, opened too often.
+A hub that lies about what is a sum is refused where vectors come under joint pads (``threshold_pads``,
+``Joint(pads=True)``): holders compute c_1 of sums themselves. Any other key assumes a hub that follows the protocol.
+There holders refuse what they can see is wrong: sums that were not announced, with too few senders by what they state,
+opened too often.
 """
 
 from __future__ import annotations

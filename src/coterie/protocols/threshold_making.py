@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from coterie.protocol.steps import NoAnswerError, Steps, take
 from coterie.protocols.key_centre import EVALUATION, KEY_CENTRE, deal_again
 from coterie.protocols.threshold_holder import group_of, joint_of, learn, named, shown_parts, terms_of
 from coterie.protocols.threshold_hub import UNREADABLE, JointHub, Lost, Made, Of, gather, reasons
-from coterie.protocols.threshold_opening import open_sum
+from coterie.protocols.threshold_kept import Terms
+from coterie.protocols.threshold_opening import Closed, open_closed
 from coterie.protocols.threshold_parts import (
     DIGEST_BYTES,
     TRIAL,
@@ -36,7 +38,6 @@ from coterie.protocols.threshold_parts import (
     Passed,
     Reveal,
     Revealed,
-    Terms,
     endorsement,
     group,
     lines,
@@ -277,9 +278,14 @@ def _told(
 
 def _tried(hub: JointHub, joint: Joint, r: int, deadline_s: float | None) -> Steps[tuple[str, ...]]:
     """Open encryptions of zero. Returns whose shares are false."""
-    key = hub.public(joint.name)
-    nothing = sum_ciphers(key.encrypt(np.zeros(1)) for _ in range(joint.fewest))
-    opened = yield from open_sum(hub, joint.name, nothing, r, number=TRIAL, deadline_s=deadline_s)
-    if np.abs(opened.values).max() > group_of(hub, joint.name).error(joint.fewest):
+    one, key = group_of(hub, joint.name), hub.public(joint.name)
+    if joint.pads:
+        closed = Closed(0, 1, partial(threshold.sum_dec, one, key, None, {}, {}))
+    else:
+        nothing = sum_ciphers(key.encrypt(np.zeros(1)) for _ in range(joint.fewest))
+        closed = Closed(joint.fewest, 1, partial(threshold.server_dec, one, nothing))
+    found = yield from open_closed(hub, joint.name, {TRIAL: closed}, r, deadline_s=deadline_s)
+    opened = found[TRIAL]
+    if np.abs(opened.values).max() > one.error(joint.fewest):
         raise NoAnswerError(f"encryptions of zero under key {joint.name!r} open to other numbers")
     return opened.blamed

@@ -57,18 +57,24 @@ def open_sums(
     joint, one = joint_of(hub, name), group_of(hub, name)
     sums = {}
     for number, cipher in ciphers.items():
-        if not joint.opens(number, cipher.terms, cipher.length):
-            raise NoAnswerError(f"sum {number} has {cipher.terms} terms: of fewer than {joint.fewest} none is opened")
+        senders = cipher.tally.vectors
+        if not joint.opens(number, senders, cipher.length):
+            raise NoAnswerError(f"sum {number} has {senders} senders: of fewer than {joint.fewest} none is opened")
+        if joint.pads and not joint.single(senders, cipher.length):
+            raise NoAnswerError(f"sum {number} under {name!r}, a key for padded vectors: open it by open_weighted")
         make = partial(threshold.server_dec, one, cipher, deviation=deviation.get(number))
-        sums[number] = Closed(cipher.terms, cipher.length, make)
+        sums[number] = Closed(senders, cipher.length, make)
     return (yield from open_closed(hub, name, sums, r, partly=partly, deadline_s=deadline_s, present=present))
 
 
 @dataclass(frozen=True, eq=False)
 class Closed:
-    """What is to be opened. prepare: makes it ready, anew each time, from random bytes for an emulated one."""
+    """What is to be opened. senders: of how many vectors it is the sum.
 
-    terms: int
+    prepare: makes it ready, anew each time, from random bytes for an emulated one.
+    """
+
+    senders: int
     length: int
     prepare: Callable[..., threshold.Prepared]
 
@@ -87,7 +93,7 @@ def open_closed(
     """As ``open_sums``, of whatever can be prepared. control: where this one opens to nonsense, all of them do."""
     terms, one = terms_of(hub, name), group_of(hub, name)
     of = r, name, terms.number
-    rows = [(number, closed.terms, closed.length) for number, closed in sums.items()]
+    rows = [(number, closed.senders, closed.length) for number, closed in sums.items()]
     announce = Announce(*of, np.array(rows, np.int64).ravel())
     asked = dict.fromkeys(terms.holders if present is None else present, announce)
     there, gone = yield from gather(of, asked, Present, lambda *_: None, deadline_s)

@@ -13,20 +13,25 @@ moves c_0 only, and that opens to what it has chosen and nothing times s.
 are left out. One that goes between being counted and answering keeps the sum closed. To open the others' after that
 would show its vector to a hub that has its answer after all, so no sender answers twice for one pad.
 
+Of a key that is declared for pads (``Joint.pads``) nothing else is opened than one weighted sum a round, whose c_1 each
+holder computes itself (``open_weighted``), and some scalars (``threshold_asked``).
+
 Keys are n-of-n for sums; with t-of-n keys the holders that contribute are fixed before anybody sends (``among``). What
-is not undone: lies inside a vector, a hub that deviates, and n - 1 holders together.
+is not undone: lies inside a vector, a hub that leaves senders out, and n - 1 holders together.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coterie.aggregation.detection import effective
 from coterie.crypto import threshold
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
@@ -34,9 +39,12 @@ from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, parts_of
 from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
+from coterie.protocols.threshold_asked import check_sum
 from coterie.protocols.threshold_holder import JointParty, group_of, joint_of, named, terms_of
 from coterie.protocols.threshold_hub import UNREADABLE, JointHub, Opened, collect, gather, reasons
-from coterie.protocols.threshold_parts import Held, OfKey, lines, text
+from coterie.protocols.threshold_kept import Held
+from coterie.protocols.threshold_opening import Closed, open_closed
+from coterie.protocols.threshold_parts import OfKey, lines, pad_context, text
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
 
@@ -132,11 +140,10 @@ class PaddingParty(JointParty):
         """This sender's part in a sum that its own vector is in, once for that."""
         held, joint, one = self._current(msg, src), joint_of(self, msg.key), group_of(self, msg.key)
         pads = _pads(one, msg, one.holders)
-        if len(pads) < joint.fewest or msg.weights.shape != (len(pads),) or (msg.weights < 1).any():
-            raise PeerError(f"a sum of {len(pads)} vectors: of fewer than {joint.fewest} it shows too much")
-        if self.name not in pads or pads[self.name].nonce != held.nonces.get(msg.round):
-            raise PeerError(f"{self.name} has sent nothing that this sum is of")
+        if self.name not in pads or msg.weights.shape != (len(pads),) or (msg.weights < 1).any():
+            raise PeerError(f"a sum of {len(pads)} vectors, without that of {self.name} or without weights")
         weights = dict(zip(pads, map(int, msg.weights), strict=True))
+        check_sum(self, joint, one, held, msg.round, pads, weights)
         share, zero = threshold.Share.load(one, held.share), threshold.Zero(self.name, held.seeds)
         answered = self.secret.joint.answered(msg.key)
         part, answered = threshold.pad_partial(one, share, self.name, pads, weights, zero, answered)
@@ -176,7 +183,7 @@ def padding(party: JointParty, name: str, r: int, among: Sequence[str] = ()) -> 
     held.nonces = {known: each for known, each in held.nonces.items() if known > r - KEPT_ROUNDS} | {r: nonce}
     share = threshold.Share.load(one, held.share)
     own = threshold.Padding(
-        one, party.public(name), share, party.name, _context(r), tuple(among), lambda count: nonce[:count]
+        one, party.public(name), share, party.name, pad_context(r), tuple(among), lambda count: nonce[:count]
     )
     return Once(own)
 
@@ -188,7 +195,7 @@ def loaded(
     one = group_of(hub, name)
     if sender not in one.holders:
         raise PeerError(f"{sender} holds no share of key {name!r}, and pads need one")
-    return threshold.Padded.load(one, data, sender, _context(r), length, tuple(among))
+    return threshold.Padded.load(one, data, sender, pad_context(r), length, tuple(among))
 
 
 def complete_pads(
@@ -219,6 +226,35 @@ def complete_pads(
     seconds = one.seconds("joint", next(iter(uploads.values())).pad.length)
     yield from spend(Cost(crypto_s=seconds * len(uploads)))
     return {sender: each.cipher(hub.public(name)) for sender, each in joining.items()}
+
+
+def open_weighted(
+    hub: JointHub,
+    name: str,
+    ciphers: Mapping[str, CipherVector],
+    pads: Mapping[str, threshold.Pad],
+    weights: Mapping[str, int],
+    r: int,
+    *,
+    number: int = 0,
+    deadline_s: float | None = None,
+) -> Steps[Opened]:
+    """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves. ``number`` as ever.
+
+    ciphers, pads: by sender, of ``complete_pads`` and of what was ``loaded``.  weights: integers of at least 1; who has
+    none is left out. Raises NoAnswerError, with the reason, if it can't be opened, or if no holder would help.
+    """
+    joint, one, key = joint_of(hub, name), group_of(hub, name), hub.public(name)
+    if len(weights) < joint.fewest or effective([*weights.values()]) < joint.balance:
+        raise NoAnswerError(
+            f"a sum of {len(weights)} vectors by weights {[*weights.values()]} shows too much of one: holders open "
+            f"those of {joint.fewest} or more, whose effective number is {joint.balance:g} or more"
+        )
+    total = reduce(add, (ciphers[sender].scale(weight) for sender, weight in weights.items()))
+    make = partial(threshold.sum_dec, one, key, total, {sender: pads[sender] for sender in weights}, weights)
+    closed = {number: Closed(len(weights), total.length, make)}
+    opened = yield from open_closed(hub, name, closed, r, deadline_s=deadline_s)
+    return opened[number]
 
 
 def open_padded(
@@ -274,10 +310,8 @@ def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str
         raise PeerError(f"pads among {len(among)} holders: {one.needed} are needed, each once")
     every = one.answering(among)
     return {
-        name: threshold.Pad(name, _context(msg.round), msg.length, msg.nonces[NONCE_BYTES * i :][:NONCE_BYTES], every)
+        name: threshold.Pad(
+            name, pad_context(msg.round), msg.length, msg.nonces[NONCE_BYTES * i :][:NONCE_BYTES], every
+        )
         for i, name in enumerate(senders)
     }
-
-
-def _context(r: int) -> bytes:
-    return struct.pack("<q", r)

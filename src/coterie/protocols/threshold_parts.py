@@ -1,4 +1,4 @@
-"""Joint keys: how they are declared, what their parties say to each other, and what each party keeps.
+"""Joint keys: how they are declared, and what their parties say to each other. ``threshold_kept`` has what they keep.
 
 ``threshold_keys`` has the protocol itself, ``threshold_holder`` the parties' side of it.
 """
@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.crypto.signing import Field, digest
-from coterie.crypto.threshold import Answered, Group
+from coterie.crypto.threshold import Group
 from coterie.crypto.threshold_group import MOST_HOLDERS
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import ANY, Bundle, Integers, Message, OfRound, message
@@ -27,9 +26,6 @@ TRIAL = -1
 CHECKS = -2
 """Numbers from here down are of what is opened to check a sender (``threshold_pads``), not of sums."""
 
-KEPT_ACCOUNTS = 256
-"""Keys of which a party knows what it has opened: more than are made in one round."""
-
 
 @dataclass(frozen=True)
 class Joint:
@@ -38,10 +34,13 @@ class Joint:
     name: without blanks or line breaks.  parameters: a named set of ``crypto.threshold``.
     roles: only parties of these roles may hold a share.
     threshold: t, so many holders open a sum; 0 for all of them.  least: the fewest holders.
-    fewest: the fewest terms of a sum that a holder helps to open.
+    fewest: the fewest senders of a sum that a holder helps to open.
     dealer: whether the key centre deals the key; else its holders make it themselves.
     products: whether ciphertexts can be multiplied, and turned as the parameters' evaluation keys allow.
-    scalars: whether scalars are opened whatever they are of, such as one sender's distance from the mean.
+    pads: whether all vectors come under joint pads (``threshold_pads``): then holders compute c_1 of sums themselves.
+    effective: with pads, the least effective number of senders by their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
+    scalars: how many scalars are opened in a round for each holder, of whatever they are, such as one sender's distance
+    from the mean.
     openings: Q_D, the ciphertexts that are opened under one key. The flooding noise is sized for so many.
     """
 
@@ -53,7 +52,9 @@ class Joint:
     fewest: int = 3
     dealer: bool = False
     products: bool = False
-    scalars: bool = False
+    scalars: int = 0
+    pads: bool = False
+    effective: float = 0.0
     openings: int = 65536
 
     def __post_init__(self) -> None:
@@ -66,20 +67,34 @@ class Joint:
                 f"{self.name}: {self.least} holders are too few: at least 2, and as many as the threshold of "
                 f"{self.threshold}"
             )
-        if self.fewest < 1 or self.openings < 1:
-            raise UserError(f"{self.name}: a sum has at least 1 term, and a key at least 1 opening")
+        if self.fewest < 1 or self.openings < 1 or self.scalars < 0 or not 0 <= self.effective <= self.fewest:
+            raise UserError(
+                f"{self.name}: a sum has at least 1 sender, a key at least 1 opening, a round at least 0 scalars, and "
+                f"the effective number of senders is 0 to fewest ({self.fewest})"
+            )
 
     def needed(self, holders: int) -> int:
         """t, of so many holders."""
         return self.threshold or holders
 
     def tries(self, holders: int) -> int:
-        """How often one sum may be opened: once, and once without each of those who opened it first."""
-        return self.needed(holders) + 1
+        """How often one sum may be opened: once, and where others can answer once without each of the first ones."""
+        return self.threshold + 1
 
-    def opens(self, number: int, terms: int, length: int) -> bool:
-        """Whether a holder helps to open this: a sum of enough terms, a scalar where they are opened, or a check."""
-        return terms >= self.fewest or (self.scalars and length == 1) or number <= CHECKS
+    @property
+    def balance(self) -> float:
+        """The least effective number of senders by their weights."""
+        return self.effective or float(self.fewest)
+
+    def single(self, senders: int, length: int) -> bool:
+        """Whether this is a scalar that counts as one."""
+        return self.scalars > 0 and length == 1 and 1 <= senders < self.fewest
+
+    def opens(self, number: int, senders: int, length: int) -> bool:
+        """Whether a holder helps to open this: a sum of enough senders, a scalar, a check, or a trial of the key."""
+        if self.pads and number < 0:
+            return (number, senders, length) == (TRIAL, 0, 1)
+        return senders >= self.fewest or self.single(senders, length) or number <= CHECKS
 
     def checked(self, holders: Sequence[str], roster: Roster) -> None:
         """Raises PeerError unless these parties may hold the key together."""
@@ -228,7 +243,7 @@ class Known(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Announce(OfKey, frozen=True):
-    """These sums are to be opened in this round. Who is there? sums: (number, terms, length) of each."""
+    """These sums are to be opened in this round. Who is there? sums: (number, senders, length) of each."""
 
     sums: Integers
 
@@ -259,125 +274,6 @@ HOLDER_MESSAGES: tuple[type[Message], ...] = (Begin, Reveal, Exchange, Piece, Jo
 
 HUB_MESSAGES: tuple[type[Message], ...] = (Committed, Revealed, Endorsed, Complete, Known, Present, Partials)
 """What the hub receives then."""
-
-
-# ---- what parties keep
-
-
-class Terms(msgspec.Struct, frozen=True):
-    """What anybody may know of a key: who holds it, and its public half.
-
-    summands: how many contributions the key sums up.  label: what names only this key; nothing if that follows from the
-    rest (``group``).
-    """
-
-    number: int
-    holders: tuple[str, ...]
-    public: bytes
-    summands: int
-    label: bytes = b""
-
-
-class Making(msgspec.Struct):
-    """SECRET: a key that a holder is about to hold, until all are told that it is complete.
-
-    handed: whether it is an old key.  sources: whose pieces make up the share.  summands: of the key.
-    secret, ephemeral: its own contribution.  shown: what it has committed to, and then shows.  digests: all
-    commitments.  public: once all parts are joined.  own, seeds: halves of common seeds, by the other holder's name.
-    pieces: of its share, by their source.  share: once it is whole.  turned: whether it gave its part of rotations.
-    opened: how many ciphertexts were opened before, of a key that is handed over.
-    """
-
-    number: int
-    holders: tuple[str, ...]
-    sources: tuple[str, ...]
-    summands: int
-    handed: bool = False
-    secret: bytes = b""
-    ephemeral: bytes = b""
-    shown: bytes = b""
-    digests: bytes = b""
-    public: bytes = b""
-    own: dict[str, bytes] = msgspec.field(default_factory=dict)
-    seeds: dict[str, bytes] = msgspec.field(default_factory=dict)
-    pieces: dict[str, bytes] = msgspec.field(default_factory=dict)
-    share: bytes = b""
-    turned: bool = False
-    opened: int = 0
-
-    def __repr__(self) -> str:
-        return f"<Making {self.number} of {len(self.holders)} holders>"
-
-    def lacks(self, me: str) -> list[str]:
-        """Whose pieces have not come yet."""
-        lacking = {name for name in self.holders if name != me and name not in self.seeds}
-        return sorted(lacking | {name for name in self.sources if name not in self.pieces})
-
-
-class Held(msgspec.Struct):
-    """SECRET: a holder's share of one key. seeds: one common with each other holder, by its name.
-
-    round, sums: those announced, (terms, length) by number.  tries: how often it has answered for each.
-    passed: the last making for which it handed the share over.  nonces: of its own pads, by round.
-    """
-
-    number: int
-    holders: tuple[str, ...]
-    share: bytes
-    seeds: dict[str, bytes]
-    passed: int = 0
-    round: int = -1
-    sums: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
-    tries: dict[int, int] = msgspec.field(default_factory=dict)
-    nonces: dict[int, bytes] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<Held {self.number} of {len(self.holders)} holders>"
-
-
-class Claimed(msgspec.Struct, frozen=True):
-    """SECRET: what a sender has said that it knows in a round. values: (d,).  seed: of its random rho."""
-
-    round: int
-    values: NDArray[np.float64]
-    seed: bytes
-
-    def __repr__(self) -> str:
-        return f"<Claimed in round {self.round}>"
-
-
-class JointSecrets(msgspec.Struct):
-    """SECRET: what a party knows and holds of joint keys, by name. numbers: the hub's, of the last making.
-
-    holding: at the hub, who may hold a share of this key or of an earlier one: all but those that said it is erased.
-    accounts: what this party has opened, by the digest of the public key, which stays when a key is handed over.
-    """
-
-    terms: dict[str, Terms] = msgspec.field(default_factory=dict)
-    making: dict[str, Making] = msgspec.field(default_factory=dict)
-    held: dict[str, Held] = msgspec.field(default_factory=dict)
-    claims: dict[str, Claimed] = msgspec.field(default_factory=dict)
-    numbers: dict[str, int] = msgspec.field(default_factory=dict)
-    holding: dict[str, list[str]] = msgspec.field(default_factory=dict)
-    accounts: dict[bytes, Answered] = msgspec.field(default_factory=dict)
-
-    def answered(self, name: str) -> Answered:
-        """What was opened under the key that has this name now, whoever held it then."""
-        return self.accounts.get(key_digest(self.terms[name].public), Answered())
-
-    def account(self, name: str, answered: Answered) -> None:
-        """Keep this account, and those of the keys that were used last."""
-        key = key_digest(self.terms[name].public)
-        others = [(other, kept) for other, kept in self.accounts.items() if other != key]
-        self.accounts = dict([*others, (key, answered)][-KEPT_ACCOUNTS:])
-
-    def __repr__(self) -> str:
-        return f"<JointSecrets of {', '.join(sorted(self.terms)) or 'no key'}>"
-
-
-def key_digest(public: bytes) -> bytes:
-    """16 bytes that name a key, by its public half."""
-    return hashlib.sha256(public).digest()[:16]
 
 
 def lines(text: str) -> tuple[str, ...]:
@@ -416,11 +312,16 @@ def common_seed(a: str, b: str, of_a: bytes, of_b: bytes) -> bytes:
     return digest("common seed", first, second, x, y)
 
 
+def pad_context(r: int) -> bytes:
+    """What the pads of a round are for."""
+    return struct.pack("<q", r)
+
+
 def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
-    """(terms, length) by number, of an announcement. Raises PeerError for anything else."""
+    """(senders, length) by number, of an announcement. Raises PeerError for anything else."""
     if sums.size == 0 or sums.size % 3:
         raise PeerError(f"{sums.size} numbers announce no sums: three each")
     rows = [tuple(map(int, row)) for row in sums.reshape(-1, 3)]
     if len({row[0] for row in rows}) < len(rows):
         raise PeerError("a sum is announced twice")
-    return {number: (terms, length) for number, terms, length in rows}
+    return {number: (senders, length) for number, senders, length in rows}

@@ -9,6 +9,7 @@ from functools import lru_cache
 from math import inf, sqrt
 from typing import Literal
 
+from coterie.aggregation.detection import FEWEST
 from coterie.dp.budget import Budget
 from coterie.dp.heuristic import refuse_epsilon
 from coterie.dp.ledger import Ledger
@@ -24,6 +25,12 @@ from coterie.systems.ofl.messages import CLIENT, MODEL
 
 PARAMETERS = {"none": "threshold-8192-sum", "norms": "threshold-8192-mul", "fourier": "threshold-16384-dft"}
 """By detection, the ciphers' parameters: for sums, one product, and a transform."""
+
+SCALARS = {"none": 0, "norms": 2, "fourier": 3}
+"""By detection, how many numbers of each leader's model are opened in a round."""
+
+LEAST_BALANCE = 1.1
+"""With detection "norms", the least effective number of leaders by their weights: one has 95 % of them at most."""
 
 LEAST_LEADERS = 2
 """A global model of one leader would be that leader's model."""
@@ -186,7 +193,10 @@ def shares(report: StatusReport, spec: ModelSpec, config: OFLConfig) -> Ratios:
 
 
 def joint_of(config: OFLConfig) -> Joint:
-    """The leaders' joint key. A holder opens scalars of single leaders, too: the detection's."""
+    """The leaders' joint key. A holder opens scalars of single leaders, too: the detection's.
+
+    With detection "norms" weights fall with lengths, so one may have most of them without having most of the sum.
+    """
     return Joint(
         MODEL,
         PARAMETERS[config.detection],
@@ -196,7 +206,9 @@ def joint_of(config: OFLConfig) -> Joint:
         fewest=LEAST_LEADERS,
         dealer=config.keys == "dealer",
         products=config.detection != "none",
-        scalars=config.detection != "none",
+        scalars=SCALARS[config.detection],
+        pads=True,
+        effective=LEAST_BALANCE if config.detection == "norms" else FEWEST,
     )
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.detection import weighted
 from coterie.crypto import threshold
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
@@ -23,8 +22,8 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
 from coterie.protocols.local_training import check_model
-from coterie.protocols.threshold_keys import hand_over, make_keys, open_sum
-from coterie.protocols.threshold_pads import complete_pads, loaded, open_padded
+from coterie.protocols.threshold_keys import hand_over, make_keys
+from coterie.protocols.threshold_pads import complete_pads, loaded, open_padded, open_weighted
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig
 from coterie.systems.ofl.judging import Judged, judged
 from coterie.systems.ofl.messages import MODEL, Submit, Submitted, names
@@ -60,10 +59,11 @@ def aggregated(hub: Any, r: int, leaders: Sequence[str]) -> Steps[Aggregated]:
         opened = yield from open_padded(hub, MODEL, uploads, r, deadline_s=config.deadline_s)
         found = Judged.alike(opened.among)
     else:
-        ciphers = yield from completed(hub, r, leaders)
+        ciphers, pads = yield from completed(hub, r, leaders)
         found = yield from judged(hub, r, ciphers)
-        total = weighted([ciphers[name] for name in found.weights], np.array([*found.weights.values()]))
-        opened = yield from open_sum(hub, MODEL, total, r, number=MEAN, deadline_s=config.deadline_s)
+        opened = yield from open_weighted(
+            hub, MODEL, ciphers, pads, found.weights, r, number=MEAN, deadline_s=config.deadline_s
+        )
     mean = opened.values / found.divisor
     found.check(mean if config.sends_changes else mean - hub.state.weights[eligible(hub.spec)])
     return Aggregated(moved(hub, mean), found, opened.blamed)
@@ -76,16 +76,20 @@ def moved(hub: Any, mean: Doubles) -> Vector:
     return check_model(hub.spec, hub.spec.digest, weights.astype(np.float32))
 
 
-def completed(hub: Any, r: int, leaders: Sequence[str]) -> Steps[dict[str, CipherVector]]:
-    """The leaders' encrypted models, as ciphertexts under a joint key that these leaders hold."""
+def completed(
+    hub: Any, r: int, leaders: Sequence[str]
+) -> Steps[tuple[dict[str, CipherVector], dict[str, threshold.Pad]]]:
+    """The leaders' encrypted models, as ciphertexts under a joint key that these leaders hold, and their pads."""
     for left in reversed(range(TRIES)):
         uploads = yield from submitted_by_all(hub, r, leaders)
         try:
-            return (yield from complete_pads(hub, MODEL, uploads, r, deadline_s=hub.config.deadline_s))
+            ciphers = yield from complete_pads(hub, MODEL, uploads, r, deadline_s=hub.config.deadline_s)
         except NoAnswerError:  # a leader has gone since it sent its own: those that are left encrypt anew
             if not left:
                 raise
             leaders = tuple(uploads)
+        else:
+            return ciphers, {name: one.pad for name, one in uploads.items()}
     raise AssertionError
 
 
