@@ -11,7 +11,9 @@ import pytest
 from federation import misbehaving, on_the_wire
 from pafed_parts import TARGETS, change, four, model, small_keys, stranger
 
+from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message, bundle, unbundle
+from coterie.protocols.pads import Unpad
 from coterie.systems.pafed.classification import MOST_MASK
 from coterie.systems.pafed.messages import (
     HELPER,
@@ -207,6 +209,40 @@ def test_the_helper_opens_one_vector_a_round() -> None:
     for r in (2, 1, 0):
         with pytest.raises(Exception, match=f"asked to open a vector of round {r} after one of round 2"):
             helper.refresh(change(first, round=r), HUB)
+
+
+@pytest.mark.parametrize("mode", ["paper", "hardened"])
+def test_the_helper_opens_so_many_scalars_a_round_as_an_honest_round_has(mode: str) -> None:
+    """An aggregator that calls coordinates of an update cosines gets no more numbers than that; in ``hardened`` the
+    helper knows how many updates are late.
+    """
+    run = four(mode=mode)
+    run.rounds(2)
+    helper, late = run.party(HELPER), {"paper": 4 * 10, "hardened": 2}[mode]
+    compared, inverted = (next(run.view(HELPER).messages(kind, 2))[1] for kind in (Compare, Invert))
+    for handler, message in ((helper.compare, compared), (helper.invert, inverted)):
+        with pytest.raises(PeerError, match=f"a second {type(message).__name__} of round 2"):
+            handler(message, HUB)
+    most = late + run.config.dummies
+    for r, count in ((3, most + 1), (3, 1 << 15)):
+        helper.state.unpadded = (3, late)
+        with pytest.raises(PeerError, match=rf"{count} scalars to open, where this round has {most} at most"):
+            helper.compare(Compare(r, count, scalars(helper, 1)), HUB)
+    with pytest.raises(PeerError, match="8 scalars to open, where this round has 4 at most"):
+        helper.invert(Invert(3, 2, scalars(helper, 8)), HUB)
+    assert len(unbundle(helper.compare(Compare(3, most, scalars(helper, most)), HUB).ciphers, most)) == most
+
+
+def test_the_helper_of_padded_updates_counts_the_late_ones_itself() -> None:
+    run = four(mode="hardened")
+    run.rounds(2)
+    helper = run.party(HELPER)
+    singles = [msg for _, msg in run.view(HELPER).messages(Unpad, 2) if len(msg.rounds) == 1]
+    assert helper.state.unpadded == (2, len(singles))
+    assert len(singles) == sum(len(msg.rounds) for msg in singles) == 2
+    assert helper.late(3) == 0
+    with pytest.raises(PeerError, match=r"5 scalars to open, where this round has 4 at most"):
+        helper.compare(Compare(3, 5, scalars(helper, 5)), HUB)
 
 
 HELPED: list[tuple[str, type[Message], Callable[[Any], Any], str]] = [

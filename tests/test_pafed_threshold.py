@@ -193,6 +193,19 @@ def test_a_member_helps_with_scalars_and_one_masked_vector_a_round() -> None:
         party.switch(asked(run, 2), "client/1")
 
 
+def test_a_member_helps_with_no_more_scalars_a_round_than_an_honest_round_can_have() -> None:
+    """An update that is called scalars, coordinate by coordinate, ends there. They are counted over all requests."""
+    run = four(delta=0.0, **JOINT)
+    run.rounds(1)
+    party, one = run.party("client/0"), run.hub.public(SERVICE).encrypt_scalar(0.5).to_bytes()
+    most = 4 * run.config.max_staleness + run.config.dummies + 4
+    assert party.most_scalars() == most
+    assert party.switch(asked(run, 1, ciphers=[one] * most), HUB).number == 1
+    with pytest.raises(PeerError, match=f"{most + 1} scalars in round 9: it helps with {most} at most"):
+        party.switch(asked(run, 2), HUB)
+    assert party.switch(asked(run, 1, r=10), HUB).number == 1
+
+
 def test_a_client_off_the_committee_is_of_no_help() -> None:
     run = paf(delta=0.0, **JOINT)
     with pytest.raises(PeerError, match="has no service"):

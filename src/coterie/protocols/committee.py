@@ -6,9 +6,9 @@
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
 Ciphertexts, sums and products are under one public key, whose secret is s_h + s_C. The opener alone opens none of them.
-A member helps with scalars, and with one masked vector a round: so what the hub and the opener have seen of honest
-rounds opens no single vector, when they put it together. A member can't see what a ciphertext holds. So a
-hub that deviates has any vector switched, by calling it a scalar, and opens it with the opener.
+A member helps with so many scalars a round as its system needs, and with one masked vector: so what the hub and the
+opener have seen of honest rounds opens no single vector, when they put it together. A member can't see what a
+ciphertext holds. So a hub that deviates has any vector switched, by calling it a scalar, and opens it with the opener.
 """
 
 from __future__ import annotations
@@ -93,11 +93,15 @@ class Committee(Grant):
 
 
 class Helped(msgspec.Struct):
-    """What a member has helped with: the last round and the last number in it, and whether a vector was among that."""
+    """What a member has helped with: the last round and the last number in it, and whether a vector was among that.
+
+    scalars: how many in that round.
+    """
 
     round: int = 0
     number: int = 0
     vector: bool = False
+    scalars: int = 0
 
 
 class Member(KeyHolder[PublicKey, SecretKey]):
@@ -112,6 +116,10 @@ class Member(KeyHolder[PublicKey, SecretKey]):
 
     def committee(self) -> tuple[str, int]:
         """The grant's name, and how many members answer."""
+        raise NotImplementedError
+
+    def most_scalars(self) -> int:
+        """How many scalars it helps with in a round."""
         raise NotImplementedError
 
     @on(Stand)
@@ -136,7 +144,8 @@ class Member(KeyHolder[PublicKey, SecretKey]):
         among = [int(place) for place in msg.among]
         if len(set(among)) != needed or len(among) != needed or share.place not in among or min(among) < 1:
             raise PeerError(f"members {among} are not the {needed} that answer, or member {share.place} is not of them")
-        before = helped.vector and helped.round == msg.round
+        same = helped.round == msg.round
+        before, scalars = helped.vector and same, helped.scalars if same else 0
         key, parts = self.public(name), []
         for part in unbundle(msg.ciphers, msg.count):
             cipher = key.from_bytes(part)
@@ -146,10 +155,12 @@ class Member(KeyHolder[PublicKey, SecretKey]):
                 raise PeerError(f"a second masked vector in round {msg.round}")
             if not (masked or (form.scalar and not cipher.blinded)):
                 raise PeerError(f"asked to help to open a {form} with {cipher.blinded} masks, which would show it")
-            before = before or masked
+            before, scalars = before or masked, scalars + form.scalar
+            if scalars > self.most_scalars():
+                raise PeerError(f"{scalars} scalars in round {msg.round}: it helps with {self.most_scalars()} at most")
             bits = key.parameters.flood(None if masked else SANITISING_BITS)
             parts.append(share.partial(cipher, among, bits).to_bytes())
-        self.secret.helped = Helped(msg.round, msg.number, before)
+        self.secret.helped = Helped(msg.round, msg.number, before, scalars)
         return Turned(msg.round, msg.number, bundle(parts))
 
     def share(self) -> CommitteeShare:

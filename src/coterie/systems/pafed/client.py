@@ -123,6 +123,9 @@ class CommitteeClient(Client, Member, role=CLIENT):
     def committee(self) -> tuple[str, int]:
         return SERVICE, self.config.committee(self.clients)[1]
 
+    def most_scalars(self) -> int:
+        return self.config.most_cosines(self.config.most_late(len(self.clients))) + self.config.most_sums
+
 
 class PaddedClient(Client, PadUser, role=CLIENT):
     """C_i of mode ``hardened``, which pads its update: it does not choose the c_1 of any ciphertext."""

@@ -95,6 +95,19 @@ class PAFedConfig(LateTraining):
         members = tuple(clients[: self.members or MEMBERS])
         return members, self.openers or min(OPENERS, len(members))
 
+    def most_cosines(self, late: int) -> int:
+        """How many masked cosines the helper opens in a round with so many late updates: dummies are among them."""
+        return late + self.dummies
+
+    def most_late(self, clients: int) -> int:
+        """How many late updates a round can have."""
+        return clients * self.max_staleness
+
+    @property
+    def most_sums(self) -> int:
+        """How many masked sums the helper opens in a round, four a set: decoys are among the sets."""
+        return 4 * (1 + (self.dummies if self.signs == "hidden" else 0))
+
     @property
     def largest_share(self) -> int:
         """A whole number that no coefficient of an update exceeds in magnitude."""

@@ -14,22 +14,26 @@ from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.party import Cost, on
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import KeyHolder
-from coterie.protocols.pads import PadKeeper
+from coterie.protocols.pads import PadKeeper, Unpad, Unpadded
 from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import PAFedConfig, layout_of
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, USER, wide
-
-MOST_SCALARS = 1 << 16
-"""The most scalars of one request."""
 
 
 class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     """S_1: comparison of signs, inverses and key transformation, all on numbers that the aggregator has masked."""
 
     class State(msgspec.Struct):
-        """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded."""
+        """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded.
+
+        compared, inverted: the last rounds in which it opened cosines, and sums.  unpadded: in which it answered
+        ``Unpad``, and for how many single vectors then (mode ``hardened``).
+        """
 
         round: int = 0
+        compared: int = 0
+        inverted: int = 0
+        unpadded: tuple[int, int] = (0, 0)
         blinded: StoredVector | None = None
         numbers: NDArray[np.float64] | None = None
 
@@ -52,12 +56,24 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         """What its answers to the aggregator are encrypted with."""
         return self.key(SERVICE)
 
-    def _opened(self, data: bytes, count: int) -> tuple[list[float], int]:
-        """The scalars of a bundle, and the largest size that one may have."""
-        if not 1 <= count <= MOST_SCALARS:
-            raise PeerError(f"{count} scalars to open")
+    def late(self, r: int) -> int:
+        """How many late updates round r has, as far as the helper can tell."""
+        return self.config.most_late(len(self.clients))
+
+    def most_scalars(self, msg: messages.Compare | messages.Invert) -> int:
+        """How many scalars such a request has at most: cosines of late updates with dummies, or sums with decoys."""
+        config = self.config
+        return config.most_cosines(self.late(msg.round)) if isinstance(msg, messages.Compare) else config.most_sums
+
+    def _opened(self, msg: messages.Compare | messages.Invert, last: int, count: int) -> tuple[list[float], int]:
+        """The scalars of a request, and the largest size that one may have. last: the round of the one before."""
+        if msg.round <= last:
+            raise PeerError(f"a second {type(msg).__name__} of round {msg.round}, or one after round {last}")
+        most = self.most_scalars(msg)
+        if not 1 <= count <= most:
+            raise PeerError(f"{count} scalars to open, where this round has {most} at most")
         key = self.key(SERVICE)
-        ciphers = [key.public.from_bytes(part, 1, blinded=0) for part in unbundle(data, count)]
+        ciphers = [key.public.from_bytes(part, 1, blinded=0) for part in unbundle(msg.ciphers, count)]
         if not all(cipher.tally.form.scalar for cipher in ciphers):
             raise PeerError("asked to open something other than scalars: a vector would show weights")
         return [float(key.decrypt(cipher)[0]) for cipher in ciphers], max(cipher.terms for cipher in ciphers)
@@ -66,21 +82,23 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         key = self.sealing()
         return bundle([key.encrypt_scalar(value, at_most).to_bytes() for value in values])
 
-    def _scalar_cost(self, opened: int, sealed: int) -> Cost:
+    def _scalar_cost(self, msg: messages.Compare | messages.Invert, opened: int, sealed: int) -> Cost:
         key = self.key(SERVICE)
         open_s, seal_s = key.nominal_seconds_decrypt(1), key.nominal_seconds_encrypt(1)
-        return Cost(crypto_s=opened * open_s + sealed * seal_s) if 0 < opened <= MOST_SCALARS else Cost()
+        return Cost(crypto_s=opened * open_s + sealed * seal_s) if 0 < opened <= self.most_scalars(msg) else Cost()
 
-    @on(messages.Compare, lambda self, msg: self._scalar_cost(msg.count, msg.count))
+    @on(messages.Compare, lambda self, msg: self._scalar_cost(msg, msg.count, msg.count))
     def compare(self, msg: messages.Compare, src: str) -> messages.Compared:
-        """The positive part of every masked cosine, freshly encrypted (eq. 13 without Min)."""
-        values, at_most = self._opened(msg.ciphers, msg.count)
+        """The positive part of every masked cosine, freshly encrypted (eq. 13 without Min). Once a round."""
+        values, at_most = self._opened(msg, self.state.compared, msg.count)
+        self.state.compared = msg.round
         return messages.Compared(msg.round, self._sealed([max(x, 0.0) for x in values], at_most))
 
-    @on(messages.Invert, lambda self, msg: self._scalar_cost(4 * msg.count, 3 * msg.count))
+    @on(messages.Invert, lambda self, msg: self._scalar_cost(msg, 4 * msg.count, 3 * msg.count))
     def invert(self, msg: messages.Invert, src: str) -> messages.Inverted:
-        """The inverses for algorithm 4, of the masked sums of every set."""
-        sums, _ = self._opened(msg.ciphers, 4 * msg.count)
+        """The inverses for algorithm 4, of the masked sums of every set. Once a round."""
+        sums, _ = self._opened(msg, self.state.inverted, 4 * msg.count)
+        self.state.inverted = msg.round
         inverted = [x for at in range(0, len(sums), 4) for x in inverses(*sums[at : at + 4])]
         return messages.Inverted(msg.round, self._sealed(inverted, LARGEST))
 
@@ -138,6 +156,18 @@ class PaddedHelper(Helper, PadKeeper, role=HELPER):
 
     def padded_for(self) -> tuple[SecretKey, int, int]:
         return self.key(SERVICE), self.layout.size, self.config.max_staleness
+
+    def late(self, r: int) -> int:
+        """As many as it has given counterparts of single vectors in this round."""
+        last, count = self.state.unpadded
+        return count if last == r else 0
+
+    @on(Unpad, PadKeeper.unpad_cost)
+    def unpad(self, msg: Unpad, src: str) -> Unpadded:
+        """As a ``PadKeeper``; of a single vector it keeps that there was one."""
+        answer: Unpadded = super().unpad(msg, src)
+        self.state.unpadded = msg.round, self.late(msg.round) + (len(msg.rounds) == 1)
+        return answer
 
 
 def inverses(n1: float, n2: float, square: float, inner: float) -> tuple[float, float, float]:
