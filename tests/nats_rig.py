@@ -82,7 +82,7 @@ class Rig:
 
     def admitting(self, parties: Collection[str]) -> Access:
         pins = {name: pin(self.tls[name]) for name in parties}
-        return Access(pins, frozenset(self.parties[:1]), pin(self.operator))
+        return Access(pins, frozenset(self.parties[:1]), pin(self.operator), self.parties)
 
     def start(self) -> None:
         for server in self.servers:

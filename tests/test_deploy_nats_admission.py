@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from nats_rig import PARTIES, Authority, Rig, drain
 
 from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_server import Access, Tls, free_port
+from coterie.deploy.nats_server import Tls, free_port
 from studies.engines import pin
 
 
@@ -220,9 +221,26 @@ def test_a_party_that_is_enrolled_again_is_admitted_by_its_new_key_alone(rig: Ri
     hub = rig.engine("hub")
     old, new = rig.engine("client/6"), rig.authority.tls("client/6")
     hub.push("client/6", b"waits", "k")
-    rig.access = Access({**rig.access.parties, "client/6": pin(new)}, rig.access.watchers, rig.access.operator)
+    rig.access = replace(rig.access, parties={**rig.access.parties, "client/6": pin(new)})
     rig.server.reload(rig.access)
     rig.provision()
     assert "revoked or replaced" in cut_off(old)
     assert [each.body for each in drain(rig.engine("client/6", tls=new))] == [b"waits"]
     assert hub._link.connections == 1
+
+
+def test_a_member_that_joins_later_is_admitted_when_the_server_has_read_its_configuration_once(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1"))
+    everybody, made.access = made.access, made.admitting(["hub"])
+    made.server.access = made.access
+    with made:
+        hub = made.engine("hub")
+        made.access = everybody
+        made.server.reload(made.access)
+        made.provision()
+        late = made.engine("client/1")
+        late.push("hub", b"here", "k")
+        hub.push("client/1", b"good", "k")
+        assert [[each.body for each in drain(one)] for one in (hub, late)] == [[b"here"], [b"good"]]
+        assert hub._link.connections == 1
+        assert set(hub.nodes()) == {"hub", "client/1"}

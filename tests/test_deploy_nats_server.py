@@ -69,17 +69,29 @@ def test_without_the_extra_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatc
         engines.connect(SimpleNamespace(server=PLAN.settings.server), PLAN)  # type: ignore[arg-type]
 
 
-def test_a_user_a_party_with_its_own_subjects_only() -> None:
-    text = configuration(Access({"hub": None, "client/3": None}, frozenset({"hub"})), LISTEN)
-    users = dict(re.findall(r'\{"user": "(CN=[^"]*)", "permissions": (\{.*?\]\}\})\}', text))
-    assert set(users) == {"CN=operator", "CN=hub", "CN=client-3"}
-    assert users["CN=client-3"] == (
-        '{"publish": {"allow": ["cot.*.client-3", "$JS.API.CONSUMER.MSG.NEXT.COT.client-3", '
-        '"$JS.API.CONSUMER.RESET.COT.client-3", "$JS.ACK.COT.client-3.>"]}, '
-        '"subscribe": {"allow": ["_INBOX.client-3.>"]}}'
-    )
-    assert "CONNZ" in users["CN=hub"]
-    assert "pinned_certs" not in text
+def accounts(access: Access) -> dict[str, Any]:
+    line = next(line for line in configuration(access, LISTEN).splitlines() if line.startswith("accounts: "))
+    return dict(json.loads(line.removeprefix("accounts: ")))
+
+
+def test_an_account_a_party_with_its_own_subjects_only() -> None:
+    found = accounts(Access({"hub": None, "client/3": None}, frozenset({"hub"}), members=["hub", "client/3", "late"]))
+    assert found.keys() == {"$SYS", "COTERIE", "hub", "client-3", "late"}
+    own = ["cot.*.client-3", "$JS.API.CONSUMER.MSG.NEXT.COT.client-3", "$JS.API.CONSUMER.RESET.COT.client-3"]
+    own.append("$JS.ACK.COT.client-3.>")
+    [user] = found["client-3"]["users"]
+    assert user["user"] == "CN=client-3"
+    assert user["permissions"] == {
+        "publish": {"allow": [*own, "$SYS.REQ.USER.INFO"]},
+        "subscribe": {"allow": ["_INBOX.client-3.>"]},
+    }
+    assert found["client-3"]["imports"] == [{"service": {"account": "COTERIE", "subject": one}} for one in own]
+    assert found["client-3"].keys() == {"imports", "users"}
+    presence = {"service": {"account": "$SYS", "subject": "$SYS.REQ.SERVER.PING.CONNZ"}}
+    assert [name for name in found if presence in found[name].get("imports", ())] == ["hub"]
+    assert found["late"]["users"] == []
+    assert [user["user"] for user in found["COTERIE"]["users"]] == ["CN=operator"]
+    assert "pinned_certs" not in configuration(Access({"hub": None}), LISTEN)
 
 
 def test_keys_are_pinned_if_all_are_known() -> None:

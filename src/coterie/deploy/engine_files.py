@@ -76,7 +76,7 @@ def access_of(folder: Folder) -> Access:
     believed = plan.believed.by_name
     parties = {name: _pin(one.tls) for name, one in joined_members(folder).items() if name in believed}
     operator = _pin(certificates.certified(read_private(folder.tls / "operator.pem")))
-    return Access(parties, watchers=leaders(plan), operator=operator)
+    return Access(parties, leaders(plan), operator, [name for name, _ in plan.members])
 
 
 def leaders(plan: Plan) -> frozenset[str]:

@@ -2,6 +2,9 @@
 
 An operator's own server, or three that form a cluster, take the same text (docs/engines.md). A party is one user, whom
 its TLS certificate names, and may publish in its own name only, read its own packets only, and change nothing.
+
+A server does not check where a user has its answers sent, and sends them with its own rights. So each party has an
+account of its own. From there nothing can be reached but what the account imports: what the party may publish to.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import ssl
 import subprocess
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,8 +29,13 @@ from coterie.protocol.extras import to_install
 STREAM = "COT"
 SUBJECT = "cot"
 OPERATOR = "operator"
-PRESENCE = "$SYS.REQ.ACCOUNT.PING.CONNZ"
+ACCOUNT, SYSTEM = "COTERIE", "$SYS"
+PRESENCE = "$SYS.REQ.SERVER.PING.CONNZ"
+OWN_RIGHTS = "$SYS.REQ.USER.INFO"
+"""A user is told its account and its permissions there."""
 READY_S = 10.0
+ANSWERED = "10s"
+"""For so long a server keeps in mind where the answer to a request goes: a pull waits for less (``nats.PULL_S``)."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +66,14 @@ class Access:
     party that was enrolled again is refused; None admits any certificate of the party, and then of all parties.
     watchers: those that may ask who is connected, and from which address: the hub, and other parties that lead.
     operator: the same of the operator's own certificate, whose common name is ``operator``.
+    members: all that may be admitted later. They have their accounts from the start, since a server (nats-server
+    2.15.1) connects an account that is new in its configuration only when it has read the configuration once more.
     """
 
     parties: Mapping[str, str | None]
     watchers: frozenset[str] = frozenset()
     operator: str | None = None
+    members: Collection[str] = ()
 
     def pinned(self) -> tuple[str, ...]:
         """The keys that are admitted; empty if those of a party are not known."""
@@ -107,13 +118,12 @@ class Listen:
 def configuration(access: Access, listen: Listen) -> str:
     """The whole text of ``nats.conf``. The server reads it again at SIGHUP and cuts off users that are gone from it."""
     tls = {"cert_file": str(listen.certificate), "key_file": str(listen.key), "ca_file": str(listen.authority)}
-    users = [_party(name, name in access.watchers) for name in access.parties]
     lines = [
         _setting("server_name", listen.name),
         _setting("listen", f"{_bracketed(listen.host)}:{listen.port}"),
         *([_setting("log_file", str(listen.log))] if listen.log else []),
         _setting("max_payload", 1 << 20),
-        _setting("max_connections", 4 * len(users) + 64),
+        _setting("max_connections", 4 * len(access.parties) + 64),
         _setting("max_subscriptions", 16),
         _setting("ping_interval", "5s"),
         _setting("ping_max", 2),
@@ -128,7 +138,7 @@ def configuration(access: Access, listen: Listen) -> str:
                 **({"pinned_certs": list(access.pinned())} if access.pinned() else {}),
             },
         ),
-        _setting("accounts", {"COTERIE": {"jetstream": "enabled", "users": [_operator(), *users]}}),
+        _setting("accounts", _accounts(access)),
     ]
     if listen.cluster:
         cluster = {
@@ -146,20 +156,35 @@ def subject(dst: str, src: str) -> str:
     return f"{SUBJECT}.{safe(dst)}.{safe(src)}"
 
 
-def _party(name: str, watches: bool) -> dict[str, object]:
+def _accounts(access: Access) -> dict[str, object]:
+    """The stream and the operator are in one account, and each party in one that is named as it is."""
+    exports = [
+        {"service": one, "response_type": "stream" if "MSG.NEXT" in one else "singleton", "threshold": ANSWERED}
+        for one in _services("*")
+    ]
+    presence = {"service": PRESENCE, "response_type": "stream", "threshold": ANSWERED}
+    own = {"jetstream": "enabled", "exports": exports, "users": [_user(OPERATOR, ["$JS.API.>"])]}
+    names = dict.fromkeys([*access.parties, *access.members])
+    parties = {safe(name): _party(name, name in access.parties, name in access.watchers) for name in names}
+    return {SYSTEM: {"exports": [presence]}, ACCOUNT: own, **parties}
+
+
+def _party(name: str, admitted: bool, watches: bool) -> dict[str, object]:
     token = safe(name)
-    publish = [
+    services = [(ACCOUNT, one) for one in _services(token)] + ([(SYSTEM, PRESENCE)] if watches else [])
+    imports = [{"service": {"account": account, "subject": one}} for account, one in services]
+    users = [_user(token, [*(one for _, one in services), OWN_RIGHTS])] if admitted else []
+    return {"imports": imports, "users": users}
+
+
+def _services(token: str) -> tuple[str, ...]:
+    """What a party does: it sends packets, asks for its own, resets its own consumer, and acknowledges."""
+    return (
         f"{SUBJECT}.*.{token}",
         f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{token}",
         f"$JS.API.CONSUMER.RESET.{STREAM}.{token}",
         f"$JS.ACK.{STREAM}.{token}.>",
-        *([PRESENCE] if watches else []),
-    ]
-    return _user(token, publish)
-
-
-def _operator() -> dict[str, object]:
-    return _user(OPERATOR, ["$JS.API.>", PRESENCE])
+    )
 
 
 def _user(token: str, publish: Sequence[str]) -> dict[str, object]:
