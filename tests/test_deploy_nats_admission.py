@@ -73,6 +73,21 @@ def test_no_certificate_no_connection(rig: Rig) -> None:
     assert heard == b""
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_the_server_speaks_tls_1_3_only(rig: Rig, version: ssl.TLSVersion) -> None:
+    """Also to a party that would take less."""
+    context = ssl.create_default_context(cafile=str(rig.authority.path))
+    context.load_cert_chain(rig.tls["honest"].certificate, rig.tls["honest"].key)
+    context.minimum_version = context.maximum_version = version
+    with socket.create_connection(("127.0.0.1", rig.server.listen.port), timeout=5) as raw:
+        if version == ssl.TLSVersion.TLSv1_3:
+            with context.wrap_socket(raw, server_hostname="127.0.0.1") as tls:
+                assert tls.recv(4) == b"INFO"
+        else:
+            with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
+                context.wrap_socket(raw, server_hostname="127.0.0.1")
+
+
 def test_a_users_certificate_is_no_servers(rig: Rig, tmp_path: Path) -> None:
     """A party that plays the server to another, with its own certificate."""
     evil = rig.tls["evil"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,14 @@ from nats_rig import Rig
 from coterie.deploy.nats_server import Tls
 
 
-def heard_as_server(rig: Rig, tls: Tls) -> bytes:
+def heard_as_server(rig: Rig, tls: Tls, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
     """What a server of a cluster says first to another that shows this certificate; nothing if it is not taken."""
     cluster = rig.server.listen.cluster
     assert cluster is not None
     context = tls.context()
     context.check_hostname = False
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = version
     heard = b""
     with (
         contextlib.suppress(OSError),
@@ -39,6 +42,7 @@ def test_no_party_is_a_server_of_the_cluster(tmp_path: Path) -> None:
     try:
         own = Tls(server.listen.certificate, server.listen.key, server.listen.authority)
         assert heard_as_server(made, own) == b"INFO {"
+        assert heard_as_server(made, own, ssl.TLSVersion.TLSv1_2) == b""
         for stranger in (made.tls["evil"], made.operator, made.authority.tls("engine", ["127.0.0.1"])):
             assert heard_as_server(made, stranger) == b""
     finally:

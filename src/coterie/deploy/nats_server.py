@@ -117,7 +117,12 @@ class Listen:
 
 def configuration(access: Access, listen: Listen) -> str:
     """The whole text of ``nats.conf``. The server reads it again at SIGHUP and cuts off users that are gone from it."""
-    tls = {"cert_file": str(listen.certificate), "key_file": str(listen.key), "ca_file": str(listen.authority)}
+    tls = {
+        "cert_file": str(listen.certificate),
+        "key_file": str(listen.key),
+        "ca_file": str(listen.authority),
+        "min_version": "1.3",
+    }
     lines = [
         _setting("server_name", listen.name),
         _setting("listen", f"{_bracketed(listen.host)}:{listen.port}"),
