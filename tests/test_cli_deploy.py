@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 
 from coterie.cli.app import app
 from coterie.deploy.engine import Engine, EngineError
+from coterie.deploy.engines import connect
 from coterie.deploy.folder import Folder, current_plan
-from coterie.deploy.home import plan_of, read_home
+from coterie.deploy.home import Home, plan_of, read_home
 
 COMMANDS = ("init", "invite", "join", "approve", "revoke", "server", "doctor", "files")
 RUN = 'system = "fedavg"\ndata = "digits"\nrounds = 2\n'
@@ -270,6 +271,23 @@ def server(port: int) -> Iterator[None]:
             process.wait(10)
 
 
+def pushed(home: Home) -> None:
+    """A packet of a party to itself, as soon as the server takes it: within 30 seconds."""
+    engine = connect(home, plan_of(home), connect_s=5)
+    try:
+        for attempt in range(30):
+            try:
+                engine.push(home.name, b"x", "k")
+                delivery = engine.pull(5)
+                assert delivery is not None
+                return delivery.done()
+            except EngineError:
+                assert attempt < 29
+                time.sleep(1)
+    finally:
+        engine.close()
+
+
 def pull_until(end: float, engine: Engine) -> None:
     while time.monotonic() < end:
         engine.pull(0.2)
@@ -290,10 +308,23 @@ def test_a_taken_port_is_named(cli: Command, monkeypatch: pytest.MonkeyPatch) ->
     assert "coterie deploy init --server" in ended.err
 
 
+def test_a_server_without_the_operators_keys_says_where_to_go_on(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may lie on a medium of their own. Then the server runs all the same."""
+    from coterie.deploy.nats_server import free_port
+
+    pytest.importorskip("nats")
+    ran = list[str]()
+    monkeypatch.setattr(os, "execv", lambda program, words: ran.append(program))
+    founded(cli, server=f"nats://127.0.0.1:{free_port()}")
+    Path("study/authority").rename("elsewhere")
+    ended = cli("deploy", "server", "study", "--start")
+    assert (ended.code, ended.err, len(ran)) == (0, "", 1)
+    assert ended.out == "The operator's keys are not here. Where they are, run: coterie deploy server study\n"
+
+
 def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nats")
     monkeypatch.setattr("coterie.deploy.applying.CONNECT_S", 1.0)
-    from coterie.deploy.engines import connect
     from coterie.deploy.nats_server import free_port
 
     port = free_port()
@@ -306,11 +337,14 @@ def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyP
     assert cli("deploy", "join", "study/hospital-a.cert", "--home", "H").code == 0
     home = read_home(Path("H"))
     with server(port):
+        pushed(home)  # the stream is there by itself, though the server was started after the approval
+        assert "The server knows of it." in Path("server.log").read_text()
         ended = cli("deploy", "server", "study")
         assert (ended.code, ended.err) == (0, "")
         assert cli("deploy", "server", "study", "--start").err.count("runs already") == 1
-        ended = cli("deploy", "doctor", "study", "--clock")
-        assert ended.code == 0
+        ended = cli("deploy", "doctor", "study", "H", "--clock", "--broker")
+        apart = "the broker keeps this member apart from its API and from the others"
+        assert (ended.code, ended.out.count(apart)) == (0, 2)
         assert re.search(r"the server's clock is [01]\.[0-9] s (ahead of|behind) this one", ended.out)
         engine = connect(home, plan_of(home), connect_s=5)
         assert engine.pull(0.1) is None

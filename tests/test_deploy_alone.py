@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deployments import NOW_S, Study
 
-from coterie.deploy.engine import NotAdmittedError
+from coterie.deploy.engine import EngineError, NotAdmittedError
 from coterie.deploy.process import as_hub, as_party
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs.folder import locked
@@ -40,11 +40,15 @@ def test_a_party_that_is_not_admitted_is_told_so(tmp_path: Path, monkeypatch: py
     """It was revoked while it was away: that is no fault of the program, which the command line would ask to report."""
 
     def refuses(*_: object) -> None:
-        raise NotAdmittedError("nats://hub:4222 does not admit hospital-a")
+        raise problem
 
+    problem: EngineError = NotAdmittedError("nats://hub:4222 does not admit hospital-a")
     study = Study(tmp_path)
     study.found()
     home = study.enrol()
     monkeypatch.setattr("coterie.deploy.process.connect", refuses)
     with pytest.raises(RunError, match=r"does not admit hospital-a\. Ask the operator why"):
+        as_party(home.path)
+    problem = EngineError("no connection to nats://hub:4222: it does not answer")
+    with pytest.raises(RunError, match=r"it does not answer\. Started again, it goes on where it was"):
         as_party(home.path)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from memory_engine import Exchange
+from deployments import Study
+from memory_engine import Exchange, MemoryEngine
 from test_deploy_plan import PLAN
 
-from coterie.deploy.beginning import gathered
+from coterie.deploy.beginning import begun, gathered
+from coterie.deploy.engine import Delivery, EngineError, NotAdmittedError
+from coterie.deploy.home import Home, plan_of
 from coterie.protocol.errors import RunError
 
 NAMES = [one.name for one in PLAN.roster.entries]
@@ -54,3 +58,48 @@ def test_a_hub_that_is_stopped_waits_no_longer() -> None:
         Exchange(NAMES).engine(HUB),
         stopped,
     )
+
+
+def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *problems: EngineError) -> tuple[Home, MemoryEngine]:
+    """A party whose engine has these problems, and then a packet that is not sealed."""
+    monkeypatch.setattr("coterie.deploy.beginning._POLL_S", 0.01)
+    study = Study(tmp_path)
+    study.found()
+    home = study.enrol()
+    plan, left = plan_of(home), list(problems)
+    exchange = Exchange([name for name, _ in plan.members])
+    exchange.put(plan.roster.hub, home.name, b"not sealed", "1")
+    engine = exchange.engine(home.name)
+    pull = engine.pull
+
+    def hindered(wait_s: float) -> Delivery | None:
+        if left:
+            raise left.pop(0)
+        return pull(wait_s)
+
+    monkeypatch.setattr(engine, "pull", hindered)
+    return home, engine
+
+
+def test_a_party_waits_for_a_broker_that_has_no_stream_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when it is started after the approvals. The party says so once, and hears the hub when there is one."""
+    home, engine = deaf(tmp_path, monkeypatch, *[EngineError("nats://a:4222 has no stream")] * 3)
+    hub, stopped, refused, said = plan_of(home).roster.hub, threading.Event(), list[tuple[str, str]](), list[str]()
+
+    def refusal(kind: str, src: str, reason: str) -> None:
+        refused.append((kind, src))
+        if kind == "packet":
+            stopped.set()
+
+    monkeypatch.setattr("coterie.deploy.logs.refusal", refusal)
+    assert begun(home, plan_of(home), engine, stopped, said.append) is engine
+    assert refused == [("engine", home.name)] * 3 + [("packet", hub)]
+    assert said == [
+        "nats://a:4222 has no stream. This party waits until the operator has run coterie deploy server DIR"
+    ]
+
+
+def test_a_party_that_is_not_admitted_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, engine = deaf(tmp_path, monkeypatch, NotAdmittedError("it was revoked"))
+    with pytest.raises(NotAdmittedError):
+        begun(home, plan_of(home), engine, threading.Event())

@@ -178,8 +178,8 @@ def server(
 ) -> None:
     """Bring the NATS server to the newest plan; with --start, run one on this machine.
 
-    approve and revoke do this by themselves if they reach the server. If it runs on another machine, first copy
-    DIR/nats/nats.conf there, and have it read with nats-server --signal reload.
+    approve, revoke and --start do this by themselves if they reach the server and the operator's keys are here. If it
+    runs on another machine, first copy DIR/nats/nats.conf there, and have it read with nats-server --signal reload.
 
     Also says what waits at the server, from which party and for which: a party that sends without end, or that is away.
 
@@ -195,7 +195,7 @@ def server(
 
     place = open_folder(folder)
     if start:
-        serve(place)
+        serve(place, typer.echo)
         return
     tell_server(folder, offline=False)
     if uses_flower(current_plan(place).settings.server):
@@ -210,6 +210,14 @@ def doctor(
     clock: Annotated[
         bool, typer.Option("--clock", help="Also compare this clock with the server's. Needs the operator's keys.")
     ] = False,
+    broker: Annotated[
+        bool,
+        typer.Option(
+            "--broker",
+            help="Also ask the NATS server, as the parties of these homes, whether its configuration keeps members "
+            "from each other and from its API. They show as connected for a moment.",
+        ),
+    ] = False,
 ) -> None:
     """Look whether secrets are where they belong, and files, clocks, certificates and plans in order.
 
@@ -222,7 +230,7 @@ def doctor(
 
       coterie deploy doctor study --clock
 
-      coterie deploy doctor /srv/coterie/a
+      coterie deploy doctor /srv/coterie/a --broker
     """
     from rich.console import Console
     from rich.text import Text
@@ -231,7 +239,7 @@ def doctor(
 
     style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
     console = Console(highlight=False, soft_wrap=True)
-    found = looked(places, ahead_s=_clock() if clock else None)
+    found = looked(places, ahead_s=_clock() if clock else None, check_apart=_check_apart if broker else None)
     for one in found:
         console.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
     if any(one.level == "problem" for one in found):
@@ -271,6 +279,12 @@ def _clock() -> Any:
     from coterie.deploy.applying import clock_s
 
     return clock_s
+
+
+def _check_apart(home: Any) -> None:
+    from coterie.deploy.engines import check_apart
+
+    check_apart(home, connect_s=5.0)
 
 
 def _positive(option: str, value: float) -> float:

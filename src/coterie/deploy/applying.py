@@ -7,7 +7,10 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from coterie.deploy.engine import EngineError
@@ -35,8 +38,9 @@ def apply(folder: Folder) -> bool:
     if uses_flower(plan.settings.server):
         return False
     if (pid := running(folder)) is not None:
-        os.kill(pid, signal.SIGHUP)
-        time.sleep(_RELOAD_S)
+        for _ in range(2):  # else a server with the configuration of an earlier version has no stream for new accounts
+            os.kill(pid, signal.SIGHUP)
+            time.sleep(_RELOAD_S)
     own = _operator(folder)
     try:
         from coterie.deploy.nats_stream import provision
@@ -46,8 +50,9 @@ def apply(folder: Folder) -> bool:
         provision(servers(plan.settings.server), own, access_of(folder), connect_s=CONNECT_S)
     except EngineError as error:
         raise RunError(
-            f"the server does not know of it yet: {error}. Start it with {folder.nats_conf} (coterie deploy server "
-            f"{folder.path} --start), and then run coterie deploy server {folder.path}"
+            f"the server does not know of it yet: {error}. Start it: coterie deploy server {folder.path} --start tells "
+            f"it by itself. If you start one of your own with {folder.nats_conf}, then run coterie deploy server "
+            f"{folder.path}"
         ) from None
     return True
 
@@ -102,10 +107,14 @@ def _check_nats(folder: Folder) -> None:
 
 def _operator(folder: Folder) -> Tls:
     """The files with which the operator shows that it is itself."""
-    own = Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca)
+    own = _operator_tls(folder)
     if not own.key.exists():
         raise UserError(f"the operator's keys are not here: bring {folder.authority} back, and repeat the command")
     return own
+
+
+def _operator_tls(folder: Folder) -> Tls:
+    return Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca)
 
 
 def running(folder: Folder) -> int | None:
@@ -119,11 +128,12 @@ def running(folder: Folder) -> int | None:
     return pid if any(os.path.realpath(word) == ours for word in words if word) else None
 
 
-def serve(folder: Folder) -> None:
+def serve(folder: Folder, say: Callable[[str], None]) -> None:
     """Run a nats-server with this folder's configuration in the place of this process, until it is stopped.
 
-    Its store and its log are in ``nats/``. Raises RunError if there is no nats-server, one runs already, or the port is
-    taken.
+    A process beside it makes what the parties need (``apply``) as soon as it runs, if the operator's keys are here; say
+    is told if not. Its store and its log are in ``nats/``. Raises RunError if there is no nats-server, one runs
+    already, or the port is taken.
     """
     _check_nats(folder)
     if (pid := running(folder)) is not None:
@@ -134,6 +144,11 @@ def serve(folder: Folder) -> None:
     except EngineError as error:
         raise RunError(str(error)) from None
     _check_port(current_plan(folder).settings.server)
+    again = ["coterie", "deploy", "server", str(folder.path)]
+    if _operator_tls(folder).key.exists():
+        subprocess.run(["sh", "-c", '"$@" &', "sh", sys.executable, "-m", *again], check=True)  # it is no child of ours
+    else:
+        say(f"The operator's keys are not here. Where they are, run: {' '.join(again)}")
     os.execv(program, [program, "-c", str(folder.nats_conf.resolve())])
 
 

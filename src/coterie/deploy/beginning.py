@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from coterie.deploy import logs
-from coterie.deploy.engine import Delivery, Engine, EngineError, Parcel
+from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError, Parcel
 from coterie.deploy.home import Home, keyring_of, read_private, take_plan
 from coterie.deploy.packets import PlanUpdate, unwrap
 from coterie.deploy.plan import Plan, plan_hash
@@ -55,11 +55,27 @@ class ReplayFirst(Engine):
         self._engine.close()
 
 
-def begun(home: Home, plan: Plan, engine: Engine, stopped: threading.Event) -> Engine:
-    """Wait until the hub has begun and the home holds the newest plan, or until ``stopped``. Returns the engine."""
-    keyring, hub = keyring_of(home, plan), plan.roster.hub
+def begun(
+    home: Home, plan: Plan, engine: Engine, stopped: threading.Event, say: Callable[[str], None] = lambda words: None
+) -> Engine:
+    """Wait until the hub has begun and the home holds the newest plan, or until ``stopped``. Returns the engine.
+
+    say: is told once if the engine has nothing for this party, such as a broker that was started after the approvals
+    and has not been told of them. Raises NotAdmittedError.
+    """
+    keyring, hub, told = keyring_of(home, plan), plan.roster.hub, False
     while not stopped.is_set():
-        delivery = engine.pull(_POLL_S)
+        try:
+            delivery = engine.pull(_POLL_S)
+        except NotAdmittedError:
+            raise
+        except EngineError as error:
+            if not told:
+                say(f"{error}. This party waits until the operator has run coterie deploy server DIR")
+            told = True
+            logs.refusal("engine", home.name, str(error))
+            stopped.wait(_POLL_S)
+            continue
         if delivery is None:
             continue
         try:

@@ -17,6 +17,8 @@ from typing import Literal
 from coterie.crypto.roster import entry
 from coterie.deploy import certificates
 from coterie.deploy import plan as plans
+from coterie.deploy.engine import EngineError
+from coterie.deploy.engines import uses_flower
 from coterie.deploy.folder import Folder, current_plan, open_folder, operator_of
 from coterie.deploy.home import INFO, Home, read_home, read_private
 from coterie.deploy.plan import Plan
@@ -24,7 +26,7 @@ from coterie.deploy.recorder import OPEN
 from coterie.deploy.secrets import PEM, Patterns, of_pem
 from coterie.deploy.status import STATUS
 from coterie.deploy.tokens import INVITATION
-from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.report.words import plural
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
@@ -57,12 +59,15 @@ class _Holder:
 
 
 def doctor(
-    paths: Sequence[Path], now_s: float | None = None, ahead_s: Callable[[Folder], float] | None = None
+    paths: Sequence[Path],
+    now_s: float | None = None,
+    ahead_s: Callable[[Folder], float] | None = None,
+    check_apart: Callable[[Home], None] | None = None,
 ) -> list[Finding]:
     """All findings about these deployments' folders and homes, and the homes in them.
 
-    ahead_s: how far the clock of a deployment's server is ahead of this one's; not asked if it is None. Raises
-    UserError for a folder that is neither.
+    ahead_s: how far the clock of a deployment's server is ahead of this one's; not asked if it is None.  check_apart:
+    ``engines.check_apart``, or None if the server is not to be asked. Raises UserError for a folder that is neither.
     """
     now_s = time.time() if now_s is None else now_s
     folders, homes = _places(paths)
@@ -76,6 +81,8 @@ def doctor(
     plan = _newest([*map(current_plan, folders), *_plans(homes)])
     for home in homes:
         found += _of_home(home, plan, now_s)
+        if check_apart is not None and home.plan.exists() and not uses_flower(home.server):
+            found += _apart(home, check_apart)
     found += _modes(folders, homes)
     found += _shared(homes, plan)
     found += _secrets([*(one.path for one in folders), *(one.path for one in homes)], holders)
@@ -290,6 +297,18 @@ def _clock(where: str, plan: Plan, now_s: float) -> Iterator[Finding]:
 def _skew(where: str, ahead_s: float) -> Finding:
     text = f"the server's clock is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this one"
     return Finding("ok" if abs(ahead_s) < SKEW_S else "problem", where, text)
+
+
+def _apart(home: Home, check_apart: Callable[[Home], None]) -> Iterator[Finding]:
+    where = f"{home.name} ({home.path})"
+    try:
+        check_apart(home)
+    except RunError as error:
+        yield Finding("problem", where, str(error))
+    except EngineError as error:
+        yield Finding("warning", where, f"the broker cannot be asked: {error}")
+    else:
+        yield Finding("ok", where, "the broker keeps this member apart from its API and from the others")
 
 
 def _expiry(path: Path, now_s: float) -> Iterator[Finding]:

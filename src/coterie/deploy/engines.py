@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from coterie.deploy.engine import Engine, EngineError
 from coterie.deploy.home import Home, keyring_of, plan_of
+from coterie.deploy.names import safe
 from coterie.deploy.nats_server import Tls, binary
 from coterie.deploy.plan import Plan
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.extras import to_install
 
 EXTRA = f"nats-py is not installed: {to_install('deploy')}"
@@ -61,3 +62,27 @@ def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
     except ImportError:
         raise UserError(EXTRA) from None
     return NatsEngine(home.name, servers(home.server), tls_of(home), names, spool=home.path, connect_s=connect_s)
+
+
+def check_apart(home: Home, *, connect_s: float = 20.0) -> None:
+    """Raises RunError if the NATS server has members in one account, and EngineError if no server is reached.
+
+    It asks for the rights of this party, and changes nothing. Over Flower there is nothing to ask.
+    """
+    if uses_flower(home.server):
+        return
+    try:
+        from coterie.deploy.nats_link import Link
+        from coterie.deploy.nats_presence import kept_apart
+    except ImportError:
+        raise UserError(EXTRA) from None
+    link = Link(safe(home.name), servers(home.server), tls_of(home), connect_s)
+    try:
+        if not kept_apart(link):
+            raise RunError(
+                f"{link.place()} has the configuration of an earlier version, with which any member can delete what "
+                "waits there. Run coterie deploy server DIR in the operator's folder; if the server runs on another "
+                "machine, first copy DIR/nats/nats.conf there and start the server again"
+            )
+    finally:
+        link.close()

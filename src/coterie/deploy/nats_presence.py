@@ -1,12 +1,14 @@
-"""Presence: which users a NATS server, or all servers of a cluster, are connected to now."""
+"""Presence: which users a NATS server, or all servers of a cluster, are connected to now; and what it says of one."""
 
 from __future__ import annotations
 
 import json
 
-from coterie.deploy.engine import EngineError
+import nats.errors
+
+from coterie.deploy.engine import EngineError, UndeliverableError
 from coterie.deploy.nats_link import ANSWER_S, Link
-from coterie.deploy.nats_server import PRESENCE
+from coterie.deploy.nats_server import OWN_RIGHTS, PRESENCE
 
 _OTHERS_S = 0.25  # for the other servers of a cluster, after the first has answered
 
@@ -35,3 +37,17 @@ async def connected(link: Link, most: int) -> frozenset[str]:
     finally:
         await answers.unsubscribe()
     return frozenset(user.removeprefix("CN=") for user in users)
+
+
+def kept_apart(link: Link) -> bool:
+    """Whether this party has an account of its own. Else other parties may reach what waits for it, and the API.
+
+    Raises EngineError if the server does not say.
+    """
+    try:
+        answer = link.run(link.client.request(OWN_RIGHTS, timeout=ANSWER_S))
+        return bool(json.loads(answer.data)["data"]["account"] == link.token)
+    except UndeliverableError:  # it may not ask: with the configuration of an earlier version
+        return False
+    except (TimeoutError, nats.errors.Error, ValueError, KeyError, TypeError) as error:
+        raise EngineError(f"{link.place()} does not say which account is that of {link.token}: {error}") from None

@@ -14,8 +14,8 @@ from pathlib import Path
 from coterie.deploy import account, logs
 from coterie.deploy.beginning import begun, check_enough, gathered, newest
 from coterie.deploy.clock import Clock, RehearsedClock
-from coterie.deploy.engine import NotAdmittedError
-from coterie.deploy.engines import connect, uses_flower
+from coterie.deploy.engine import EngineError, NotAdmittedError
+from coterie.deploy.engines import check_apart, connect, uses_flower
 from coterie.deploy.folder import Folder, hub_home
 from coterie.deploy.home import Home, plan_of, read_home
 from coterie.deploy.hub import HubNode, Round
@@ -64,7 +64,7 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
         try:
             if not home.state.exists():
                 say(_WAITS)
-                engine = begun(home, plan_of(home), engine, stopped)
+                engine = begun(home, plan_of(home), engine, stopped, say)
             if stopped.is_set():
                 say(GOES_ON)
                 return
@@ -117,6 +117,7 @@ def as_hub(
         stopped = held.enter_context(_signals())
         plan = _started(home)
         check_enough(plan)
+        check_apart(home)
         found, store = place(home), FileStore(home.state)
         done = _done(store, found.party, found.rounds)
         recorder = Recorder(
@@ -237,11 +238,14 @@ def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tupl
 
 @contextlib.contextmanager
 def _admitted() -> Iterator[None]:
-    """A party that the engine does not admit (any more) ends with a RunError: it is no fault of this program."""
+    """A party that the engine does not admit (any more), or does not reach, ends with a RunError: it is no fault of
+    this program."""
     try:
         yield
     except NotAdmittedError as error:
         raise RunError(f"{error}. Ask the operator why") from None
+    except EngineError as error:
+        raise RunError(f"{error}. Started again, it goes on where it was") from None
 
 
 @contextlib.contextmanager

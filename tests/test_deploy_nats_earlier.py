@@ -1,0 +1,76 @@
+"""A broker with the configuration of an earlier version, in which members share an account: noticed, and changed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nats", reason="the extra deploy is not installed")
+
+from nats_rig import Rig, drain
+
+from coterie.deploy import applying, nats_server
+from coterie.deploy.doctor import _apart
+from coterie.deploy.engine import EngineError
+from coterie.deploy.engines import check_apart
+from coterie.deploy.nats_server import OWN_RIGHTS, configuration
+from coterie.protocol.errors import RunError
+
+
+def earlier(*about: Any) -> str:
+    """The configuration with all users in the account of the stream, and no question about rights."""
+    lines = configuration(*about).splitlines()
+    [at] = [number for number, line in enumerate(lines) if line.startswith("accounts: ")]
+    users = [user for one in json.loads(lines[at].removeprefix("accounts: ")).values() for user in one.get("users", ())]
+    for user in users:
+        allowed = user["permissions"]["publish"]["allow"]
+        user["permissions"]["publish"]["allow"] = [one for one in allowed if one != OWN_RIGHTS]
+    lines[at] = "accounts: " + json.dumps({"COTERIE": {"jetstream": "enabled", "users": users}})
+    return "\n".join(lines) + "\n"
+
+
+def home(rig: Rig, name: str) -> Any:
+    tls, url = rig.tls[name], ",".join(rig.urls)
+    return SimpleNamespace(
+        name=name, path="H", server=url, certificate=tls.certificate, tls_key=tls.key, ca=tls.authority
+    )
+
+
+@pytest.mark.parametrize("servers", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_it_is_noticed_and_reading_the_new_one_twice_keeps_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int
+) -> None:
+    monkeypatch.setattr(nats_server, "configuration", earlier)
+    with Rig(tmp_path, ("hub", "client/1"), servers=servers) as made:
+        hub, one = made.engine("hub"), made.engine("client/1")
+        one.push("hub", b"waits", "1")
+        with pytest.raises(RunError, match=r"any member can delete what waits there\. Run coterie deploy server DIR"):
+            check_apart(home(made, "client/1"))
+        [found] = _apart(home(made, "client/1"), check_apart)
+        assert found.level == "problem"
+        monkeypatch.undo()
+        for _ in range(2):  # as ``applying.apply`` has a server on this machine do
+            for server in made.servers:
+                server.reload(made.access)
+            time.sleep(applying._RELOAD_S)
+        made.provision()
+        check_apart(home(made, "hub"))
+        [found] = _apart(home(made, "client/1"), check_apart)
+        assert found.level == "ok"
+        one.push("hub", b"after", "2")
+        hub.push("client/1", b"good", "3")
+        assert [[each.body for each in drain(engine)] for engine in (hub, one)] == [[b"waits", b"after"], [b"good"]]
+        assert set(hub.nodes()) == {"hub", "client/1"}
+
+
+def test_a_broker_that_cannot_be_asked_is_a_warning(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1"))
+    with pytest.raises(EngineError, match="no connection"):
+        check_apart(home(made, "hub"), connect_s=0.5)
+    [found] = _apart(home(made, "hub"), lambda one: check_apart(one, connect_s=0.5))
+    assert (found.level, found.text[:27]) == ("warning", "the broker cannot be asked:")
