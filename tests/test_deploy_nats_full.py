@@ -9,12 +9,13 @@ import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
+import nats.errors
 from live_deployment import live
 from nats_rig import Rig, drain
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
-from coterie.deploy.engine import FullError
+from coterie.deploy.engine import EngineError, FullError
 from coterie.deploy.engines import connect
 from coterie.deploy.home import plan_of
 from coterie.deploy.nats_parts import MESSAGE, PART, parts_of
@@ -63,6 +64,19 @@ def test_no_message_is_larger_than_a_part_or_the_share_of_a_pair_would_be_larger
 
         assert raw.run(publish()) == ["stored", "message size exceeds maximum allowed"]
         assert waits(made.urls, made.operator, made.parties) == {("evil", "hub"): 1}
+
+
+def test_a_server_that_stores_nothing_may_have_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes packets then, and gives no answer (nats-server 2.15.1, until it is started again)."""
+    with Rig(tmp_path, ("hub", "client/1")) as made:
+        hub = made.engine("hub", push_s=0.3)
+
+        async def mute(*_: object, **__: object) -> None:
+            raise nats.errors.TimeoutError
+
+        monkeypatch.setattr(hub._link.stream, "publish", mute)
+        with pytest.raises(EngineError, match=r"If its disk is full, or was, make room there and start it again"):
+            hub.push("client/1", b"x", "k")
 
 
 def test_the_operator_is_told_what_waits(tmp_path: Path) -> None:

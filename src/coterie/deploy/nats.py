@@ -35,7 +35,7 @@ from nats.aio.msg import Msg
 
 from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
 from coterie.deploy.names import safe
-from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, NO_STREAM, Link
+from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, NO_STREAM, NOT_STORED, Link
 from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, Part, Stored, Upload, parts_of
 from coterie.deploy.nats_presence import connected
 from coterie.deploy.nats_pull import Pulls
@@ -257,7 +257,7 @@ class NatsEngine(Engine):
                     raise FullError(f"{where} takes no more to {dst} at present: {error.description}") from None
                 problem = str(error.description)
             except (TimeoutError, nats.errors.Error, OSError) as error:
-                problem = str(error) or problem
+                problem = NOT_STORED if isinstance(error, TimeoutError) else str(error) or problem
             await asyncio.sleep(0.1)
         if absent is not None:
             with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):

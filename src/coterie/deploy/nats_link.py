@@ -34,6 +34,11 @@ MUTE = 4
 """A server that ends so many connections in a row without a word does not take the certificate."""
 AGAIN_S = 0.25
 """From one attempt to connect again to the next."""
+NOT_STORED = (
+    f"it does not say within {ANSWER_S:g} s that it has stored it. If its disk is full, or was, make room there and "
+    "start it again: it stores nothing until then"
+)
+"""Of a server that is connected and gives no answer to a packet."""
 NEEDS = (2, 14)
 """The first server that can reset a consumer."""
 NEEDS_PAYLOAD = 1 << 20
