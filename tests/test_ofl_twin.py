@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -46,16 +47,27 @@ def o_factors(theta: np.ndarray, last: np.ndarray, before: np.ndarray, literal: 
     return np.array(found)
 
 
-def robust(updates: np.ndarray) -> np.ndarray:
-    """The mean that ``aggregation.detection.robust`` states, from vectors (k, d), with the rounding of its weights."""
+def robust(updates: np.ndarray, unit: float) -> np.ndarray:
+    """The mean that ``aggregation.detection.robust`` states, from vectors (k, d), with the rounding of its weights.
+
+    unit: by what leaders divide them. For three leaders: the estimated deviation is 1.4826 x 1.495 x the median one.
+    """
     lengths = [float(np.linalg.norm(update)) for update in updates]
     usual = sorted(lengths)[(len(lengths) - 1) // 2]
-    cosines = []
+    factors = [int(63 * min(1, usual / length)) for length in lengths]
+    cosines, errors = [], []
     for i, update in enumerate(updates):
-        others = sum(int(63 * min(1, usual / lengths[j])) * updates[j] for j in range(len(updates)) if j != i)
-        cosines.append(update @ others / lengths[i] / np.linalg.norm(others))
-    median = float(np.median(cosines))
-    agreed = [1.0 if cosine >= median else max(0.0, cosine / median) if median > 0 else 0.0 for cosine in cosines]
+        others = sum(factors[j] * updates[j] for j in range(len(updates)) if j != i)
+        both = lengths[i] * float(np.linalg.norm(others))
+        cosines.append(update @ others / both)
+        errors.append(5 * 5e-5 * len(updates) * (1 + factors[i] ** 2) ** 0.5 / (both / unit**2))
+    middle = median(cosines)
+    assert len(updates) == 3
+    scale = max(abs(middle), 3 * 1.4826 * 1.495 * median(abs(cosine - middle) for cosine in cosines))
+    agreed = []
+    for cosine, error in zip(cosines, errors, strict=True):
+        short = middle - cosine - error
+        agreed.append(1.0 if short <= 0 else max(0.0, 1 - short / scale))
     weights = [int(1023 * a * min(1, usual / length)) for a, length in zip(agreed, lengths, strict=True)]
     return sum(w * update for w, update in zip(weights, updates, strict=True)) / (1023 * sum(agreed))
 
@@ -114,7 +126,7 @@ class Twin:
             models.append(model)
             s.append(round(1023 * note["s_factors"][leader]) / 1023)
         if self.config.detection == "norms":
-            self.globally = self.globally + robust(np.array(models) - self.globally)
+            self.globally = self.globally + robust(np.array(models) - self.globally, self.config.unit(SIZE))
         else:
             whole = len(s) if self.mode == "literal" else sum(s)  # l. 15 as printed: 1/n
             self.globally = s @ np.array(models) / whole

@@ -7,11 +7,16 @@ clear: integer weights, with which the ciphertexts are then summed up (``weighte
 
 ``robust`` is a mean of updates that are cut to one length, each counted as far as it agrees with the others. It follows
 from the squared norms n_i = l_i^2 of updates u_i and from their dot products with an encrypted mean. With L the lower
-median of the l_i, cos_i the cosine of u_i with the mean of the *others*, and med the median of all cos_i,
+median of the l_i, cos_i the cosine of u_i with the mean of the *others*, e_i what the noise of the opened numbers may
+have taken from it, med the median of all cos_i, and sd their standard deviation by the median of |cos_i - med|,
 
     c_i = min(1, L / l_i)
-    a_i = 1 where cos_i >= med; else cos_i / med where both are above 0; else 0
+    a_i = 1 - min(1, max(0, med - cos_i - e_i) / max(|med|, 3 sd))
     mean = sum_i a_i c_i u_i / sum_i a_i.
+
+So an update is left out only if its cosine and the noise together are not above 0, lie three deviations of all cosines
+below the median, and as far below it as it is from 0. A small or a negative cosine alone is not enough: honest updates
+have such cosines where data differ much, or where the model hardly learns any more.
 
 The encrypted mean is one of cut updates, too (``cut``), so that no large update decides where it points. What is
 compared with u_i follows in the clear: with M = sum_j f_j u_j and d_i = u_i M,
@@ -62,6 +67,15 @@ FEWEST = 1.5
 
 ALONE = "one leader would have nearly all of the sum, and its model would be opened"
 """Why weights were replaced (``Weights.fallback``)."""
+
+OUTLYING = 3.0
+"""Standard deviations below the median cosine at which an update counts nothing: Hampel's usual multiple."""
+
+_TO_DEVIATION = 1.4826
+"""A normal distribution's standard deviation, as a multiple of the median of absolute deviations from the median."""
+
+_OF_FEW = (1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107)
+"""By what this estimate of 2 to 9 values is too small; n / (n - 0.8) for more (Croux and Rousseeuw 1992)."""
 
 _CUT_BITS = 6
 
@@ -147,15 +161,15 @@ def robust(
     They are rounded down, so that no rounding makes an update longer. The divisor is the sum of the agreements a_i, as
     a multiple of the largest weight. Raises as ``s_factors`` does, and RunError if any such sum would open one update.
 
-    deviations: an opened squared norm may be off by so many. What may be zero hides no other update, unless all may be.
+    deviations: an opened number may be off by so many. What may be zero hides no other update, unless all may be.
     """
     norms, products, used = _rows(squares, dots, factors)
     honest = np.isfinite(norms) & np.isfinite(products)
     _enough(honest)
     n, d, f = (np.where(honest, row, 0) for row in (np.maximum(norms, 0), products, used))
-    lengths, cosines, most = _lengths(norms, honest), others_cosines(n, d, f), largest(len(n), bits)
-    shorter, usual = _cut(lengths, honest), float(np.median(cosines[honest]))
-    agreed = (np.clip(cosines, 0, usual) / usual if usual > 0 else cosines >= usual) * honest
+    lengths, most, shorter = _lengths(norms, honest), largest(len(n), bits), _cut(_lengths(norms, honest), honest)
+    agreed = np.zeros(len(n))
+    agreed[honest] = agreements(others_cosines(n, d, f)[honest], cosine_errors(n, d, f, deviations)[honest])
     suspicion = 1 - agreed * shorter
     hiding, made = least(n, deviations), _whole(most * agreed * shorter)
     hiding = hiding if hiding.any() else lengths
@@ -165,6 +179,49 @@ def robust(
     if effective(made * hiding) < FEWEST:
         raise RunError("the other updates are too short or too long to hide one leader's, which a sum would open")
     return Weights(made, suspicion, float(most * honest.sum()), ALONE)
+
+
+def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OUTLYING) -> Floats:
+    """a_i ``(k,)`` in [0, 1] of cosines that may be too small by ``errors`` ``(k,)``: 1 for half of them or more.
+
+    1 - min(1, shortfall / scale), where the shortfall is how far a cosine is below the median, less its error. The
+    scale is the larger of the median's absolute value and ``outlying`` standard deviations.
+    """
+    (cos,) = _rows(cosines)
+    off, usual = np.asarray(errors, dtype=np.float64), float(np.median(cos))
+    scale = max(abs(usual), outlying * deviation_of(cos))
+    short = np.maximum(usual - cos - off, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(short > 0, 1 - np.minimum(short / scale, 1), 1.0))
+
+
+def deviation_of(values: ArrayLike) -> float:
+    """The standard deviation of ``(k,)`` values by the median of their absolute deviations; 0 for one value.
+
+    Fewer than half of the values can't make it as large as they like.
+    """
+    (row,) = _rows(values)
+    n = row.size
+    few = 1.0 if n < 2 else _OF_FEW[n - 2] if n - 2 < len(_OF_FEW) else n / (n - 0.8)
+    return _TO_DEVIATION * few * float(np.median(np.abs(row - np.median(row))))
+
+
+def cosine_errors(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, deviations: float) -> Floats:
+    """By how much each of ``others_cosines`` ``(k,)`` may be off for so many deviations of noise on opened numbers.
+
+    To first order, for independent noise on all n and d; infinite where a length is 0.
+    """
+    n, d, f = _rows(squares, dots, factors)
+    if not deviations:
+        return np.zeros(n.size)
+    own, rest = np.maximum(n, 0), np.maximum(f @ d - 2 * f * d + f**2 * n, 0)  # |u_i|^2 and |M - f_i u_i|^2
+    cos = others_cosines(n, d, f)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_dot = 1 / np.sqrt(own * rest) + cos * f / (2 * rest)  # d cos_i / d d_i
+        by_square = f / np.sqrt(own * rest) + cos / (2 * own) + cos * f**2 / (2 * rest)  # - d cos_i / d n_i
+        by_others = cos**2 * (f @ f - f**2) / (2 * rest) ** 2  # the sum of squares of d cos_i / d d_j, j != i
+        error = deviations * _DEVIATION * n.size * np.sqrt(by_dot**2 + by_square**2 + by_others)
+    return np.asarray(np.nan_to_num(error, nan=np.inf, posinf=np.inf))
 
 
 def least(squares: ArrayLike, deviations: float) -> Floats:
