@@ -138,7 +138,7 @@ def test_the_last_leader_s_model_is_what_it_has_in_its_memory(mode: str, setting
 
 
 def test_a_boaster_leads_more_often_and_no_report_of_it_is_refused() -> None:
-    run = recorded(settings={"recluster_every": 1}, clients=12, rounds=6, devices="mixed", seed=1)
+    run = recorded(settings={"recluster_every": 1, "full_samples": 50}, clients=12, rounds=6, devices="mixed", seed=1)
     (found,) = boasting(run).results
     assert found.value > found.chance
     assert found.chance == min(terms(run)[name] for name in run.clients) / 6

@@ -163,6 +163,15 @@ def test_a_leader_without_the_hubs_signature_leads_nobody() -> None:
     assert note["participants"] == 9 - 2
 
 
+def test_a_leader_cannot_tell_its_members_another_median_of_samples() -> None:
+    """With it a leader would set how much of its model a member uploads. The hub signs it."""
+    made = settled(detection="none", full_samples=None)
+    leader = made.hub.state.leaders[0]
+    on_the_wire(made.transport, Lead, lambda msg: replace(msg, usual=msg.usual / 10), dst=leader)
+    made.round(2)
+    assert made.refusals("client", "Work") == len(made.hub.members()[0]) - 1
+
+
 def test_a_mandate_of_an_earlier_round_is_none() -> None:
     made = settled(detection="none")
     leader = made.hub.state.leaders[0]
@@ -178,11 +187,12 @@ def test_parameters_come_from_the_leader_of_the_day_once_and_no_more_than_were_a
     made = settled(detection="none")
     name, leader = member_of(made), made.hub.state.leaders[0]
     party = made.party(name)
-    right = Mandate(2, 0, leader)
+    right = Mandate(2, 0, leader, made.hub.state.usual)
     mandate = signed(made.hub.own, right, name).signature
-    good = Fresh(2, 0, mandate, bits(np.array([1]), 24), np.ones(1, np.float32))
+    good = Fresh(2, 0, mandate, right.usual, bits(np.array([1]), 24), np.ones(1, np.float32))
     cases = [
         (replace(good, cluster=1), leader, "signature"),
+        (replace(good, usual=right.usual + 1), leader, "signature"),
         (good, made.hub.state.leaders[1], "signature"),
         (replace(good, places=bytes(3)), leader, "values for"),
         (replace(good, round=1), leader, "signature"),

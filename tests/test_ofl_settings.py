@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from math import inf
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,14 @@ from federation import planted
 from ofl_parts import WHOLE, counted, ofl
 
 from coterie.dp.ledger import Ledger
-from coterie.protocol.errors import CoterieWarning, UserError
+from coterie.protocol.errors import CoterieWarning, PeerError, UserError
+from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocols.key_centre import KEY_CENTRE
+from coterie.protocols.reports import RANGES, SUMMARY, StatusReport
 from coterie.runs import RunConfig, build
 from coterie.runs.config import resolve
 from coterie.systems.ofl import SYSTEM
-from coterie.systems.ofl.config import OFLConfig
+from coterie.systems.ofl.config import OFLConfig, check_usual, shares, usual_samples
 
 TARGETS = planted([0, 0, 0, 1, 1, 1, 2, 2, 2], 24)
 
@@ -41,6 +43,9 @@ TARGETS = planted([0, 0, 0, 1, 1, 1, 2, 2, 2], 24)
         ({"leader_s": 0.0}, "leader_s"),
         ({"leader_s": 9.0, "deadline_s": 5.0}, "below deadline_s"),
         ({"step_s": inf}, "step_s"),
+        ({"full_share": 0.0}, "full_share must be positive"),
+        ({"full_samples": 0}, "full_samples must be at least 1"),
+        ({"full_samples": 50, "full_share": 0.2}, "full_share=0.2 has no effect with full_samples"),
         ({"penalty": -1.0}, "penalty"),
         ({"keys": "none"}, "keys must be one of"),
         ({"renew": "shares", "keys": "dealer"}, "renew"),
@@ -158,3 +163,50 @@ def test_a_budget_that_allows_no_upload_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", CoterieWarning)
         ofl(TARGETS, mechanism="standard", detection="norms", epsilon=8.0, noise=4.0, clusters=2)
+
+
+# -- data enough for the whole model -----------------------------------------------------------------------------------
+
+
+def reported(samples: int) -> StatusReport:
+    """A report of a device that has all it needs, and so many samples."""
+    said = {field: high for field, (_, high) in RANGES.items()} | {"samples": samples}
+    return StatusReport(1, "client/0", np.array([*said.values()], np.float64), np.zeros(SUMMARY, np.float32))
+
+
+@pytest.mark.parametrize("scale", [1, 100])
+def test_what_is_data_enough_follows_from_the_median_of_the_clients(scale: int) -> None:
+    """Shares are the same for clients with nine samples each as with nine hundred: min(1, samples / (.5 median))."""
+    spec = ModelSpec((Part("w", (10, 10), "float32", "parameter", "shared", 0),), flops_per_sample=1e-9)
+    config, counts = OFLConfig(), [2, 8, 9, 10, 200]
+    usual = usual_samples(config, [reported(scale * n) for n in counts])
+    assert usual == 9 * scale
+    ups = [shares(reported(scale * n), spec, config, usual).up for n in counts]
+    assert ups == pytest.approx([2 / 4.5, 1, 1, 1, 1])
+    fixed = OFLConfig(full_samples=50)
+    assert usual_samples(fixed, [reported(9)]) == 0
+    assert shares(reported(9), spec, fixed, 0.0).up == pytest.approx(9 / 50)
+
+
+def test_clients_with_few_samples_upload_whole_models_unless_a_number_says_otherwise() -> None:
+    """All have ten samples here. 50 of them were needed for a whole model, so each sent a fifth of its own."""
+    made = ofl(TARGETS, clusters=3)
+    assert made.round(1)["participants"] == 9
+    assert {made.party(name).state.ratios for name in made.common.clients} == {(1.0, 1.0)}
+    assert made.hub.state.usual == 10
+    given = ofl(TARGETS, clusters=3, full_samples=50)
+    given.round(1)
+    for name in given.common.clients:
+        assert given.party(name).state.ratios == pytest.approx((0.2, 1.0))
+    assert given.hub.state.usual == 0  # nobody is told the median
+
+
+@pytest.mark.parametrize("usual", [nan, inf, -1.0, 0.0, 0.5, 1e300])
+def test_a_median_that_is_none_is_refused(usual: float) -> None:
+    with pytest.raises(PeerError, match="median"):
+        check_usual(OFLConfig(), usual)
+    if usual:
+        with pytest.raises(PeerError, match="median"):
+            check_usual(OFLConfig(full_samples=9), usual)
+    assert check_usual(OFLConfig(), 9.5) == 9.5
+    assert check_usual(OFLConfig(full_samples=9), 0.0) == 0

@@ -129,8 +129,8 @@ SEES = {
     ),
     CLIENT: Sees(
         (messages.Tell, messages.Work, messages.Fresh, *HOLDER_MESSAGES, Evaluate, Contribute),
-        "who leads its cluster, and the parameters of the global model that it asks for; as a leader also its share of "
-        "the leaders' key",
+        "who leads its cluster, and the parameters of the global model that it asks for; the median number of samples "
+        "of the clients (unless full_samples is set); as a leader also its share of the leaders' key",
     ),
 }
 

@@ -26,7 +26,7 @@ from coterie.protocols.threshold_pads import PaddingParty
 from coterie.selection.parameters import count, density, gumbel_top_k, max_min, o_factor, stalest_first
 from coterie.selection.resources import Ratios
 from coterie.systems.ofl import messages
-from coterie.systems.ofl.config import OFLConfig, affords, joint_of, left, shares
+from coterie.systems.ofl.config import OFLConfig, affords, check_usual, joint_of, left, shares
 from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Tell, Upload
 from coterie.systems.ofl.sparse import Indices, bits, check_sparse, places_of
 
@@ -121,15 +121,15 @@ class Member(PaddingParty, role=CLIENT, also=(LEADER,)):
     @on(messages.Work, training_cost)
     def work(self, msg: messages.Work, src: str) -> Work[Upload]:
         """Algorithm 2, l. 6 to 14, for the leader that the hub has named."""
-        self.check_leader(msg.round, msg.cluster, src, msg.mandate)
-        return (yield from self.opportunity(msg.round))
+        self.check_leader(msg, src)
+        return (yield from self.opportunity(msg.round, msg.usual))
 
-    def check_leader(self, r: int, cluster: int, leader: str, mandate: bytes) -> None:
+    def check_leader(self, msg: messages.Work | Fresh, leader: str) -> None:
         """Raises PeerError unless the hub has made this party its leader in this round."""
-        named = Mandate(r, cluster, leader, signature=mandate)
+        named = Mandate(msg.round, msg.cluster, leader, msg.usual, signature=msg.mandate)
         check_signed(self.common, self.common.roster.hub, named, self.name)
 
-    def opportunity(self, r: int) -> Work[Upload]:
+    def opportunity(self, r: int, usual: float) -> Work[Upload]:
         """Train, select as much as eq. (4) allows, and add noise.
 
         A client that may not spend any more of its privacy, or whose resources suffice for no upload, trains nothing
@@ -138,7 +138,7 @@ class Member(PaddingParty, role=CLIENT, also=(LEADER,)):
         if r <= self.state.trained:
             raise PeerError(f"asked to work for round {r} after round {self.state.trained}")
         report = yield from self.status(r)
-        gamma = shares(report, self.spec, self.config)
+        gamma = shares(report, self.spec, self.config, check_usual(self.config, usual))
         places, values = np.zeros(0, np.int64), np.zeros(0, np.float32)
         released = self.state.released
         affordable, again = affords(self.config, len(released)), bool(released) and released[-1].round == r
@@ -192,7 +192,7 @@ class Member(PaddingParty, role=CLIENT, also=(LEADER,)):
     @on(Fresh)
     def fresh(self, msg: Fresh, src: str) -> Kept:
         """Take parameters of the global model."""
-        self.check_leader(msg.round, msg.cluster, src, msg.mandate)
+        self.check_leader(msg, src)
         if msg.round <= self.state.heard:
             raise PeerError(f"parameters of round {msg.round} after those of round {self.state.heard}")
         self.download(msg.round, places_of(msg.places, len(self.places)), msg.values)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, sqrt
+from statistics import median
 from typing import Literal
 
 from coterie.aggregation.detection import FEWEST
@@ -14,11 +15,11 @@ from coterie.dp.budget import Budget
 from coterie.dp.heuristic import refuse_epsilon
 from coterie.dp.ledger import Ledger
 from coterie.dp.uploads import Standard
-from coterie.protocol.errors import CoterieWarning, UserError
+from coterie.protocol.errors import CoterieWarning, PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.told import Common
 from coterie.protocols.local_training import LocalTraining, at_least, refuse_unused
-from coterie.protocols.reports import StatusReport, costs, limits
+from coterie.protocols.reports import RANGES, StatusReport, costs, limits
 from coterie.protocols.threshold_keys import Joint
 from coterie.selection.resources import Costs, Ratios, ratios
 from coterie.systems.ofl.messages import CLIENT, MODEL
@@ -48,7 +49,9 @@ class OFLConfig(LocalTraining):
     round.  step_s: seconds of a time step, for which eq. (4) has limits.
     gamma_min: a smaller share of the model is not worth a message.  most_up: the largest share of the model that a
     client uploads (gamma_up), whatever eq. (4) allows.  most_down: the same for its downloads (gamma_down).
-    full_samples: a client with so many samples has data enough to upload the whole model.
+    full_share: a client with so large a share of the median number of samples has data enough to upload the whole
+    model. The hub takes that median from the status reports, at every clustering.  full_samples: the same as a number
+    of samples, instead of full_share; None for the share.
 
     mechanism: "paper" (selection by the o-factor and Laplace noise around density clusters; a heuristic, without a
     proof), or "standard" (clipped changes at public random places, Gaussian noise).
@@ -79,7 +82,8 @@ class OFLConfig(LocalTraining):
     gamma_min: float = 0.05
     most_up: float = 1.0
     most_down: float = 1.0
-    full_samples: int = 50
+    full_share: float = 0.5
+    full_samples: int | None = None
     mechanism: Literal["paper", "standard"] = "paper"
     epsilon1: float = 50.0
     epsilon2: float = 50.0
@@ -94,8 +98,10 @@ class OFLConfig(LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, clusters=LEAST_LEADERS, smallest=1, recluster_every=1, full_samples=1, threshold=0)
-        for name in ("step_s", "epsilon1", "epsilon2"):
+        at_least(self, clusters=LEAST_LEADERS, smallest=1, recluster_every=1, threshold=0)
+        if self.full_samples is not None:
+            at_least(self, full_samples=1)
+        for name in ("step_s", "full_share", "epsilon1", "epsilon2"):
             if not 0 < getattr(self, name) < inf:
                 raise UserError(f"{name} must be positive and finite, not {getattr(self, name)}")
         if self.leader_s is not None and not 0 < self.leader_s < inf:
@@ -123,6 +129,7 @@ class OFLConfig(LocalTraining):
                 *((name, "mechanism=paper", paper) for name in ("clip", "noise")),
                 *((name, "mechanism=standard", not paper) for name in ("epsilon1", "epsilon2")),
                 ("renew", "keys=dealer", self.keys == "dealer"),
+                ("full_share", "full_samples", self.full_samples is not None),
             ),
         )
         if not paper:
@@ -176,20 +183,38 @@ def _spent(config: OFLConfig, uploads: int) -> Ledger:
     return Ledger((config.standard().release(),) * uploads)
 
 
-def costs_of(report: StatusReport, spec: ModelSpec, config: OFLConfig) -> Costs:
+def usual_samples(config: OFLConfig, reports: Iterable[StatusReport]) -> float:
+    """What the hub tells everybody: the median number of samples of these reports, or 0 where nobody needs it."""
+    if config.full_samples is not None:
+        return 0.0
+    return float(median([limits(report).data for report in reports] or [1.0]))
+
+
+def check_usual(config: OFLConfig, usual: float) -> float:
+    """The median that the hub has told. Raises PeerError for one that is none."""
+    least, most = (0.0, 0.0) if config.full_samples is not None else RANGES["samples"]
+    if not least <= usual <= most:
+        raise PeerError(f"a median of {usual} samples; from {least:g} to {most:g} are taken")
+    return usual
+
+
+def costs_of(report: StatusReport, spec: ModelSpec, config: OFLConfig, usual: float) -> Costs:
     """Eq. (4)'s costs of one parameter. An index takes as many bytes as a value, where indices travel.
+
+    usual: the median number of samples, for full_share.
 
     An upload spends as much of the privacy budget however many parameters it has, so privacy bounds no share: a client
     whose budget is spent uploads nothing (``affords``).
     """
     up_bytes = 8.0 if config.mechanism == "paper" else 4.0
-    return costs(report, spec, config.max_epochs, full_samples=config.full_samples, up_bytes=up_bytes, down_bytes=4.0)
+    full = config.full_share * usual if config.full_samples is None else config.full_samples
+    return costs(report, spec, config.max_epochs, full_samples=full, up_bytes=up_bytes, down_bytes=4.0)
 
 
-def shares(report: StatusReport, spec: ModelSpec, config: OFLConfig) -> Ratios:
-    """gamma_up and gamma_down of eq. (4)."""
+def shares(report: StatusReport, spec: ModelSpec, config: OFLConfig, usual: float) -> Ratios:
+    """gamma_up and gamma_down of eq. (4). usual: as in ``costs_of``."""
     bounds = {"most_up": config.most_up, "most_down": config.most_down}
-    return ratios(limits(report), costs_of(report, spec, config), spec.size, config.gamma_min, **bounds)
+    return ratios(limits(report), costs_of(report, spec, config, usual), spec.size, config.gamma_min, **bounds)
 
 
 def joint_of(config: OFLConfig) -> Joint:

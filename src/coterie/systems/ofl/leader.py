@@ -59,6 +59,7 @@ class Office(msgspec.Struct):
 
     model: (d,) the leader model.  base: (d,) the global model that it began with.  version: of that.
     members: all of the cluster, with their mandates of this round.  wanted: by member, a bit for each parameter.
+    usual: what the mandates name beside.
     """
 
     round: int
@@ -68,6 +69,7 @@ class Office(msgspec.Struct):
     model: Vector
     members: dict[str, bytes]
     wanted: dict[str, bytes]
+    usual: float
 
     def __repr__(self) -> str:
         return f"<Office of cluster {self.cluster} in round {self.round}>"
@@ -104,7 +106,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         for name in (name for name in office.members if name in late):
             with suppress(PeerError):  # it is counted already, or too old
                 gathering.take(name, codec.decode(late[name], Upload))
-        gathering.take(self.name, (yield from self.opportunity(msg.round)))
+        gathering.take(self.name, (yield from self.opportunity(msg.round, msg.usual)))
 
         def fold(name: str, upload: Upload) -> None:
             if upload.round != msg.round:
@@ -112,7 +114,9 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             gathering.take(name, upload)
 
         requests = {
-            name: messages.Work(msg.round, office.cluster, office.members[name]) for name in asked if name != self.name
+            name: messages.Work(msg.round, office.cluster, office.members[name], office.usual)
+            for name in asked
+            if name != self.name
         }
         yield from for_each(requests, Upload, fold, deadline_s=self.config.leader_s)
         self.secret.office, self.state.led = office, msg.round
@@ -135,7 +139,8 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         else:
             raise PeerError(f"asked to lead from version {msg.version} of the global model, which it does not have")
         parts = [msg.mandates[i : i + MANDATE_BYTES] for i in range(0, len(msg.mandates), MANDATE_BYTES)]
-        office = Office(msg.round, msg.cluster, msg.version, base, model, dict(zip(members, parts, strict=True)), {})
+        of = dict(zip(members, parts, strict=True))
+        office = Office(msg.round, msg.cluster, msg.version, base, model, of, {}, msg.usual)
         return office, dict(zip(members, msg.counted.tolist(), strict=True)), asked
 
     def sparse(self, name: str, upload: Upload) -> Indices:
@@ -332,7 +337,7 @@ class Parcels(Mapping[str, Fresh]):
         office = self._office
         wanted = office.wanted[name]
         values = self._parameters[places_of(wanted, len(self._parameters))]
-        return Fresh(office.round, office.cluster, office.members[name], wanted, values)
+        return Fresh(office.round, office.cluster, office.members[name], office.usual, wanted, values)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -52,10 +52,12 @@ class Mandate(Signed, frozen=True):
     """One member is told that in this round its cluster has this leader. The member is signed, too.
 
     It never travels alone: the leader is given the signatures of its members' mandates and shows each its own.
+    usual: the median number of samples of the clients at the last clustering, 0 where ``full_samples`` is set.
     """
 
     cluster: int
     leader: str
+    usual: float
 
 
 @message(src=HUB, dst=LEADER)
@@ -65,7 +67,7 @@ class Lead(OfRound, frozen=True):
     version: of the global model, the number of global aggregations that led to it.  weights: (d,) the model, None for
     a leader that has it.  members: the names of all |C|.  mandates: 64 bytes for each, the signature of its
     ``Mandate``.  asked: a bit for each, whether it takes part in this round.  counted: for each, the round of its last
-    upload that is in a model.
+    upload that is in a model.  usual: as in ``Mandate``.
     """
 
     spec: bytes
@@ -76,14 +78,16 @@ class Lead(OfRound, frozen=True):
     mandates: bytes
     asked: bytes
     counted: Integers
+    usual: float
 
 
 @message(src=LEADER, dst=CLIENT)
 class Work(OfRound, frozen=True):
-    """Train, and upload what you select. mandate: the hub's signature of ``Mandate(round, cluster, sender)``."""
+    """Train, and upload what you select. mandate: the hub's signature of ``Mandate(round, cluster, sender, usual)``."""
 
     cluster: int
     mandate: bytes
+    usual: float
 
 
 @message(src=CLIENT, dst=LEADER)
@@ -146,6 +150,7 @@ class Fresh(OfRound, frozen=True):
 
     cluster: int
     mandate: bytes
+    usual: float
     places: bytes
     values: Floats
 

@@ -24,7 +24,7 @@ from coterie.protocols.reports import StatusReport, accepted, checked, features,
 from coterie.protocols.reports import opened as opened_report
 from coterie.protocols.threshold_keys import Joint, JointHub
 from coterie.selection.resources import elected, score, serving
-from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, costs_of, joint_of
+from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, costs_of, joint_of, usual_samples
 from coterie.systems.ofl.inter import aggregated
 from coterie.systems.ofl.messages import (
     HUB,
@@ -68,7 +68,7 @@ class Server(JointHub, role=HUB):
         served: by client, terms as a leader.  failed: by cluster, leaders that gave no model since the last clustering.
         counted: by client, the round of its last upload that is in a leader model.  holds: leaders that have the newest
         global model and may go on with their own.  owing: former leaders that may hold uploads, with the round in which
-        they lost office.
+        they lost office.  usual: ``usual_samples`` of the last clustering.
         """
 
         weights: Vector
@@ -81,6 +81,7 @@ class Server(JointHub, role=HUB):
         counted: dict[str, int] = msgspec.field(default_factory=dict)
         holds: list[str] = msgspec.field(default_factory=list)
         owing: dict[str, int] = msgspec.field(default_factory=dict)
+        usual: float = 0.0
 
     state: State
     config: OFLConfig
@@ -167,7 +168,7 @@ class Server(JointHub, role=HUB):
         k, before = self.config.clusters, self.state.clusters
         least = max(1, min(self.config.smallest, len(order) // k))
         self.state.clusters = regrouped(order, rows, k, before, seed=self.randomness.seed, groups=groups, least=least)
-        self.state.failed = {}
+        self.state.failed, self.state.usual = {}, usual_samples(self.config, fresh.values())
 
     def members(self) -> dict[int, list[str]]:
         """The members of every cluster, by its number, in the order of the clients."""
@@ -203,7 +204,7 @@ class Server(JointHub, role=HUB):
     def score(self, name: str) -> float:
         """CS[c] as one number: how well this client's resources suffice."""
         report = self.report(name)
-        return score(limits(report), costs_of(report, self.spec, self.config), self.spec.size)
+        return score(limits(report), costs_of(report, self.spec, self.config, self.state.usual), self.spec.size)
 
     def hand_over(self, r: int) -> Steps[int]:
         """Have former leaders send on what no model has counted. Returns how many uploads were.
@@ -273,7 +274,9 @@ class Server(JointHub, role=HUB):
     def request(self, r: int, cluster: int, leader: str, members: Sequence[str], asked: set[str]) -> Lead:
         """With the global model for a leader that does not have it."""
         state = self.state
-        mandates = b"".join(signed(self.own, Mandate(r, cluster, leader), name).signature for name in members)
+        mandates = b"".join(
+            signed(self.own, Mandate(r, cluster, leader, state.usual), name).signature for name in members
+        )
         chosen = np.array([i for i, name in enumerate(members) if name in asked], np.int64)
         counted = np.array([state.counted.get(name, 0) for name in members], np.int64)
         weights = None if leader in state.holds else state.weights
@@ -287,6 +290,7 @@ class Server(JointHub, role=HUB):
             mandates,
             bits(chosen, len(members)),
             counted,
+            state.usual,
         )
 
     def forwarded(self, member: str, r: int, data: bytes) -> None:
