@@ -1,7 +1,7 @@
 """The learning rate of every method on Cora, from one grid on a seed that no table has. ``docs/reproduction/ofl.md``.
 
-    python -m studies.rates docs/reproduction/ofl/rates.json
-    python -m studies.rates docs/reproduction/ofl/rates.json --show         # its table
+    python -m studies.rates docs/ofl/rates.json
+    python -m studies.rates docs/ofl/rates.json --show         # its table
 
 Each method of table 3 makes the same runs: those of ``coterie.reproductions.ofl`` with another rate and fewer rounds.
 Its rate is the one with the best mean accuracy of the clients' models over the last evaluations.

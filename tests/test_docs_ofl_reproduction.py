@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from coterie.reproductions.ofl import ITEMS, TASKS, WINDOW
+from coterie.reproductions.ofl import GRAPHS, ITEMS, RATES, TASKS, WINDOW, config
 from coterie.runs.intervals import mean_and_interval
+from studies import movement, rates
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reproduction"
 PAGE = (FOLDER / "ofl.md").read_text()
+OTHERS = {name: json.loads((FOLDER.parent / "ofl" / f"{name}.json").read_text()) for name in ("rates", "movement")}
 RECORDS = {path.stem: json.loads(path.read_text()) for path in sorted((FOLDER / "ofl").glob("*.json"))}
 MEASURES = {
     "global %": "global_accuracy",
@@ -33,9 +35,9 @@ def lines(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rest))
 
 
-def table(name: str) -> str:
+def table(record: Mapping[str, Any]) -> str:
     """A record's table as it stands on the page."""
-    rows: Sequence[Mapping[str, Any]] = RECORDS[name]["rows"]
+    rows: Sequence[Mapping[str, Any]] = record["rows"]
     return lines([list(rows[0]), *([text(value) for value in row.values()] for row in rows)])
 
 
@@ -63,7 +65,7 @@ def paired_table() -> str:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_the_page_has_the_record_and_its_command(name: str) -> None:
-    assert table(name) in PAGE
+    assert table(RECORDS[name]) in PAGE
     assert f"`{RECORDS[name]['command']}`" in PAGE
     assert f"(ofl/{name}.json)" in PAGE
     assert f"ofl/{name}" in ITEMS
@@ -79,3 +81,32 @@ def test_the_record_keeps_every_seed() -> None:
     for cell, curves in record["curves"].items():
         assert [one["seed"] for one in curves] == record["seeds"], cell
         assert {len(one["global_accuracy"]) for one in curves} == {TASKS[cell.partition("/")[0]][3]}
+
+
+def test_rates_on_graphs_are_the_best_of_the_grid_on_a_seed_of_no_table() -> None:
+    found = OTHERS["rates"]
+    assert rates.chosen(found) == {method: RATES[method] for method in found["found"]}
+    assert set(found["found"]) == {cell.name.partition("/")[2] for cell in ITEMS["ofl/table3"].cells} - {"local"}
+    assert not set(found["seeds"]) & set(RECORDS["table3"]["seeds"])
+    assert {len(row) for row in found["found"].values()} == {len(rates.RATES)}  # every method has the same grid
+    assert rates.table(found) in PAGE
+    assert f"`{found['command']}`" in PAGE
+    assert config("ofl", "cora").settings["lr"] == RATES["ofl"]
+    assert config("ofl", "mnist-mlp").settings["lr"] == 0.1
+    for cell in ITEMS["ofl/table3"].cells:
+        task, _, method = cell.name.partition("/")
+        if task in GRAPHS:
+            assert cell.config.settings["lr"] == RATES[method]
+    for settings in RECORDS["table3"]["cells"].values():
+        assert settings["settings"]["lr"] == 0.1
+
+
+def test_the_noise_of_hardened_is_many_times_what_a_round_moves_on_cora() -> None:
+    found = OTHERS["movement"]
+    assert table(found) in PAGE
+    assert f"`{found['command']}`" in PAGE
+    assert {(row["task"], float(row["rate"])) for row in found["rows"]} == set(movement.CASES)
+    for row in found["rows"]:
+        assert row["noise on a whole upload"] == pytest.approx(0.02 * row["parameters"] ** 0.5, rel=0.01)
+        assert row["noise on a whole upload"] > 4 * row["a client's change"]
+    assert found["rows"][0]["noise on a whole upload"] > 50 * found["rows"][0]["a client's change"]

@@ -34,7 +34,9 @@ def test_every_cell_resolves_and_all_methods_share_the_work() -> None:
     for name, config in cells.items():
         first = cells[f"{name.rpartition('/')[0]}/fedavg"]
         assert [getattr(config, key) for key in shared] == [getattr(first, key) for key in shared]
-        for setting in ("lr", "batch_size", "momentum", "max_epochs", "slowest", "participation"):
+        task, _, method = name.partition("/")
+        assert config.settings["lr"] == (paper.RATES[method] if task in paper.GRAPHS else 0.1)
+        for setting in ("batch_size", "momentum", "max_epochs", "slowest", "participation"):
             assert config.settings[setting] == first.settings[setting]
 
 
