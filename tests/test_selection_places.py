@@ -18,7 +18,7 @@ def rounds(sizes: dict[int, int], number: int, count: int, least: int = 1) -> li
     for _ in range(count):
         owed = dues(before, sizes, number)
         found.append(places(owed, sizes, number, least))
-        before = still_owed(owed, found[-1], least)
+        before = still_owed(owed, found[-1], sizes, least)
     return found
 
 
@@ -28,7 +28,7 @@ def test_by_hand() -> None:
     assert owed == pytest.approx({0: 2.4, 1: 0.8, 2: 0.8})
     found = places(owed, {0: 6, 1: 2, 2: 2}, 4)
     assert found == {0: 2, 1: 1, 2: 1}
-    assert still_owed(owed, found) == pytest.approx({0: 0.4, 1: -0.2, 2: -0.2})
+    assert still_owed(owed, found, {0: 6, 1: 2, 2: 2}) == pytest.approx({0: 0.4, 1: -0.2, 2: -0.2})
     assert places(owed, {0: 1, 1: 2, 2: 2}, 4) == {0: 1, 1: 2, 2: 1}, "what has no room goes to the others"
     assert places(owed, {0: 6, 1: 2, 2: 2}, 4, least=3) == {0: 4, 1: 0, 2: 0}, "a cluster begins with three"
     assert places({0: 1.0, 1: 1.0}, {0: 1, 1: 1}, 1) == {0: 1, 1: 0}, "of several the first"
@@ -72,11 +72,30 @@ def test_a_cluster_without_room_for_long_has_no_claim_on_many_later_rounds() -> 
         owed = dues(before, sizes, 4)
         found = places(owed, {0: 5, 1: 0}, 4)
         assert found == {0: 4, 1: 0}
-        before = still_owed(owed, found)
+        before = still_owed(owed, found, sizes)
     assert before == {0: -1.0, 1: 1.0}
     found = places(dues(before, sizes, 4), sizes, 4)
     assert found == {0: 1, 1: 3}
     assert rounds(sizes, 4, 1) == [{0: 2, 1: 2}]
+
+
+def test_places_that_nobody_can_take_leave_no_cluster_waiting() -> None:
+    """Of five places small clusters leave two. If those were owed to somebody, all dues would grow to their bound."""
+    sizes = {**dict.fromkeys(range(20), 3), 20: 40}
+    found = rounds(sizes, 5, 1000, least=3)
+    had = [sum(one[k] for one in found) for k in sizes]
+    for k, size in sizes.items():
+        assert had[k] / sum(had) == pytest.approx(size / 100, rel=0.15)
+
+
+def test_what_one_cluster_has_no_room_for_goes_to_the_others_by_their_sizes() -> None:
+    sizes, before, had = {0: 30, 1: 10, 2: 20}, {}, np.zeros(3)
+    for _ in range(400):
+        owed = dues(before, sizes, 6)
+        found = places(owed, {0: 30, 1: 10, 2: 1}, 6)
+        before = still_owed(owed, found, sizes)
+        had += [found[k] for k in sizes]
+    assert had / 400 == pytest.approx([3.75, 1.25, 1], abs=0.02)
 
 
 def test_numbers_that_can_not_be() -> None:

@@ -21,8 +21,9 @@ def places(owed: Mapping[int, float], room: Mapping[int, int], number: int, leas
     """How many devices of each cluster may train in a round in which ``number`` may.
 
     Each place goes to the cluster that is owed most (of several, to the one with the lowest number), as far as it has
-    room for it. Its first ones are ``least`` together. So no cluster waits for ever, and over many rounds a cluster has
-    places in proportion to its size. room: the most devices of each cluster that can train.
+    room for it. Its first ones are ``least`` together. So no cluster waits for ever. Over many rounds those that have
+    room share the places that are given in proportion to their sizes. room: the most devices of each cluster that can
+    train.
     Raises UserError for a negative number, and for a least number below 1.
     """
     if number < 0 or least < 1:
@@ -39,10 +40,17 @@ def places(owed: Mapping[int, float], room: Mapping[int, int], number: int, leas
     return given
 
 
-def still_owed(owed: Mapping[int, float], given: Mapping[int, int], least: int = 1) -> dict[int, float]:
-    """What is left of dues after these places were given, within ``least`` of 0.
+def still_owed(
+    owed: Mapping[int, float], given: Mapping[int, int], sizes: Mapping[int, int], least: int = 1
+) -> dict[int, float]:
+    """What is left of dues after these places were given: at most about ``least``, and 0 in sum.
 
-    So a cluster that had no room for its places has no claim on those of many later rounds, and one that has taken the
-    places of such a cluster need not give them back.
+    A cluster that had no room for its places keeps a claim on ``least`` of them. What it loses goes to the others, by
+    their ``sizes``: so one that has taken its places need not give them back. Places that nobody was given, since too
+    few were left for ``least``, are owed to nobody. Without that all dues would grow to one bound, where clusters are
+    alike, and the first ones would have every place.
     """
-    return {k: min(max(due - given[k], -float(least)), float(least)) for k, due in owed.items()}
+    left = {k: min(due - given[k], float(least)) for k, due in owed.items()}
+    bearing = {k: sizes[k] for k, due in left.items() if due < least} or sizes
+    part = sum(left.values()) / max(sum(bearing.values()), 1)
+    return {k: due - part * bearing.get(k, 0) for k, due in left.items()}

@@ -319,7 +319,7 @@ class Server(Party, role=HUB):
         clusters = self.state.clusters
         owed = dues({k: clusters[k].owed for k in sizes}, sizes, number)
         given = places(owed, rooms, number, self.least)
-        for k, left in still_owed(owed, given, self.least).items():
+        for k, left in still_owed(owed, given, sizes, self.least).items():
             clusters[k].owed = left
         return given
 
