@@ -161,7 +161,23 @@ def test_chance_is_what_equal_answers_have(name: str, counts: tuple[int, ...]) -
     shares = np.array(counts) / sum(counts)
     labels = np.repeat(np.arange(len(counts)), counts)
     assert metric.chance is not None
-    assert metric.chance(shares) == pytest.approx(metric(labels, np.tile(shares, (len(labels), 1))))
+    assert metric.chance(shares[None]) == pytest.approx(metric(labels, np.tile(shares, (len(labels), 1))))
+
+
+@pytest.mark.parametrize("name", [name for name, metric in METRICS["classes"].items() if metric.chance is not None])
+@pytest.mark.parametrize("classes", [2, 6])
+def test_chance_on_each_clients_own_data_is_that_of_the_best_constant_model(name: str, classes: int) -> None:
+    """Against the metric itself, over clients with labels of their own: some lack classes, and one has a single one."""
+    metric, draw = metrics_of([name], "classes")[0], np.random.default_rng(classes)
+    counts = np.array(
+        [draw.multinomial(60, draw.dirichlet([0.3] * classes)) for _ in range(12)] + [[9] + [0] * (classes - 1)]
+    )
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    labels = [np.repeat(np.arange(classes), own) for own in counts]
+    answers = [*np.eye(classes), shares.mean(axis=0)]
+    means = [np.nanmean([metric(own, np.tile(one, (len(own), 1))) for own in labels]) for one in answers]
+    assert metric.chance is not None
+    assert metric.chance(shares) == pytest.approx(max(means) if metric.higher else min(means))
 
 
 @pytest.mark.parametrize(

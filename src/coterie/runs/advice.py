@@ -87,8 +87,8 @@ def no_better_than_chance(config: RunConfig, summary: Mapping[str, Any], label_c
     if first.chance is None or found is None or local is None:
         return None
     shares = label_counts / label_counts.sum(axis=1, keepdims=True)
-    chance = first.chance(label_counts.sum(axis=0) / label_counts.sum())
-    own_chance = first.chance(shares.mean(axis=0))
+    chance = first.chance(label_counts.sum(axis=0, keepdims=True) / label_counts.sum())
+    own_chance = first.chance(shares)
     sign = 1 if first.higher else -1
     for got, same in ((found, chance), (local, own_chance)):
         if sign * (got - same) > min(0.02, same / 5 or 0.02):

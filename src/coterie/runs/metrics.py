@@ -26,8 +26,8 @@ class Metric:
     """One number for a model on samples. share: whether it lies in 0 to 1, and is shown in percent.
 
     higher: whether more is better.  measure: computes it, NaN where it is not defined (no sample of some class).
-    chance: what it is, at best, for a model that gives every sample the same answer, by the shares of the classes
-    (classes,); None where the shares do not say that.
+    chance: what it is, at best, for a model that gives every sample the same answer, as a mean over one or more test
+    sets, by the shares of the classes in each, (sets, classes); None where the shares do not say that.
     """
 
     name: str
@@ -116,27 +116,48 @@ def _r2(labels: NDArray[Any], scores: Doubles) -> float:
     return float(of.r2_score(labels, scores)) if varies else float("nan")
 
 
+def _best(of_class: Callable[[Doubles], Doubles], over: bool = True) -> Callable[[Doubles], float]:
+    """The chance of a metric of answers. of_class: of shares (sets, classes), what a class has that is all the answer.
+
+    over: whether the metric is a mean over the classes that a set has, of which all others have 0 then.
+    """
+
+    def chance(shares: Doubles) -> float:
+        present = (shares > 0).sum(axis=1, keepdims=True) if over else 1
+        return float((of_class(shares) / present).mean(axis=0).max())
+
+    return chance
+
+
 def _prevalence(shares: Doubles) -> float:
-    """Average precision of equal scores: the share of class 1 of two, else the mean over the classes that there are."""
-    return float(shares[1] if len(shares) == 2 else shares[shares > 0].mean())
+    """Average precision of equal scores: the share of class 1 of two, else the mean over the classes that a set has.
+
+    A set of a single class has none.
+    """
+    present = (shares > 0).sum(axis=1)
+    found = (shares[:, 1] if shares.shape[1] == 2 else 1 / np.maximum(present, 1))[present > 1]
+    return float(found.mean()) if len(found) else float("nan")
 
 
 def _entropy(shares: Doubles) -> float:
-    """Log loss of a model that gives every sample the shares of the classes, in nats."""
-    return float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
+    """Log loss of a model that gives every sample the mean shares of the classes, in nats."""
+    mean = shares.mean(axis=0)
+    return float(-(mean[mean > 0] * np.log(mean[mean > 0])).sum())
 
+
+_RECALL = _best(lambda p: (p > 0).astype(float))
 
 _COMMON = (
-    Metric("accuracy", _accuracy, chance=lambda p: float(p.max())),
-    Metric("f1", _macro(of.f1_score), chance=lambda p: float(2 * p.max() / (1 + p.max()) / (p > 0).sum())),
-    Metric("precision", _macro(of.precision_score), chance=lambda p: float(p.max() / (p > 0).sum())),
-    Metric("recall", _macro(of.recall_score), chance=lambda p: float(1 / (p > 0).sum())),
+    Metric("accuracy", _accuracy, chance=_best(lambda p: p, over=False)),
+    Metric("f1", _macro(of.f1_score), chance=_best(lambda p: 2 * p / (1 + p))),
+    Metric("precision", _macro(of.precision_score), chance=_best(lambda p: p)),
+    Metric("recall", _macro(of.recall_score), chance=_RECALL),
     Metric("auroc", partial(_ranked, of.roc_auc_score), chance=lambda p: 0.5),
     Metric("average_precision", partial(_ranked, of.average_precision_score), chance=_prevalence),
 )
 _CLASSES = (
     *_COMMON,
-    Metric("balanced_accuracy", _answered(of.balanced_accuracy_score), chance=lambda p: float(1 / (p > 0).sum())),
+    Metric("balanced_accuracy", _answered(of.balanced_accuracy_score), chance=_RECALL),
     Metric("mcc", _answered(of.matthews_corrcoef, 2), share=False, chance=lambda p: 0.0),
     Metric("kappa", _answered(of.cohen_kappa_score, 2), share=False, chance=lambda p: 0.0),
     Metric("log_loss", _log_loss, share=False, higher=False, chance=_entropy),
