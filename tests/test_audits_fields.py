@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -107,6 +108,20 @@ def test_chance_is_the_same_with_rows_in_random_orders() -> None:
     lucky = [slow(rng.permutation(6)) for _ in range(200)]
     assert found.chance == pytest.approx(np.mean(lucky), abs=5 * np.std(lucky) / np.sqrt(100))
     assert found.chance_sd == pytest.approx(np.std(lucky), rel=0.4)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_label_counts_of_a_few_clients_are_found_or_not_judged(classes: int) -> None:
+    """With four clients and two classes random orders correlate as well, so "nothing found" would say nothing."""
+    found = []
+    for _ in range(20):
+        counts = counts_of(4, classes)
+        with suppress(UserError):
+            found.append(verdict(counts, counts)[0])
+    assert set(found) <= {"everything"}
+    assert classes != 2 or not found
+    with pytest.raises(UserError, match="4 are too few"):
+        label_numbers(np.array([[1], [2], [5], [7]]), np.array([[1, 9], [2, 8], [5, 5], [7, 3]]))
 
 
 def test_nothing_to_compare_is_said() -> None:

@@ -79,7 +79,8 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> Result:
     A class is read off the one of the m numbers that correlates most with it over the clients, up to an affine scaling
     and in any order. The score is the mean over the classes that differ between clients, for counts, shares, counts at
     length 1 or their logarithms, whichever correlates most. Chance is the same with the rows in 100 random orders.
-    Raises UserError if all clients have the same labels or send the same numbers.
+    Raises UserError if all clients have the same labels or send the same numbers, and if they are so few that even the
+    counts themselves would not differ from luck.
     """
     numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
     shares = shares_of(counts)
@@ -94,9 +95,10 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> Result:
 
     rng, n = np.random.default_rng(0), len(columns)
     found, lucky = score(np.arange(n)), [score(rng.permutation(n)) for _ in range(100)]
-    return Result(
-        "correlation of numbers with label counts", found, float(np.mean(lucky)), 1.0, n, float(np.std(lucky, ddof=1))
-    )
+    chance, sd = float(np.mean(lucky)), float(np.std(lucky, ddof=1))
+    if 2 * sd >= 1 - chance:
+        raise UserError(f"it compares clients, and {n} are too few here: label counts themselves could be luck")
+    return Result("correlation of numbers with label counts", found, chance, 1.0, n, sd)
 
 
 def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:

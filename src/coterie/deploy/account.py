@@ -2,6 +2,7 @@
 
 It counts every attempt of a round, also those that were given up, since what was sent was sent. Scores that are
 reported are releases without a proof. The number of samples is in no account: it is the same if one sample is replaced.
+So an epsilon for a whole client covers what the releases tell, and not that number, which every report has.
 """
 
 from __future__ import annotations
