@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -133,6 +134,35 @@ def test_no_party_can_have_anothers_packet_taken_for_one_that_is_known(rig: Rig)
     evil.push("hub", b"evil", "round 1")
     honest.push("hub", b"honest", "round 1")
     assert [each.body for each in drain(rig.engine("hub"))] == [b"evil", b"evil", b"honest"]
+
+
+def test_no_party_can_have_the_rest_of_anothers_packet_taken_for_known(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a wrong expectation the server answers with the last identity that it has stored, whoever has sent it."""
+    honest, evil, hub = rig.engine("honest"), rig.raw("evil"), rig.engine("hub")
+    body, store, told = os.urandom(20 * PART), honest._store, list[str]()
+
+    async def guess() -> None:
+        client = await evil.connect()
+        wrong = {"Nats-Expected-Last-Msg-Id": "x"}
+        answer = await client.request("cot.evil.evil", b"", headers=wrong)
+        told.append(json.loads(answer.data)["error"]["description"].removeprefix("wrong last msg ID: "))
+        for index in range(20):
+            await client.publish("cot.evil.evil", b"", headers={"Nats-Msg-Id": f"{told[0].split('.')[0]}.{index}"})
+        await client.flush()
+        await client.close()
+
+    async def disturbed(*arguments: Any) -> None:
+        if arguments[2][HEADER].split()[1] == "8" and not told:  # of the second window
+            await asyncio.to_thread(evil.run, guess())
+        await store(*arguments)
+
+    monkeypatch.setattr(honest, "_store", disturbed)
+    honest.push("hub", body, "large")
+    assert len(told[0]) == 32
+    assert [each.body == body for each in drain(hub)] == [True]
+    drain(rig.engine("evil"))
 
 
 # --- what a party can send all the same

@@ -219,12 +219,12 @@ class NatsEngine(Engine):
         fresh_s = time.time() + STALE_S / 2  # until when the parts before are surely held
         for begin in range(0, count - 1, WINDOW):
             window, began_s = range(begin, min(begin + WINDOW, count - 1)), time.time()
-            await _all(send(index, f"{upload}.{index}", fresh_s) for index in window)
+            await _all(send(index, self._id(dst, f"{upload}.{index}"), fresh_s) for index in window)
             fresh_s = began_s + STALE_S / 2
         await send(count - 1, self._id(dst, key), fresh_s)
 
     def _id(self, dst: str, key: str) -> str:
-        """The identity of a packet. No other party can guess it, and so have the server drop the packet as known."""
+        """Of a message. Who could guess it would have it dropped as known; the server tells anybody the last one."""
         return hmac.new(self._identity, json.dumps([dst, key]).encode(), "sha256").hexdigest()[:32]
 
     async def _store(self, dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
