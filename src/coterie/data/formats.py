@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
+from sys import maxunicode
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,8 @@ def read_npz(path: Path, check: Callable[[Arrays], object] | None = None) -> Arr
             for key, member in zip(names, members, strict=True):
                 with archive.open(member) as stored:
                     found[key] = read_array(stored, allow_pickle=False)
+                if not _is_text(found[key]):
+                    raise ValueError(f"{key} holds words with characters that there are not")
             return found
 
 
@@ -112,9 +115,20 @@ def _empty(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDA
             f"{path}: {member.filename.removesuffix('.npy')} is an array of Python objects, such as rows of different "
             "lengths or words; it must hold numbers, as numpy.asarray(rows, numpy.float32) makes them"
         )
+    if not dtype.itemsize:  # as many as a header likes take no bytes
+        raise ValueError(f"{member.filename} has values of no bytes ({dtype})")
     if min(shape, default=0) < 0 or begin + prod(shape) * dtype.itemsize != member.file_size:
         raise ValueError(f"{member.filename} is not as long as its shape {shape} and type {dtype} say")
     return np.broadcast_to(np.empty((), dtype), shape)
+
+
+def _is_text(array: NDArray[Any]) -> bool:
+    """Whether words are made of characters of Unicode; of numbers True."""
+    if array.dtype.kind != "U" or not array.size:
+        return True
+    return bool(
+        np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)).max() <= maxunicode
+    )
 
 
 def read_idx(path: Path) -> Bytes:
