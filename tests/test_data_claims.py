@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import tracemalloc
@@ -190,6 +191,24 @@ def test_other_archives_are_refused_by_what_they_claim(tmp_path: Path) -> None:
         read_tar(tar, ["cora.content"])
 
 
+@pytest.mark.parametrize("dtype", ["<U0", "|S0", "|V0"])
+def test_values_of_no_bytes_are_refused_since_any_number_of_them_fits_a_small_file(tmp_path: Path, dtype: str) -> None:
+    n = 10**9
+    path = archive(tmp_path / "b.npz", x=(header((n, 2), dtype), 0), y=(header((n,), dtype), 0))
+    with little_memory(), pytest.raises(UserError, match=r"b.npz cannot be read .* x.npy has values of no bytes"):
+        load(str(path))
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_words_of_characters_that_there_are_not_are_refused(tmp_path: Path, order: str) -> None:
+    x, y = np.zeros((4, 1), "<f4"), np.full(4, sys.maxunicode + 1, f"{order}u4").view(f"{order}U1")
+    np.savez(tmp_path / "b.npz", x=x, y=y)
+    with pytest.raises(UserError, match=r"b.npz cannot be read .* y holds words with characters that there are not"):
+        load(str(tmp_path / "b.npz"))
+    np.savez(tmp_path / "b.npz", x=x, y=np.array([chr(sys.maxunicode)] * 4).astype(f"{order}U1"))
+    assert read_npz(tmp_path / "b.npz")["y"].tolist() == [chr(sys.maxunicode)] * 4
+
+
 # -- parquet ----------------------------------------------------------------------------------------------------------
 
 
@@ -271,19 +290,9 @@ def test_a_sparse_file_is_refused_as_a_model_without_reading_it(tmp_path: Path) 
             load_exported(path)
 
 
-@pytest.mark.parametrize("dtype", ["<U0", "|S0", "|V0"])
-def test_values_of_no_bytes_are_refused_since_any_number_of_them_fits_a_small_file(tmp_path: Path, dtype: str) -> None:
-    n = 10**9
-    path = archive(tmp_path / "b.npz", x=(header((n, 2), dtype), 0), y=(header((n,), dtype), 0))
-    with little_memory(), pytest.raises(UserError, match=r"b.npz cannot be read .* x.npy has values of no bytes"):
-        load(str(path))
-
-
-@pytest.mark.parametrize("order", "<>")
-def test_words_of_characters_that_there_are_not_are_refused(tmp_path: Path, order: str) -> None:
-    x, y = np.zeros((4, 1), "<f4"), np.full(4, sys.maxunicode + 1, f"{order}u4").view(f"{order}U1")
-    np.savez(tmp_path / "b.npz", x=x, y=y)
-    with pytest.raises(UserError, match=r"b.npz cannot be read .* y holds words with characters that there are not"):
-        load(str(tmp_path / "b.npz"))
-    np.savez(tmp_path / "b.npz", x=x, y=np.array([chr(sys.maxunicode)] * 4).astype(f"{order}U1"))
-    assert read_npz(tmp_path / "b.npz")["y"].tolist() == [chr(sys.maxunicode)] * 4
+def test_a_tensor_of_very_many_axes_is_refused_before_they_are_multiplied(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    told = json.dumps({"a": {"dtype": "F32", "shape": [1] * 65, "data_offsets": [0, 4]}}).encode()
+    path.write_bytes(len(told).to_bytes(8, "little") + told + bytes(4))
+    with pytest.raises(UserError, match=r"no whole \.safetensors file \(a tensor has more than 64 axes\)"):
+        load_exported(path)

@@ -51,6 +51,7 @@ MOST_BYTES = 8 << 30
 """Of a file. A sparse file can claim any size."""
 
 _MOST_HEADER, _MOST_INDEX = 16 << 20, 256 << 20
+_MOST_AXES = 64  # of a tensor: to multiply a million numbers takes minutes
 _KEY = "coterie"
 _ZERO, _UNIT, _SHARES = "coterie.zero", "coterie.unit", "coterie.shares"
 _TARGETS = "coterie.target_zero", "coterie.target_unit"
@@ -335,6 +336,8 @@ def _told(data: bytes, size: int, where: str) -> Facts:
     try:
         told: dict[str, Any] = msgspec.json.decode(data[8 : 8 + header])
         metadata = told.pop("__metadata__", None) or {}
+        if any(len(one["shape"]) > _MOST_AXES for one in told.values()):
+            raise ValueError(f"a tensor has more than {_MOST_AXES} axes")
         claimed = [(prod(one["shape"]), *map(int, one["data_offsets"])) for one in told.values()]
         end = 8 + header + max((end for _, _, end in claimed), default=0)
         if any(numbers > 8 * (end - begin) for numbers, begin, end in claimed):
