@@ -66,7 +66,8 @@ def test_options_and_settings_are_keywords_alike(here: Path) -> None:
         ({"seed": "a"}, "option 'seed' must be a whole number"),
         ({"data": ([[0.0], [1.0]] * 20, [0, 1] * 20), "test_share": "0.2"}, "option 'test_share' must be a number"),
         ({"data": ([[0.0], [1.0]] * 20, [0, 1] * 20), "rounds": -1}, "option 'rounds' must be at least 1"),
-        ({"by": "site"}, "by=site is for your own data at a path"),
+        ({"by": "site"}, "by=site is for your own data at a path, and has no effect on digits"),
+        ({"data": "hospitls", "by": "site"}, "and there is no folder 'hospitls' here"),
     ],
 )
 def test_names_that_are_neither_are_refused_before_anything_is_written(

@@ -12,7 +12,7 @@ from command import QUICK, Command
 from rich.console import Console
 
 from coterie.cli.comparing import tables
-from coterie.report.race import TOPICS
+from coterie.report.race import TOPICS, with_interval
 
 
 def test_a_comparison(cli: Command) -> None:
@@ -112,3 +112,7 @@ def test_a_narrow_console_cuts_no_name_and_no_number() -> None:
         assert all(
             word in shown for word in ("emulated", "91.1", "87.6", "65.4", "0.98", "1.23 GB", "6 min 40 s", "12")
         )
+
+
+def test_a_lead_that_rounds_to_nothing_has_no_minus() -> None:
+    assert with_interval({"mean": -0.0003, "interval": 0.002}, share=True) == "+0.0 [-0.2, +0.2]"

@@ -88,7 +88,7 @@ def new_samples(
     table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
     for name in features:
         if name not in table.columns:
-            raise _no_column(str(path), name, [other for other in table.columns if other not in features])
+            raise _no_column(str(path), name, list(table.columns))
     labels = [name for name in table.columns if name in (label_columns or TARGETS) and name not in features]
     if unused := [name for name in table.columns if name not in (*features, *labels, SPLIT)]:
         raise UserError(f"{path}: the model does not know the column {unused[0]!r}: remove it")
@@ -230,7 +230,9 @@ def _read_csv(path: Path) -> Table:
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a csv file: {error}") from None
     twice = [name for name, count in Counter(header).items() if count > 1 or not name]
-    if not header or twice:
+    if not header:
+        raise UserError(f"{path} must begin with a header of different column names; its first line is empty")
+    if twice:
         raise UserError(
             f"{path} must begin with a header of different column names; {twice[:1]} is there twice or empty"
         )

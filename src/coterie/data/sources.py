@@ -57,7 +57,10 @@ def load(
         return load_own(Path(name), **{"by": None, "target": None, "test_share": None, "kind": None, **said})
     if said:
         key, value = next(iter(said.items()))
-        raise UserError(f"{key}={value} is for your own data at a path, and has no effect on {name}: leave it out")
+        why = f"there is no folder {name!r} here: check its name"
+        if name in NAMES or is_synthetic(name):
+            why = f"has no effect on {name}: leave it out"
+        raise UserError(f"{key}={value} is for your own data at a path, and {why}")
     if name == "digits":
         return _digits()
     if is_synthetic(name):

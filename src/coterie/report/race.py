@@ -146,7 +146,7 @@ def with_interval(spread: Mapping[str, Any] | None, share: bool) -> str:
     """A difference of a metric and its interval; of shares in points."""
     if spread is None:
         return MISSING
-    scale, form = (100, "+.1f") if share else (1, "+.4g")
+    scale, form = (100, "+z.1f") if share else (1, "+.4g")
     mean, interval = scale * spread["mean"], spread["interval"]
     if interval is None:
         return f"{mean:{form}}"
