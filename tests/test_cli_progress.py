@@ -98,14 +98,15 @@ def test_attacks_after_the_last_round_are_work_that_is_told() -> None:
     runs = work(["a", "b"], [0], 2, attacked=True)
     pace, told = Pace(runs), []
     for name in ("a", "b"):
-        told += [shown._line(pace, named(name, 0), line(r, 10.0)) for r in (1, 2)]
+        told += [shown._line(pace, named(name, 0), line(r, 10.0), shown._ACCURACY) for r in (1, 2)]
     assert [text.split("  ", 2)[2:] for text in told] == [
         ["run 1 of 2  30 s left, then the attacks"],
         ["run 1 of 2  20 s left, then the attacks"],
         ["run 2 of 2  10 s left, then the attacks"],
         ["run 2 of 2"],
     ]
-    attacked = [shown._line(pace, shown.ATTACKS, line(k, seconds)) for k, seconds in ((0, 0.0), (1, 60.0), (2, 30.0))]
+    lines = [line(k, seconds) for k, seconds in ((0, 0.0), (1, 60.0), (2, 30.0))]
+    attacked = [shown._line(pace, shown.ATTACKS, one, shown._ACCURACY) for one in lines]
     assert attacked == ["attacks  0 of 2 runs", "attacks  1 of 2 runs  60 s left", "attacks  2 of 2 runs  0 s left"]
 
 

@@ -311,7 +311,7 @@ def test_a_deployment_over_flower_has_an_app_and_no_server(tmp_path: Path) -> No
     assert home.server == "flower://hub.example.org:8000"
     assert not apply(study.folder)
     with pytest.raises(UserError, match="flower-superlink"):
-        serve(study.folder)
+        serve(study.folder, print)
     with pytest.raises(UserError, match="one SuperLink"):
         Study(tmp_path / "x").found(server="flower://a,flower://b")
 

@@ -178,7 +178,7 @@ def test_a_backward_model_spoils_what_nobody_damps() -> None:
 @pytest.mark.parametrize("mode", ["paper", "literal", "hardened"])
 def test_all_are_played_in_every_mode(mode: str) -> None:
     run = recorded(mode)
-    found, refused = attacked(run, active=True)
+    found, refused, _ = attacked(run, active=True)
     deviating = [one.name for one in found if "deviating" in one.name]
     assert len(deviating) == 5
     assert "one leader, deviating: the joint key" in refused

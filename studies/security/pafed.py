@@ -218,17 +218,24 @@ def wrong_class(draws: int = 20, iterations: Sequence[int] = ITERATIONS) -> list
 
 
 def by_signs_under_encryption(run: Directed, cosines: Doubles) -> tuple[Doubles, Doubles, Doubles]:
-    """The cosines, and the weights that the two servers give them (opened by the observer)."""
+    """The cosines, and the weights that the two servers give them (opened by the observer).
+
+    A round has as many as the helper compares in it.
+    """
     helper, source = run.party(HELPER), Secrets(np.random.default_rng(0))
     key: Any = helper.key(SERVICE)
-    dots = [key.public.encrypt_scalar(c, level=2) for c in cosines]
-    steps = by_helper(1, key.public, dots, 1, 4, source)
-    asked = next(steps)
-    asked.fold(HELPER, helper.compare(asked.requests[HELPER], HUB))
-    try:
-        steps.send(Answers((HELPER,)))
-    except StopIteration as done:
-        agreeing, conflicting = (np.array([key.decrypt(w)[0] for w in found]) for found in done.value[:2])
+    weights: list[Doubles] = []
+    most = helper.late(1)
+    for at in range(0, len(cosines), most):
+        dots = [key.public.encrypt_scalar(c, level=2) for c in cosines[at : at + most]]
+        steps = by_helper(helper.state.compared + 1, key.public, dots, 1, helper.config.dummies, source)
+        asked = next(steps)
+        asked.fold(HELPER, helper.compare(asked.requests[HELPER], HUB))
+        try:
+            steps.send(Answers((HELPER,)))
+        except StopIteration as done:
+            weights.append(np.array([[key.decrypt(w)[0] for w in found] for found in done.value[:2]]))
+    agreeing, conflicting = np.concatenate(weights, axis=1)
     return cosines, agreeing, conflicting
 
 

@@ -178,7 +178,7 @@ class Mail:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def pull(self, wait_s: float) -> Arrived | None:
-        """The next packet that is genuine and new, if one comes within ``wait_s`` seconds."""
+        """The next packet that is genuine and new, if one comes within ``wait_s`` seconds. ``took`` counts it."""
         try:
             delivery = self.engine.pull(wait_s)
         except NotAdmittedError:
@@ -189,8 +189,18 @@ class Mail:
             return None
         if delivery is None:
             return None
-        src, size = delivery.src, len(delivery.body)
-        self.traffic.bytes_down += size
+        size = len(delivery.body)
+        arrived = self._new(delivery, size)
+        if arrived is None:
+            self.traffic.bytes_down += size
+        return arrived
+
+    def took(self, arrived: Arrived) -> None:
+        """It is handled now. Its bytes count from here on, so no report has those of a packet that follows."""
+        self.traffic.bytes_down += arrived.size
+
+    def _new(self, delivery: Delivery, size: int) -> Arrived | None:
+        src = delivery.src
         try:
             number, packet = unwrap(self.keyring, src, self.name, delivery.body)
         except PeerError as error:

@@ -84,6 +84,7 @@ class Node(Keeper):
         arrived = self.mail.pull(wait_s if self.lead is None else min(wait_s, self.lead.wakes_in_s()))
         if arrived is not None:
             for one in self._without_missed(arrived):
+                self.mail.took(one)
                 self.take(one)
         elif self._done_later and self.lead is None:
             self.commit()  # there is time
@@ -115,6 +116,7 @@ class Node(Keeper):
             if following is None or self._later(following, begins) is None:
                 return [arrived] if following is None else [arrived, following]
             self.member.heard_of(*begins)  # so that late messages of earlier attempts are refused
+            self.mail.took(arrived)
             self.done_later(arrived)
             arrived, wait_s = following, BEHIND_S
         return [arrived]
