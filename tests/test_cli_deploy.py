@@ -332,8 +332,8 @@ def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyP
     invited(cli)
     joined(cli)
     late = cli("deploy", "approve", "study", "hospital-a.request")
-    assert (late.code, "Approved" in late.out) == (1, True)
-    assert "the server does not know of it yet" in late.err
+    assert (late.code, late.err) == (0, ""), "an approval is whole without the server, which may be started later"
+    assert "Approved, but the server does not know of it yet" in late.out
     assert cli("deploy", "join", "study/hospital-a.cert", "--home", "H").code == 0
     home = read_home(Path("H"))
     with server(port):

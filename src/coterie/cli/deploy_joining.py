@@ -150,6 +150,7 @@ def approve(
     from coterie.deploy.authority import approve as approved
     from coterie.deploy.authority import examine
     from coterie.deploy.plan import fingerprint, plan_hash, shown
+    from coterie.protocol.errors import RunError
 
     text, say = _text(request), typer.echo
     keys, invitation = examine(folder, text)
@@ -165,7 +166,10 @@ def approve(
     say(f"Approved: {_joined(found.plan)}")
     say(f"Plan: {shown(found.plan.version, plan_hash(found.plan))}")
     say(f"Next: send {found.certificate} to {keys.name}, for coterie deploy join {found.certificate.name} --home H")
-    tell_server(folder, offline)
+    try:
+        tell_server(folder, offline)
+    except RunError as error:  # the approval stands, and the server may be started later
+        say(f"Approved, but {error}")
 
 
 @guarded
