@@ -109,7 +109,7 @@ def test_lower_is_better_in_every_conclusion(cli: Command, tmp_path: Path) -> No
     [
         (RMSE, (1.0, 1.1, 0.9), (2.0, 2.1, 2.2), "b: RMSE 1 on each client's own kind of data; 1.1 ± 0.43 better than"),
         (RMSE, (2.0, 2.1, 2.2), (1.0, 1.1, 0.9), "1.1 ± 0.43 worse than training alone, and lower is better"),
-        (RMSE, (2.0, 1.0, 3.0), (1.9, 1.2, 2.6), "shown (+0.1 ± 0.745, and lower is better)"),
+        (RMSE, (2.0, 1.0, 3.0), (1.9, 1.2, 2.6), "shown (higher by 0.1 ± 0.745, and lower is better)"),
         (
             AUROC,
             (0.8, 0.81, 0.79),

@@ -137,7 +137,8 @@ def lead_note(content: Content) -> str:
     """What the numbers of the table of leads mean."""
     own = [one["label"] for one in measures(content) if not one["share"]]
     lower = [one["label"] for one in measures(content) if not one["higher"]]
-    units = f"{', '.join(own)}: in its own unit, all else in points. " if own else ""
+    rest = ", all else in points" if len(own) < len(measures(content)) else ""
+    units = f"{', '.join(own)}: in its own unit{rest}. " if own else ""
     less = f"{', '.join(lower)}: by how much it is lower, which is better. " if lower else ""
     return f"{units}{less}An interval that contains 0 shows no difference."
 
@@ -163,10 +164,11 @@ def _against(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[
     def shown(difference: float, form: str = "") -> str:
         return f"{100 * difference:{form}.1f}" if share else f"{difference:{form}.3g}"
 
+    signed = shown(mean, "+") if measure["higher"] else f"{'lower' if mean < 0 else 'higher'} by {shown(abs(mean))}"
     if interval is None:
-        return f"{shown(mean, '+')}{unit} against training alone{lower} (one seed, so this shows no difference)"
+        return f"{signed}{unit} against training alone{lower} (one seed, so this shows no difference)"
     if abs(mean) <= interval:
-        return f"no difference to training alone is shown ({shown(mean, '+')} ± {shown(interval)}{unit}{lower})"
+        return f"no difference to training alone is shown ({signed} ± {shown(interval)}{unit}{lower})"
     better = (mean > 0) == measure["higher"]
     return f"{shown(abs(mean))} ± {shown(interval)}{unit} {'better' if better else 'worse'} than training alone{lower}"
 
