@@ -86,6 +86,8 @@ class Node(Keeper):
             for one in self._without_missed(arrived):
                 self.mail.took(one)
                 self.take(one)
+                if self.stopped.is_set():  # what follows comes again
+                    break
         elif self._done_later and self.lead is None:
             self.commit()  # there is time
         if (lead := self.lead) is not None:
@@ -107,9 +109,8 @@ class Node(Keeper):
     # -- packets -----------------------------------------------------------------------------------------------------
 
     def _without_missed(self, arrived: Arrived) -> list[Arrived]:
-        """What has come, and perhaps what came next. Of Begins that follow each other it is the newest alone: a party
-        that was paused for long scores no model, and sends no report, for each round that it has missed.
-        """
+        """What has come, and perhaps what came next. Of Begins that follow each other it is the newest alone, so that a
+        party which was paused for long neither scores nor reports each round that it has missed."""
         wait_s = 0.0
         while (begins := self._later(arrived, self.kept.era)) is not None and not self.waiting:
             following = self.mail.pull(wait_s)
