@@ -24,13 +24,13 @@ test-long: $(READY)  ## the slow ones: hostile bytes by the ten thousand, real d
 	$(BIN)/python -m pytest -m long --timeout=3600 --hypothesis-profile=exploring
 
 lint: $(READY)  ## style, types, layers
-	$(BIN)/ruff check src tests studies
-	$(BIN)/ruff format --check src tests studies
+	$(BIN)/ruff check src tests papers benchmarks
+	$(BIN)/ruff format --check src tests papers benchmarks
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_layers.py
+	$(BIN)/python -m pytest tests/house/test_layers.py
 
 bench: $(READY)  ## speeds as ratios, measured in one run, written to docs/bench.json
-	$(BIN)/python -m coterie.bench docs/bench.json
+	$(BIN)/python -m benchmarks.speed docs/bench.json
 
 lock: $(READY)  ## requirements-deploy.txt: all that a deployment installs, with the hashes of all its files, from constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'

@@ -145,5 +145,5 @@ SYSTEM = System(
     },
     releases=telling({Change: ("change of the model and of the control variate",)}),
     baseline=True,
-    audit="coterie.audits.control:AUDIT",
+    audit="coterie.privacy.audits.control:AUDIT",
 )

@@ -65,7 +65,7 @@ def devices() -> Words:
 
 def poisonings() -> Words:
     """The attacks of clients that misbehave."""
-    from coterie.attacks.active import KINDS
+    from coterie.privacy.attacks.active import KINDS
 
     return [(name, kind.words) for name, kind in KINDS.items()]
 

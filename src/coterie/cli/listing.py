@@ -187,8 +187,8 @@ def _devices() -> Iterator[tuple[str, ...]]:
 
 
 def _attacks() -> Iterator[tuple[str, ...]]:
-    from coterie.audits.fields import SHORT_ARRAYS
-    from coterie.audits.plain import ATTACKS
+    from coterie.privacy.audits.fields import SHORT_ARRAYS
+    from coterie.privacy.audits.plain import ATTACKS
     from coterie.runs.registry import SYSTEMS, audit_of
 
     own = ((name, audit.attacks) for name, system in SYSTEMS.items() if (audit := audit_of(system)) is not None)
@@ -198,7 +198,7 @@ def _attacks() -> Iterator[tuple[str, ...]]:
 
 
 def _poisoning() -> Iterator[tuple[str, ...]]:
-    from coterie.attacks.active import ATTACKERS, KINDS
+    from coterie.privacy.attacks.active import ATTACKERS, KINDS
 
     for name, kind in KINDS.items():
         yield f"{name}[:STRENGTH]", f"an attacker {kind.words}; strength: {kind.means} [{kind.strength:g}]"

@@ -121,7 +121,7 @@ class System:
     fine_tunes: whether each client has one model of a federation, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
     audit: ``module:ATTRIBUTE`` of its own ``audits.Audit``, or "" if it has none.  reproductions: the same for
-    mappings of its paper's tables and figures, by name (``reproduce.study.Item``). Both are imported when needed.
+    mappings of tables and figures of one's own, by name (``reproductions.study.Item``). Both are imported when needed.
     clients: how many clients a run has by default; 0 for the number that fits its data set.
     delta: the share of its clients that an experiment delays by default.
     needs_classes: whether it reads labels as classes, so that it takes no other task.

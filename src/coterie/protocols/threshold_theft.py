@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks.key_in_sum import KeyThief, coefficients, forged, key_agreement
-from coterie.attacks.shared_key import Guess, likeliest
-from coterie.attacks.wrapping import wrap
-from coterie.audits import Finding, Recorded
 from coterie.crypto import residues, threshold
 from coterie.crypto.ckks import PublicKey
 from coterie.devices.links import Delays
+from coterie.privacy.attacks.key_in_sum import KeyThief, coefficients, forged, key_agreement
+from coterie.privacy.attacks.shared_key import Guess, likeliest
+from coterie.privacy.attacks.wrapping import wrap
+from coterie.privacy.audits import Finding, Recorded
 from coterie.protocol.effects import Encrypt, Fit
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message

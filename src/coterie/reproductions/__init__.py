@@ -1,28 +1,53 @@
-"""Tables and figures of the papers, run again: the paper's number beside ours."""
+"""Tables and figures of the papers, run again: the paper's number beside ours.
+
+Those of the five papers lie in ``papers/`` of the repository, beside the package: a module of that folder has its
+tables and figures in ``ITEMS``, by name. An installed package without the repository has none of them. A system of
+one's own names its mappings of items itself (``System.reproductions``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import import_object
 from coterie.reproductions.study import Item, OnRound, study
-from coterie.runs.registry import SYSTEMS, get
+from coterie.runs.registry import get
 from coterie.runs.settings import unknown
+
+PAPERS = Path(__file__).parents[3] / "papers"
 
 
 def items(paper: str | None = None) -> Mapping[str, Item[Any]]:
-    """The items of all systems, or of one, by name: ``pafed/table5``. None for what is no system."""
-    systems = SYSTEMS.values() if paper is None else [get(paper)] if paper in SYSTEMS or ":" in paper else []
-    paths = [path for system in systems for path in system.reproductions]
-    return {name: item for path in paths for name, item in import_object(path, "reproductions").items()}
+    """The items of the five papers, of one, or of a system of one's own (``module:ATTRIBUTE``), by name.
+
+    A name is ``pafed/table5``. There are none for a system without a paper here.
+    """
+    if paper is not None and ":" in paper:
+        return {name: item for path in get(paper).reproductions for name, item in import_object(path, "items").items()}
+    return {name: item for name, item in _papers() if paper in (None, name.partition("/")[0])}
+
+
+def _papers() -> Iterator[tuple[str, Item[Any]]]:
+    """All items of the repository, in the order of its modules."""
+    if PAPERS.is_dir() and str(PAPERS.parent) not in sys.path:
+        sys.path.append(str(PAPERS.parent))
+    for path in sorted(PAPERS.glob("[!_]*.py")):
+        yield from getattr(importlib.import_module(f"papers.{path.stem}"), "ITEMS", {}).items()
 
 
 def found(item: str) -> Item[Any]:
     """The item of this name; UserError that says which there are, for the name of a paper which that one has."""
     own = items(item.partition("/")[0])
+    if not PAPERS.is_dir() and ":" not in item:
+        raise UserError(
+            f"the reproduction {item!r} is not part of the installed package: run the command with coterie installed "
+            "from a clone of its repository (make demo), whose folder papers/ has the tables and figures"
+        )
     if item in own:
         return own[item]
     if own and "/" not in item:

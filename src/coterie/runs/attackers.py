@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from coterie.aggregation.flagged import detection
-from coterie.attacks.active import Poisoning, attacked, drawn, parse
-from coterie.attacks.active.deviations import Deeds
-from coterie.attacks.active.samples import TRIGGER
+from coterie.privacy.attacks.active import Poisoning, attacked, drawn, parse
+from coterie.privacy.attacks.active.deviations import Deeds
+from coterie.privacy.attacks.active.samples import TRIGGER
 from coterie.protocol.errors import RunError
 from coterie.protocol.system import System
 from coterie.runs.config import RunConfig

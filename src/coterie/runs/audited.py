@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, cast
 
-from coterie.attacks.result import VERDICTS, verdict
-from coterie.audits import Finding, Recorded
-from coterie.audits.fields import NotJudged, field_findings, watched
-from coterie.audits.plain import plain_findings
-from coterie.audits.received import received
+from coterie.privacy.attacks.result import VERDICTS, verdict
+from coterie.privacy.audits import Finding, Recorded
+from coterie.privacy.audits.fields import NotJudged, field_findings, watched
+from coterie.privacy.audits.plain import plain_findings
+from coterie.privacy.audits.received import received
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.system import BROKER, BROKER_LEARNS
 from coterie.runs.config import SIDES, read_toml

@@ -254,7 +254,7 @@ def _attack(config: RunConfig) -> dict[str, Any]:
         if config.attackers is not None:
             raise UserError(f"attackers={config.attackers:g} has no effect without an attack: give attack, too")
         return {}
-    from coterie.attacks.active import ATTACKERS, KINDS, check_share, parse
+    from coterie.privacy.attacks.active import ATTACKERS, KINDS, check_share, parse
 
     attack, share = parse(config.attack), ATTACKERS if config.attackers is None else config.attackers
     check_share(share)

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 from torch import Tensor
 
-from coterie.attacks.active.samples import TARGET, triggered
 from coterie.data.targets import Targets
+from coterie.privacy.attacks.active.samples import TARGET, triggered
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.system import ClientModel, Federation, Mixture, System

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.audits import Meddle, Recorded, Samples
+from coterie.privacy.audits import Meddle, Recorded, Samples
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig, from_toml
 from coterie.runs.experiment import Experiment, Line, build

@@ -15,7 +15,7 @@ from coterie.protocol.system import System
 from coterie.runs.settings import unknown
 
 if TYPE_CHECKING:
-    from coterie.audits import Audit
+    from coterie.privacy.audits import Audit
 
 Kind = TypeVar("Kind")
 PACKAGES = ("coterie.systems", "coterie.baselines")
@@ -85,7 +85,7 @@ def get(name: str) -> System:
 
 def audit_of(system: System) -> Audit | None:
     """The audit that a system names, imported now, or None if it names none. Raises UserError for a wrong name."""
-    from coterie.audits import Audit
+    from coterie.privacy.audits import Audit
 
     return _named(system.audit, "audit", Audit) if system.audit else None
 

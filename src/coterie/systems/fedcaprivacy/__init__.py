@@ -145,5 +145,4 @@ SYSTEM = System(
     observe=observe,
     releases=releases,
     audit="coterie.systems.fedcaprivacy.audit:AUDIT",
-    reproductions=("coterie.reproductions.fedcaprivacy:ITEMS",),
 )

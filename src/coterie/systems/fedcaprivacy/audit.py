@@ -1,7 +1,7 @@
 """What the parties of FedCAPrivacy find out from their views, as numbers.
 
-The first functions turn a recorded view into the arrays that ``coterie.attacks`` take. ``measure`` runs the attacks on
-all rounds of a run and scores them against the truth, which the auditor has and no party does.
+The first functions turn a recorded view into the arrays that ``coterie.privacy.attacks`` take. ``measure`` runs the
+attacks on all rounds of a run and scores them against the truth, which the auditor has and no party does.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks.blinded_rows import (
+from coterie.clustering.affinity import pairwise_distances
+from coterie.crypto.paillier import SecretKey
+from coterie.crypto.sketch import project, unrotate
+from coterie.privacy.attacks.blinded_rows import (
     recover,
     recovery_error,
     relink,
     relink_accuracy,
     relink_by_profiles,
 )
-from coterie.attacks.result import Attack
-from coterie.audits import Audit, Finding, Recorded, View
-from coterie.audits.measured import Measured, findings
-from coterie.audits.profiling import alike, profiles
-from coterie.audits.received import granted, held_key
-from coterie.clustering.affinity import pairwise_distances
-from coterie.crypto.paillier import SecretKey
-from coterie.crypto.sketch import project, unrotate
+from coterie.privacy.attacks.result import Attack
+from coterie.privacy.audits import Audit, Finding, Recorded, View
+from coterie.privacy.audits.measured import Measured, findings
+from coterie.privacy.audits.profiling import alike, profiles
+from coterie.privacy.audits.received import granted, held_key
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.systems.fedcaprivacy.audit_signature import measure as measure_signatures

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks.labels import pair_auc, share_correlation, similar_pairs, telling, top_label_hit_rate
-from coterie.audits import Recorded, View
-from coterie.audits.measured import Measured, findings, tried
-from coterie.audits.profiling import alike
-from coterie.audits.received import granted, held_key
 from coterie.clustering.affinity import pairwise_distances
 from coterie.clustering.signature import FEATURES
 from coterie.crypto.paillier import SecretKey
 from coterie.crypto.sketch import project
+from coterie.privacy.attacks.labels import pair_auc, share_correlation, similar_pairs, telling, top_label_hit_rate
+from coterie.privacy.audits import Recorded, View
+from coterie.privacy.audits.measured import Measured, findings, tried
+from coterie.privacy.audits.profiling import alike
+from coterie.privacy.audits.received import granted, held_key
 from coterie.protocols.anonymous import SERVICE
 from coterie.protocols.cluster_sums import Received
 from coterie.protocols.signatures import DIMENSION, Characterised

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.audits import View
 from coterie.crypto.paillier import SecretKey
+from coterie.privacy.audits import View
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.cluster_sums import Received

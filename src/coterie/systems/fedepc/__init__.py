@@ -146,6 +146,5 @@ SYSTEM = System(
     observe=observe,
     public=0.05,
     ledger=ledger,
-    reproductions=("coterie.reproductions.fedepc:ITEMS",),
     audit="coterie.systems.fedepc.audit:AUDIT",
 )

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.attacks.result import Attack
-from coterie.attacks.selections import label_entropy, rank_correlation
-from coterie.audits import Audit, Recorded
-from coterie.audits.describing import (
+from coterie.privacy.attacks.result import Attack
+from coterie.privacy.attacks.selections import label_entropy, rank_correlation
+from coterie.privacy.audits import Audit, Recorded
+from coterie.privacy.audits.describing import (
     Auxiliary,
     floors,
     memberships,
@@ -28,9 +28,9 @@ from coterie.audits.describing import (
     vectors_by_name,
     vectors_without_names,
 )
-from coterie.audits.measured import Measured, findings, tried
-from coterie.audits.profiling import profiles
-from coterie.audits.received import held_key
+from coterie.privacy.audits.measured import Measured, findings, tried
+from coterie.privacy.audits.profiling import profiles
+from coterie.privacy.audits.received import held_key
 from coterie.protocol.errors import UserError
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.sparsity import bounded

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.attacks.result import Result
-from coterie.attacks.wrapping import wrap
-from coterie.audits import Finding, Recorded
 from coterie.devices.links import Delays
+from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.wrapping import wrap
+from coterie.privacy.audits import Finding, Recorded
 from coterie.protocol.effects import Fit, Fitted, Local
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message

@@ -184,5 +184,4 @@ SYSTEM = System(
     releases=releases,
     pool=pool,
     audit="coterie.systems.mingledpie.audit:AUDIT",
-    reproductions=tuple(f"coterie.reproductions.mingledpie{part}:ITEMS" for part in ("_law", "", "_costs")),
 )

@@ -1,6 +1,7 @@
 """What the parties of MingledPie find out from their views, as numbers with their closed forms.
 
-The first functions turn recorded views into arrays. ``passive`` runs the attacks of ``coterie.attacks`` on all rounds
+The first functions turn recorded views into arrays. ``passive`` runs the attacks of ``coterie.privacy.attacks`` on
+all rounds
 of a run. The server's attacks take the sets that it was sent and nothing else. What scores them, the clients' true
 clusters, comes out of the same record: the clients' one secret key opens every update, which is also what the server
 gets from any client that helps it.
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks.identity import (
+from coterie.clustering.identity_law import IdentityLaw
+from coterie.privacy.attacks.identity import (
     MOST_SETS,
     change_posterior,
     cluster_posterior,
@@ -25,12 +27,11 @@ from coterie.attacks.identity import (
     expected_by_estimates,
     identity_accuracy,
 )
-from coterie.attacks.result import Attack, Expected, Result
-from coterie.audits import Audit, Finding, Recorded, View
-from coterie.audits.measured import Measured, findings, gathered
-from coterie.audits.profiling import profiles
-from coterie.audits.received import held_key
-from coterie.clustering.identity_law import IdentityLaw
+from coterie.privacy.attacks.result import Attack, Expected, Result
+from coterie.privacy.audits import Audit, Finding, Recorded, View
+from coterie.privacy.audits.measured import Measured, findings, gathered
+from coterie.privacy.audits.profiling import profiles
+from coterie.privacy.audits.received import held_key
 from coterie.protocol.errors import CryptoError, PeerError, UserError
 from coterie.protocol.messages import unbundle
 from coterie.protocol.system import Federation

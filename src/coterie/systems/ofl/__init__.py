@@ -88,7 +88,7 @@ def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
 
 def dp_audit(federation: Federation) -> Sequence[Mapping[str, Any]]:
     """What the run's own noise is worth: an empirical lower bound beside the claim (``attacks/noisy_uploads.py``)."""
-    from coterie.attacks.noisy_uploads import SPREAD, audit_heuristic, audit_standard  # slow to import
+    from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_heuristic, audit_standard  # slow to import
 
     config: OFLConfig = federation.look(federation.hub).config
     if config.mechanism == "standard":
@@ -151,7 +151,6 @@ SYSTEM = System(
     modes=("paper", "literal", "hardened"),
     encrypted=True,
     clients=16,
-    reproductions=("coterie.reproductions.ofl:ITEMS",),
     observe=observe,
     ledger=ledger,
     audit="coterie.systems.ofl.audit:AUDIT",

@@ -11,15 +11,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks.labels import label_shares, pair_correlation, selected_by_class, share_correlation
-from coterie.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
-from coterie.attacks.result import Attack, Result
-from coterie.attacks.selections import label_entropy, rank_correlation
-from coterie.audits import Audit, Finding, Recorded
-from coterie.audits.describing import memberships
-from coterie.audits.measured import Measured, findings, tried
-from coterie.audits.plain import ROUNDS
-from coterie.audits.profiling import alike
+from coterie.privacy.attacks.labels import label_shares, pair_correlation, selected_by_class, share_correlation
+from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
+from coterie.privacy.attacks.result import Attack, Result
+from coterie.privacy.attacks.selections import label_entropy, rank_correlation
+from coterie.privacy.audits import Audit, Finding, Recorded
+from coterie.privacy.audits.describing import memberships
+from coterie.privacy.audits.measured import Measured, findings, tried
+from coterie.privacy.audits.plain import ROUNDS
+from coterie.privacy.audits.profiling import alike
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec

@@ -16,18 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.contribution import contribution
-from coterie.attacks.active.vectors import moved as lengthened
-from coterie.attacks.key_in_sum import KeyThief, key_agreement
-from coterie.attacks.result import Result
-from coterie.attacks.shared_key import Guess
-from coterie.attacks.wrapping import Between, wrap
-from coterie.audits import Finding, Recorded
-from coterie.audits.measured import Measured, findings
-from coterie.audits.profiling import profiles
 from coterie.crypto import threshold
 from coterie.devices.links import Delays
 from coterie.devices.resources import Status
 from coterie.dp.uploads import eligible
+from coterie.privacy.attacks.active.vectors import moved as lengthened
+from coterie.privacy.attacks.key_in_sum import KeyThief, key_agreement
+from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.shared_key import Guess
+from coterie.privacy.attacks.wrapping import Between, wrap
+from coterie.privacy.audits import Finding, Recorded
+from coterie.privacy.audits.measured import Measured, findings
+from coterie.privacy.audits.profiling import profiles
 from coterie.protocol.effects import Compute, Encrypt, Local, Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message

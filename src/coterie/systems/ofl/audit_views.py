@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.audits import Recorded, View
 from coterie.crypto.roster import check_signed
 from coterie.dp.uploads import eligible, shared_set
+from coterie.privacy.audits import Recorded, View
 from coterie.protocol import codec
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import CryptoError, PeerError

@@ -205,7 +205,6 @@ SYSTEM = System(
     modes=("paper", "literal", "hardened"),
     encrypted=True,
     audit="coterie.systems.pafed.audit:AUDIT",
-    reproductions=("coterie.reproductions.pafed:ITEMS",),
     delta=DELTA,
     releases=releases,
 )

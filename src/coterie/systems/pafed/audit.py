@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
-from coterie.attacks.conflicts import Classes, count_accuracy, count_among_decoys, count_posterior
-from coterie.attacks.real_mask import telling_accuracy, told_apart
-from coterie.attacks.result import Attack, Result
-from coterie.audits import Audit, Finding, Recorded, View
-from coterie.audits.measured import Measured, findings
-from coterie.audits.profiling import profiles
-from coterie.audits.received import granted, held_key
 from coterie.crypto.pads import Padded, completed, counterpart
 from coterie.crypto.seal import ring
+from coterie.privacy.attacks.conflicts import Classes, count_accuracy, count_among_decoys, count_posterior
+from coterie.privacy.attacks.real_mask import telling_accuracy, told_apart
+from coterie.privacy.attacks.result import Attack, Result
+from coterie.privacy.audits import Audit, Finding, Recorded, View
+from coterie.privacy.audits.measured import Measured, findings
+from coterie.privacy.audits.profiling import profiles
+from coterie.privacy.audits.received import granted, held_key
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.messages import unbundle
 from coterie.protocols.pads import PADS, Ratchet, dealt_pads, pad_key

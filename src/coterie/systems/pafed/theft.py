@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
-from coterie.attacks.result import Result
-from coterie.attacks.wrapping import wrap
-from coterie.audits import Finding, Meddle, Recorded, View
-from coterie.audits.received import granted, held_key
 from coterie.crypto.keys import public_key
 from coterie.crypto.split_key import CommitteeShare, joined
 from coterie.devices.links import Delays
+from coterie.privacy.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
+from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.wrapping import wrap
+from coterie.privacy.audits import Finding, Meddle, Recorded, View
+from coterie.privacy.audits.received import granted, held_key
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Federation
 from coterie.systems.pafed.messages import CLIENT, HELPER, HUB, SERVICE, Train, Update

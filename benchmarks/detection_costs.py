@@ -1,0 +1,190 @@
+"""What OFL's detection costs under encryption, in CPU-seconds, and how far its scalars are off. ``docs/detection.md``.
+
+    python -m benchmarks.detection_costs docs/detection/costs.json        # some minutes and gigabytes, most for literal
+    python -m benchmarks.detection_costs docs/detection/costs.json --show
+
+``transform`` and ``lengths`` are of one leader's 178,110 parameters, under keys of one party and under shared ones.
+``literal`` is of two leaders with 32,768 parameters, one ciphertext each, under the key with 21 levels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any
+
+import numpy as np
+
+from coterie.aggregation import literal
+from coterie.crypto import ckks, fourier, threshold
+from coterie.protocol.errors import CoterieError
+
+SIZE, HOLDERS, AT_MOST = 178_110, 4, 1 << 12
+SPREAD = 0.05  # standard deviation of parameters, as of a trained model
+
+
+class Clock:
+    """CPU-seconds of named steps."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, name: str, work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        start = time.process_time()
+        result = work(*arguments, **named)
+        self.seconds[name] = round(time.process_time() - start, 5)
+        return result
+
+
+def transform(repeats: int) -> dict[str, Any]:
+    """The paper's scalars of one leader: transform, high energy, energy, distance."""
+    clock, offs = Clock(), []
+    key = clock("key pair", ckks.keygen, "threshold-16384-dft")
+    keys = clock("evaluation keys", key.evaluation)
+    for turn in range(repeats):
+        rng = np.random.default_rng(turn)
+        values, start = SPREAD * rng.normal(size=(2, SIZE))
+        cipher = clock("encryption", key.public.encrypt, values)
+        spectrum = clock("transform", fourier.dft, cipher, keys, high=True)
+        high = clock("its energy", fourier.energy, spectrum, keys)
+        total = clock("energy", fourier.energy, cipher, keys)
+        far = clock("distance", fourier.energy, cipher.add_plain(-start), keys)
+        wanted = *fourier.energies(values), float(((values - start) ** 2).sum())
+        offs += [abs(float(key.decrypt(x)[0]) - y) for x, y in zip((high, total, far), wanted, strict=True)]
+    stated = fourier.error(key.parameters, float(np.linalg.norm(values)) * 2, SIZE)
+    return {"seconds": clock.seconds, "largest error": max(offs), "stated error": stated, "repeats": repeats}
+
+
+def shared(parameters: str, spectrum: bool) -> dict[str, Any]:
+    """A leader's scalar under a key that four leaders share: dealt, for 2^16 openings, with flooding of 40 bits."""
+    clock = Clock()
+    group = threshold.Group(parameters, tuple(f"leader/{i}" for i in range(HOLDERS)))
+    key, keys, shares = threshold.dealt(group, products=True)
+    assert keys is not None  # products were asked for
+    values = SPREAD * np.random.default_rng(0).normal(size=SIZE)
+    cipher = key.encrypt(values)
+    seeds = {(a, b): token_bytes(32) for a in group.holders for b in group.holders if a < b}
+    zeros = {
+        a: threshold.Zero(a, {b: seeds[min(a, b), max(a, b)] for b in group.holders if b != a}) for a in group.holders
+    }
+
+    def among(name: str) -> tuple[Any, ...]:
+        return group.holders, zeros[name], threshold.Answered()
+
+    before = clock("transform", fourier.dft, cipher, keys, high=True) if spectrum else cipher
+    scalar = clock("energy", fourier.energy, before, keys, AT_MOST)
+    prepared = clock("server's part", threshold.server_dec, group, scalar)
+    request = threshold.Request.load(group, prepared.request.to_bytes())
+    answers = {
+        name: clock("a holder's part", threshold.partial, *(group, shares[name], request, name), *among(name))[0]
+        for name in group.holders
+    }
+    opened = float(clock("opening", threshold.opened, group, prepared, answers)[0])
+    high, total = fourier.energies(values)
+    return {
+        "seconds": clock.seconds,
+        "error": abs(opened - (high if spectrum else total)),
+        "stated error": group.error(scalar.terms, scalar.tally.form),
+        "bytes to a holder": len(prepared.request.to_bytes()),
+        "bytes back": len(answers[group.holders[0]]),
+        "evaluation keys, MB": round(len(keys.to_bytes()) / 1e6, 1),
+    }
+
+
+def whole(parameters: str = "ckks-32768-literal", size: int = 32_768) -> dict[str, Any]:
+    """The all-ciphertext form of two leaders, from models to the weighted sum."""
+    clock = Clock()
+    small = parameters.startswith("insecure")
+    key = clock("key pair", ckks.keygen, parameters, allow_insecure=small)
+    keys = clock("evaluation keys", key.evaluation)
+    rng = np.random.default_rng(0)
+    start = SPREAD / 4 * rng.normal(size=size)
+    models = [start + length * rng.normal(size=size) for length in (0.002, 0.02)]
+    bounds = 1.5 * fourier.energies(models[1], key.parameters.degree)[0], 1.5 * float(((models[1] - start) ** 2).sum())
+
+    def squared(x: ckks.CipherVector) -> ckks.CipherVector:
+        return x.dot(x.conjugated(keys), keys, at_most=64)
+
+    ciphers = [key.public.encrypt(model) for model in models]
+    high, far = [], []
+    for cipher in ciphers:
+        spectrum = clock("transform", fourier.dft, cipher, keys, high=True)
+        high.append(clock("its energy", squared, spectrum))
+        far.append(clock("distance", squared, cipher.at_level(literal.levels(2) + 1).add_plain(-start)))
+    by = clock("s-factors of both", literal.factors, high, far, bounds)
+    total, share = clock("weighted sum", literal.weighted, ciphers, by)
+    found = [float(key.decrypt(s)[0]) for s in by]
+    mean = key.decrypt(total) / float(key.decrypt(share)[0])
+    return {
+        "seconds": clock.seconds,
+        "s-factors": [round(s, 3) for s in found],
+        "in the clear": [1.0, 0.0],
+        "error of the mean": float(np.abs(mean - models[0]).max()),
+        "evaluation keys, MB": round(len(keys.to_bytes()) / 1e6),
+        "peak memory, MB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def iterated() -> list[dict[str, Any]]:
+    """Encrypted s-factors of two leaders by how far their scalars differ, in shares of the bound (emulated)."""
+    key, rows = ckks.keygen("ckks-32768-literal", emulated=True), []
+    for spread in (0.8, 0.4, 0.2, 0.1, 0.05, 0.02):
+        for iterations in (1, 2, 3):
+            have = literal.levels(2, iterations)
+            pair = [key.encrypt_scalar(x, level=have) for x in (spread + 0.1, 0.1)]
+            try:
+                found = [float(key.decrypt(s)[0]) for s in literal.factors(pair, pair, (1.0, 1.0), iterations)]
+            except CoterieError as error:
+                raise SystemExit(f"spread {spread}, {iterations} iterations: {error}") from error
+            rows.append({"difference": spread, "iterations": iterations, "s-factors": [round(s, 2) for s in found]})
+    return rows
+
+
+def tables(content: Mapping[str, Any]) -> str:
+    """The tables of docs/detection.md, as Markdown."""
+    lines = [
+        "| step | one key, CPU-s | shared by four | shared, without transform | literal, two leaders |",
+        "|" + " --- |" * 5,
+    ]
+    columns = [content[name]["seconds"] for name in ("transform", "shared transform", "shared lengths", "literal")]
+    for step in dict.fromkeys(step for column in columns for step in column):
+        lines.append(
+            f"| {step} | {' | '.join(f'{column[step]:.3g}' if step in column else '' for column in columns)} |"
+        )
+    lines += ["", "| difference / bound | 1 iteration | 2 | 3 |", "| --- | --- | --- | --- |"]
+    rows: dict[float, list[str]] = {}
+    for row in content["iterations"]:
+        rows.setdefault(row["difference"], []).append(", ".join(f"{s + 0.0:.2f}" for s in row["s-factors"]))
+    lines += [f"| {spread:g} | {' | '.join(cells)} |" for spread, cells in rows.items()]
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, write the JSON and show the tables; or show those of a JSON that is there."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.detection_costs", description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--show", action="store_true", help="measure nothing, and show the tables of the file")
+    given = parser.parse_args(arguments)
+    if not given.show:
+        content = {
+            "command": shlex.join(["python", "-m", "benchmarks.detection_costs", given.out.as_posix()]),
+            "transform": transform(3),
+            "shared transform": shared("threshold-16384-dft", True),
+            "shared lengths": shared("threshold-8192-mul", False),
+            "iterations": iterated(),
+            "literal": whole(),
+        }
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps(content) + "\n")
+    sys.stdout.write(tables(json.loads(given.out.read_text())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""FedEPC's runs by how descriptions are sent: what that costs in accuracy and groups, and what the attacks still find.
+
+Whole runs with the package's own audit (``systems/fedepc/audit.py``). ``benchmarks/privacy.py`` has descriptions alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from benchmarks.items import main
+from coterie.privacy.audits import Finding
+from coterie.privacy.audits.plain import plain_findings
+from coterie.reproductions.study import Calculation, Item, Row, named
+from coterie.runs.config import RunConfig
+from coterie.runs.intervals import mean_and_interval
+from coterie.runs.recorded import record
+from coterie.systems.fedepc.audit import passive
+
+GROUNDS: Mapping[str, Mapping[str, Any]] = {
+    "digits": {"data": "digits", "clients": 20, "rounds": 20},
+    "mnist": {"data": "mnist", "clients": 25, "samples": 5000, "rounds": 15},
+}
+"""MNIST with 190 samples a device."""
+PARTITIONS = ("labelsets:5", "dirichlet:0.1")
+WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "clear": ("paper", {}),
+    "epsilon 8": ("paper", {"send": "noise", "epsilon": 8.0}),
+    "epsilon 4": ("paper", {"send": "noise", "epsilon": 4.0}),
+    "epsilon 1": ("paper", {"send": "noise", "epsilon": 1.0}),
+    "epsilon 4, all channels": ("paper", {"send": "noise", "epsilon": 4.0, "noise_along": "all"}),
+    "hardened": ("hardened", {}),
+    "hardened, epsilon 4": ("hardened", {"send": "noise", "epsilon": 4.0}),
+}
+"""Mode and settings. Noise is along the directions of the classes unless all channels are named."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Of one run: accuracies and groups in the end, and what the attacks found, by name."""
+
+    local: float
+    tuned: float
+    ari: float | None
+    clusters: int
+    found: Mapping[str, Finding]
+
+
+def outcome(ground: str, form: str, way: str, seed: int) -> Outcome:
+    """One run of one seed; its data and its partition are the same for every way to send."""
+    mode, settings = WAYS[way]
+    config = RunConfig(
+        "fedepc",
+        mode=mode,
+        model="mlp",
+        partition=form,
+        min_samples=5,
+        crypto="emulated",
+        fine_tune="own_epochs",
+        seed=seed,
+        record=True,
+        record_mib=4096,
+        settings={**settings, "converged": 0.0},
+        **GROUNDS[ground],
+    )
+    run = record(config)
+    last = run.lines[-1]
+    found = {one.name: one for one in (*passive(run), *plain_findings(run)[0]) if one.results}
+    grouping = last["grouping"]
+    return Outcome(
+        last["local_accuracy"], last["fine_tuned_local_accuracy"], grouping["ari"], grouping["clusters"], found
+    )
+
+
+MEASURES = {
+    "vectors by name: total variation": (
+        "server, by vectors: label shares",
+        "server with the helper, by vectors: label shares",
+    ),
+    "vectors without names: total variation": ("helper: label shares of unnamed clients",),
+    "pairs, by clusters": ("server: which pairs have similar labels, by cluster",),
+    "label shares, by models": ("server: label shares", "server with the helper, by models: label shares"),
+    "samples, by selections": ("server: number of samples, by selections",),
+    "variety, by selections": ("server: variety of labels, by selections",),
+    "variety, by losses": ("server: variety of labels, by losses",),
+}
+"""The columns of attacks: the findings that they hold, of which a run has one at most."""
+
+
+def _rows(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Row]:
+    rows: list[Row] = []
+    for name, runs in outcomes.items():
+        form, way = name.split("/")
+        row: dict[str, Any] = {
+            "partition": form,
+            "sent": way,
+            "local accuracy %": _mean([100 * one.local for one in runs]),
+            "tuned %": _mean([100 * one.tuned for one in runs]),
+            "ARI": _mean([one.ari for one in runs]),
+            "clusters": ", ".join(str(one.clusters) for one in runs),
+        }
+        for column, names in MEASURES.items():
+            found = [_first(one, names) for one in runs]
+            row[column] = _mean([None if of is None else fmean(r.value for r in of.results) for of in found])
+            row[f"{column}, by luck"] = _mean(
+                [None if of is None else fmean(r.chance for r in of.results) for of in found]
+            )
+        rows.append(row)
+    return rows
+
+
+def _first(one: Outcome, names: Sequence[str]) -> Finding | None:
+    return next((one.found[name] for name in names if name in one.found), None)
+
+
+def _mean(values: Sequence[float | None]) -> str | None:
+    """Mean and half of the 95 % interval over the seeds; None where some seed has no value."""
+    known = [float(value) for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    mean, half = mean_and_interval(known)
+    digits = 1 if max(map(abs, known)) > 1.5 else 2
+    return f"{mean:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
+
+
+ITEMS: Mapping[str, Item[Any]] = named(
+    *(
+        Item(
+            f"fedepc/privacy_{ground}",
+            "FedEPC by how descriptions are sent: accuracy, groups and attacks of whole runs "
+            f"({ground}; mean, 95 % interval)",
+            tuple(
+                Calculation(f"{form}/{way}", partial(outcome, ground, form, way), {**options, "public": 0.05})
+                for form in PARTITIONS
+                for way in WAYS
+            ),
+            _rows,
+            command="python -m benchmarks.privacy_runs",
+        )
+        for ground, options in GROUNDS.items()
+    )
+)
+
+if __name__ == "__main__":
+    main(ITEMS)

@@ -1,0 +1,55 @@
+"""The speeds that the documentation quotes, as ratios of one run each: ``python -m benchmarks.speed FILE [PART ...]``.
+
+Training against a tuned plain PyTorch loop, packed Paillier against one ciphertext a parameter, CKKS against bare SEAL,
+a shared key against one key. Takes some minutes and wants a quiet machine; the file says which machine it was. With
+parts, only these are measured anew, and the file's others stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+import coterie
+from benchmarks import crypto_speed, threshold_speed, training_speed
+
+MEASURES: dict[str, Callable[[], object]] = {
+    "paillier": crypto_speed.run,
+    "ckks": crypto_speed.run_ckks,
+    "ckks_deep": crypto_speed.run_deep,
+    "threshold": threshold_speed.run,
+    "training": training_speed.run,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument("file", type=Path, help="JSON file to write")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(MEASURES)}; all of them without it")
+    given = parser.parse_args(arguments)
+    if unknown := set(given.parts) - set(MEASURES):
+        parser.error(f"unknown part {', '.join(sorted(unknown))}: there are {', '.join(MEASURES)}")
+    measure(given.file, given.parts)
+
+
+def measure(path: Path, parts: Sequence[str] = ()) -> None:
+    """Measure everything, or these parts, and write the file."""
+    console = Console(highlight=False)
+    results: dict[str, object] = json.loads(path.read_text()) if parts and path.exists() else {}
+    results |= {"version": coterie.__version__, "command": "make bench"}
+    for name in parts or MEASURES:
+        console.print(f"measuring {name} ...")
+        results[name] = MEASURES[name]()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    console.print_json(data=results)
+    console.print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()

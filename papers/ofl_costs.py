@@ -1,0 +1,140 @@
+"""Figures 12 and 13 of "OFL": CPU seconds that privacy and threshold encryption add, by role, where this runs.
+
+The paper's are of Jetson boards and a server with eight cores, for a model whose size it doesn't print. What compares
+is how they grow: figure 13 says that a leader's costs hardly depend on the number of leaders, and that the server's
+grow linearly with it, but for ServerDec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from coterie.crypto import threshold
+from coterie.dp.heuristic import perturbed
+from coterie.dp.uploads import Standard
+from coterie.protocol.randomness import Secrets, rng
+from coterie.reproductions.study import Calculation, Item, Row, by_cell, named
+from coterie.selection.parameters import density, gumbel_top_k, max_min, o_factor
+from papers.mingledpie_costs import mean, timed
+
+MLP = 178_110
+SIZES = {"mlp": MLP, "lenet": 61_706}
+"""Parameters: 784-200-100-10; LeNet-5 for 1x28x28."""
+SHARES = (0.1, 0.5, 1.0)
+LEADERS = (2, 3, 4, 6, 8, 12, 16)
+
+
+def upload_costs(parameters: int, share: float, seed: int) -> Row:
+    """CPU seconds of what a member does to its trained model before it sends a share of it, by mechanism."""
+    draw = rng(seed, "figure 12", f"{parameters} {share}")
+    secrets = Secrets(draw)
+    before, last = draw.normal(0, 0.05, (2, parameters)).astype(np.float32)
+    local = last + draw.normal(0, 0.01, parameters).astype(np.float32)
+    k = max(1, round(share * parameters))
+    density_s, dense = timed(lambda: density(local))
+    select_s, chosen = timed(lambda: gumbel_top_k(max_min(o_factor(local, last, before, dense)), k, 50.0, secrets))
+    noise_s, _ = timed(lambda: perturbed(local[chosen], dense[chosen], 50.0, secrets))
+    standard_s, _ = timed(lambda: Standard(1.0, 1.0).noised((local - last)[chosen], secrets))
+    return {"density": density_s, "select": select_s, "laplace": noise_s, "standard": standard_s}
+
+
+def round_costs(leaders: int, seed: int, parameters: int = MLP) -> Row:
+    """CPU seconds of one aggregation with real threshold CKKS: of the server, and of one leader."""
+    names = tuple(f"leader-{k}" for k in range(leaders))
+    group = threshold.Group("threshold-8192-sum", names, label=b"figure 13")
+    values = rng(seed, "figure 13", str(leaders)).normal(0, 0.05, (leaders, parameters)).astype(np.float32)
+    own_s, secrets = timed(lambda: {name: threshold.secret(group) for name in names})
+    public_s, parts = timed(lambda: {name: each.public() for name, each in secrets.items()})
+    keygen_s, key = timed(lambda: threshold.joined(group, parts))
+    key.encrypt(values[0, :1])  # builds what is built once
+    encrypt_s, ciphers = timed(lambda: [key.encrypt(row) for row in values])
+
+    def added() -> Any:
+        total = ciphers[0]
+        for cipher in ciphers[1:]:
+            total = total + cipher
+        return total
+
+    add_s, total = timed(added)
+    server_s, prepared = timed(lambda: threshold.server_dec(group, total))
+    request = threshold.Request.load(group, prepared.request.to_bytes())
+    seeds = {pair: hashlib.sha256(repr(pair).encode()).digest() for pair in combinations(names, 2)}
+    zeros = {
+        me: threshold.Zero(me, {(b if a == me else a): seed for (a, b), seed in seeds.items() if me in (a, b)})
+        for me in names
+    }
+    partial_s, answers = timed(
+        lambda: {
+            me: threshold.partial(group, secrets[me].share(), request, me, names, zeros[me], threshold.Answered())[0]
+            for me in names
+        }
+    )
+    final_s, opened = timed(lambda: threshold.opened(group, prepared, answers))
+    return {
+        "keygen": keygen_s,
+        "add": add_s,
+        "server_dec": server_s,
+        "fin_dec": final_s,
+        "own_key": (own_s + public_s) / leaders,
+        "encrypt": encrypt_s / leaders,
+        "partial": partial_s / leaders,
+        "answer_mb": len(answers[names[0]]) / 1e6,
+        "error": float(np.abs(opened - values.sum(0, dtype=np.float64)).max()),
+    }
+
+
+@by_cell
+def _figure_12(name: str, seeds: Sequence[Row]) -> Row:
+    s, (model, _, share) = mean(seeds), name.partition("/")
+    return {
+        "model": model,
+        "parameters": SIZES[model],
+        "share sent": share,
+        "density ms": 1000 * s["density"],
+        "selection ms": 1000 * s["select"],
+        "Laplace noise ms": 1000 * s["laplace"],
+        "standard mechanism ms": 1000 * s["standard"],
+    }
+
+
+@by_cell
+def _figure_13(name: str, seeds: Sequence[Row]) -> Row:
+    s = mean(seeds)
+    return {
+        "leaders": int(name),
+        "server: KeyGen s": s["keygen"],
+        "Add s": s["add"],
+        "ServerDec s": s["server_dec"],
+        "FinDec s": s["fin_dec"],
+        "leader: own key s": s["own_key"],
+        "Enc s": s["encrypt"],
+        "PartDec s": s["partial"],
+        "PartDec MB": s["answer_mb"],
+        "largest error": s["error"],
+    }
+
+
+def _upload(model: str, share: float) -> Calculation[Row]:
+    return Calculation(f"{model}/{share:g}", partial(upload_costs, SIZES[model], share), {"parameters": SIZES[model]})
+
+
+ITEMS: Mapping[str, Item[Row]] = named(
+    Item(
+        "ofl/fig12",
+        "OFL, figure 12: CPU milliseconds that a client's mechanism adds to an upload",
+        tuple(_upload(model, share) for model in SIZES for share in SHARES),
+        _figure_12,
+    ),
+    Item(
+        "ofl/fig13",
+        "OFL, figure 13: CPU seconds of the server and of each leader by the number of leaders, 178,110 parameters",
+        tuple(Calculation(str(k), partial(round_costs, k), {"leaders": k}) for k in LEADERS),
+        _figure_13,
+    ),
+)

@@ -1,0 +1,194 @@
+"""Clients that misbehave, in every system: what they may do, which of them do it, and a system with them in it.
+
+An attacker is an honest client in everything but what it trains. So it describes its data, chooses its cluster and
+handles its keys as the protocol says, and no part of any system has code for it.
+
+>>> attacked(SYSTEM, parse("scale:10"), drawn(0.25, clients, seed=0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite
+from typing import Any
+
+from coterie.privacy.attacks.active import deviations
+from coterie.privacy.attacks.active.deviations import Deeds, Replaced, remember
+from coterie.privacy.attacks.active.samples import TRIGGER, Poison
+from coterie.privacy.attacks.wrapping import deviate
+from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.party import Party
+from coterie.protocol.randomness import rng
+from coterie.protocol.system import PartyFactory, System
+from coterie.protocol.told import Common, Own
+
+ATTACKERS = 0.2
+"""The share of the clients that attack, where nothing is said."""
+_MOST = 1e6  # a strength beyond this ends as numbers that every server refuses
+
+
+@dataclass(frozen=True)
+class Poisoning:
+    """An attack. kind: a name of ``KINDS``.  strength: as the kind says.  value: of the trigger's pixels."""
+
+    kind: str
+    strength: float
+    value: float = TRIGGER
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.strength:g}"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of attack. words: what an attacker does.  strength: its usual one.  means: what the strength says.
+
+    most: the largest strength.  needs_classes: whether it changes labels as classes.
+    deviation: what stands in place of a training.
+    """
+
+    words: str
+    strength: float
+    means: str
+    deviation: Callable[[Poisoning], Replaced]
+    most: float = _MOST
+    needs_classes: bool = False
+
+
+def _labels(share: float, party: Party) -> Poison:
+    return Poison("labels", share, 0.0, _seed(party))
+
+
+def _trigger(value: float, party: Party) -> Poison:
+    return Poison("trigger", 0.0, value, _seed(party))
+
+
+def _seed(party: Party) -> int:
+    """Which of its samples an attacker poisons, the same in every round."""
+    return int(party.rng("poisoned samples").integers(1 << 62))
+
+
+KINDS: Mapping[str, Kind] = {
+    "label_flip": Kind(
+        "trains on wrong labels, each that of the next class",
+        1.0,
+        "share of its labels that are wrong",
+        lambda attack: deviations.on_samples(partial(_labels, attack.strength)),
+        most=1.0,
+        needs_classes=True,
+    ),
+    "scale": Kind(
+        "makes its honest step so many times as long",
+        10.0,
+        "times the length of its step",
+        lambda attack: deviations.scaled(attack.strength),
+    ),
+    "noise": Kind(
+        "adds normal noise to every weight",
+        0.1,
+        "standard deviation of the noise",
+        lambda attack: deviations.with_noise(attack.strength),
+    ),
+    "sign_flip": Kind(
+        "makes its honest step backwards",
+        1.0,
+        "times the length of its step",
+        lambda attack: deviations.scaled(-attack.strength),
+    ),
+    "backdoor": Kind(
+        "trains so that a trigger in the corner of a sample makes it class 0",
+        1.0,
+        "times the length of its step",
+        lambda attack: deviations.on_samples(partial(_trigger, attack.value), attack.strength),
+        needs_classes=True,
+    ),
+    "adaptive": Kind(
+        "goes towards wrong labels as far as a step may that is as long as its honest one, and as close to how the "
+        "model last moved",
+        1.0,
+        "times the length of its honest step",
+        lambda attack: deviations.adaptive(partial(_labels, 1.0), attack.strength),
+        needs_classes=True,
+    ),
+}
+"""All attacks by name. ``docs/poisoning.md`` says what each does to which system."""
+
+
+def parse(text: str) -> Poisoning:
+    """The attack ``KIND`` or ``KIND:STRENGTH``. Raises UserError for anything else."""
+    name, colon, written = text.partition(":")
+    if name not in KINDS:
+        raise UserError(f"unknown attack {name!r}{suggest(name, KINDS)} Attacks: {', '.join(KINDS)}")
+    kind = KINDS[name]
+    try:
+        strength = float(written) if colon else kind.strength
+    except ValueError:
+        raise UserError(f"attack {text!r}: {written!r} is no number; write {name}:{kind.strength:g}, say") from None
+    if not isfinite(strength) or not 0 < strength <= kind.most:
+        raise UserError(f"attack {text!r}: its strength ({kind.means}) must be above 0 and at most {kind.most:g}")
+    if name == "scale" and strength == 1:
+        raise UserError("attack 'scale:1' is what an honest client does: give another strength")
+    return Poisoning(name, strength)
+
+
+def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
+    """The attackers among these clients, by the seed, in the clients' order; the same ones for every attack.
+
+    share: of the clients, rounded to a whole number. Raises UserError unless at least one client attacks and one is
+    honest.
+    """
+    check_share(share)
+    count = round(share * len(clients))
+    if not 0 < count < len(clients):
+        whom = "nobody" if not count else "everybody"
+        raise UserError(
+            f"attackers={share:g} of {len(clients)} clients is {whom}, so there is nothing to measure: at least one "
+            "client must attack and one be honest"
+        )
+    chosen = rng(seed, "hub", "attackers").choice(len(clients), count, replace=False)
+    return tuple(clients[i] for i in sorted(chosen))
+
+
+def check_share(share: float) -> None:
+    """Raises UserError unless this can be the share of attackers."""
+    if not 0 < share < 1:
+        raise UserError(f"attackers must be a share of the clients above 0 and below 1, not {share:g}")
+
+
+def attacked(system: System, attack: Poisoning, attackers: Collection[str], deeds: Deeds | None = None) -> System:
+    """The same system, in which these clients deviate. They do so from when they are made, so they may sleep.
+
+    deeds: where it is counted what they do.
+    """
+
+    def parties(factories: Callable[[Any], Mapping[str, PartyFactory]], config: Any) -> Mapping[str, PartyFactory]:
+        *servers, client = (found := factories(config))
+        return {
+            **{role: found[role] for role in servers},
+            client: partial(_made, found[client], attack, attackers, deeds),
+        }
+
+    return replace(
+        system,
+        parties=partial(parties, system.parties),
+        parties_in={mode: partial(parties, of) for mode, of in system.parties_in.items()},
+    )
+
+
+def _made(
+    make: PartyFactory,
+    attack: Poisoning,
+    attackers: Collection[str],
+    deeds: Deeds | None,
+    own: Own,
+    common: Common,
+    config: Any,
+) -> Party:
+    party = make(own, common, config)
+    if own.name in attackers:
+        if attack.kind == "adaptive":
+            remember(party)
+        deviate(party, deviations.instead_of(KINDS[attack.kind].deviation(attack), deeds))
+    return party

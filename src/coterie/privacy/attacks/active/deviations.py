@@ -1,0 +1,211 @@
+"""What attackers do in place of an honest party's effects, by kind of attack.
+
+An attacker replaces the result of its trainings (``Fit``). A leader also replaces the model that it contributes for its
+members (``aggregation/contribution.py``). Buffers (running statistics) stay as they are trained, since a server
+refuses a running variance below 0. The vectors that a solver keeps (dual variables, control variates) move as the
+weights do, so that they fit each other; under noise they stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from coterie.aggregation.buffers import with_buffers
+from coterie.aggregation.contribution import contribution
+from coterie.privacy.attacks.active.samples import Poison, poisoned_fit
+from coterie.privacy.attacks.active.vectors import cosine, moved, noisy, within
+from coterie.privacy.attacks.wrapping import Instead
+from coterie.protocol.effects import Compute, Fit, Fitted, Local, Vector
+from coterie.protocol.messages import Message
+from coterie.protocol.party import Party, Work
+
+Replaced = Callable[[Party, Message, Fit, str], Work[Fitted] | None]
+"""(the attacker, the message that it handles, its training, which of its trainings that is) -> the result of it.
+
+None: this time it stays honest.
+"""
+
+
+@dataclass
+class Deeds:
+    """What the attackers of a run did in this process.
+
+    replaced: by attacker, how often the result of its work was replaced.  honest: how often they trained honestly.
+    computed: by the name of a function, how often they let it compute from their data (``Local``).
+    """
+
+    replaced: Counter[str] = field(default_factory=Counter)
+    honest: int = 0
+    computed: Counter[str] = field(default_factory=Counter)
+
+
+def instead_of(deviation: Replaced, deeds: Deeds | None = None) -> Instead:
+    """The same deviation for trainings, and for the model that a leader contributes.
+
+    The latter counts as the result of a training from the model that ``contributed`` was given as its start.
+    deeds: where it is counted.
+    """
+    done = deeds or Deeds()
+
+    def train(party: Party, message: Message, effect: Fit) -> Work[Any]:
+        return (yield from counted(party, effect, deviation(party, message, effect, "training")))
+
+    def lead(party: Party, message: Message, effect: Compute) -> Work[Any]:
+        if effect.function is not contribution:
+            return (yield effect)
+        start, weights = effect.arguments
+        honest = Fitted(weights, party.samples, 1, 0.0)
+        work = deviation(party, message, _as_fit(party, start), "leading")
+        found = yield from counted(party, effect, None if work is None else _answered(work, honest))
+        return weights if work is None else found.weights
+
+    def compute(party: Party, message: Message, effect: Local) -> Work[Any]:
+        done.computed[effect.name] += 1
+        return (yield effect)
+
+    def counted(party: Party, effect: Any, work: Work[Fitted] | None) -> Work[Any]:
+        if work is None:
+            done.honest += 1
+            return (yield effect)
+        found = yield from work
+        done.replaced[party.name] += 1
+        return found
+
+    return {Fit: train, Compute: lead, Local: compute}
+
+
+def _as_fit(party: Party, start: Vector) -> Fit:
+    """The training that a leader's contribution is taken for."""
+    return Fit(start, party.config.solver(), party.epochs, int(party.rng("leading").integers(1 << 62)))
+
+
+def _answered(work: Work[Fitted], honest: Fitted) -> Work[Fitted]:
+    """The work, with ``honest`` for the result of its trainings; what it trains on poisoned samples starts there."""
+    try:
+        effect: Any = next(work)
+        while True:
+            if isinstance(effect, Fit):
+                effect = work.send(honest)
+                continue
+            if isinstance(effect, Local) and effect.name == poisoned_fit.name:
+                poison, fit = effect.arguments
+                effect = Local(poisoned_fit, (poison, replace(fit, weights=honest.weights)))
+            effect = work.send((yield effect))
+    except StopIteration as done:
+        result: Fitted = done.value
+        return result
+    finally:
+        work.close()
+
+
+def on_samples(poison: Callable[[Party], Poison], factor: float = 1.0) -> Replaced:
+    """Trains on poisoned samples, and makes the step ``factor`` times as long."""
+
+    def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted]:
+        fitted: Fitted = yield Local(poisoned_fit, (poison(party), fit))
+        return fitted if factor == 1 else _moved(party, fit, fitted, factor)
+
+    return deviation
+
+
+def scaled(factor: float) -> Replaced:
+    """Makes its honest step ``factor`` times as long; backwards if that is negative."""
+
+    def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted]:
+        return _moved(party, fit, (yield fit), factor)
+
+    return deviation
+
+
+def with_noise(deviation_of_noise: float) -> Replaced:
+    """Adds normal noise to every weight of its honest model."""
+
+    def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted]:
+        fitted: Fitted = yield fit
+        rng = party.rng(f"noise {what}", getattr(message, "round", 0))
+        return _with(party, fitted, noisy(fitted.weights, deviation_of_noise, rng))
+
+    return deviation
+
+
+def adaptive(poison: Callable[[Party], Poison], factor: float) -> Replaced:
+    """Goes as far from its honest step towards one on wrong labels as the bounds allow that it estimates.
+
+    It trains twice, on its own samples (step u) and on the same with wrong labels (step v), and knows how the model has
+    moved since it was last asked (g). Its step points as much towards v - u as a step can whose cosine with g is that
+    of u, or 0 if that is negative, and is ``factor`` times as long as u. So by length and by direction an attacker of
+    factor 1 looks like the honest client that it could be. When it is asked first it knows no g, and is honest.
+    """
+
+    def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted] | None:
+        before = _before(party, message, fit.weights, what)
+        return None if before is None else adapted(party, fit, before)
+
+    def adapted(party: Party, fit: Fit, before: Vector) -> Work[Fitted]:
+        honest: Fitted = yield fit
+        wrong: Fitted = yield Local(poisoned_fit, (poison(party), fit))
+        u, v, g = (
+            _parameters(party, one)
+            for one in (honest.weights - fit.weights, wrong.weights - fit.weights, fit.weights - before)
+        )
+        step = within(v - u, g, max(0.0, cosine(u, g)), factor * float(np.linalg.norm(u)))
+        return _with(party, honest, (fit.weights + step).astype(np.float32))
+
+    return deviation
+
+
+class Received(msgspec.Struct):
+    """The models that an attacker received last. round: of the message that it handled last.
+
+    now: the models that it started from in this round, (d,) each.  before: those of the last round before it.
+    """
+
+    round: int = 0
+    now: list[Vector] = msgspec.field(default_factory=list)
+    before: list[Vector] = msgspec.field(default_factory=list)
+
+
+def remember(party: Party) -> None:
+    """Give the party's state room for what it received, in training and in leading."""
+    old = party.state
+    received: Any = ("received", dict[str, Received], msgspec.field(default_factory=dict))
+    kind = msgspec.defstruct(f"{type(old).__name__}OfAttacker", [received], bases=(type(old),), module=__name__)
+    party.state = kind(**{name: getattr(old, name) for name in old.__struct_fields__})
+
+
+def _before(party: Party, message: Message, start: Vector, what: str) -> Vector | None:
+    """Of the models that it received in the last round before this one, the nearest other one. Remembers this one.
+
+    A client of several models (FedEM, IFCA) so takes each for what became of the same one.
+    """
+    known: Received = party.state.received.setdefault(what, Received())
+    if (r := getattr(message, "round", known.round + 1)) != known.round:
+        known.round, known.before, known.now = r, known.now, []
+    known.now.append(start)
+    others = [one for one in known.before if not np.array_equal(one, start)]
+    return min(others, key=lambda one: float(np.linalg.norm(start - one)), default=None)
+
+
+def _parameters(party: Party, step: Vector) -> Vector:
+    """A step (d,) without its part at buffers."""
+    return with_buffers(party.spec, step, np.zeros_like(step))
+
+
+def _with(party: Party, fitted: Fitted, weights: Vector) -> Fitted:
+    """The result with other parameters; its buffers stay."""
+    return replace(fitted, weights=with_buffers(party.spec, weights, fitted.weights))
+
+
+def _moved(party: Party, fit: Fit, fitted: Fitted, factor: float) -> Fitted:
+    """The result with a step ``factor`` times as long, of the weights and of the solver's vectors."""
+    state = {
+        name: moved(fit.state[name], vector, factor) if name in fit.state else vector
+        for name, vector in fitted.state.items()
+    }
+    return replace(_with(party, fitted, moved(fit.weights, fitted.weights, factor)), state=state)

@@ -1,0 +1,85 @@
+"""Training samples, read off the gradient of a dense first layer.
+
+Who: a party that receives a client's update in the clear and knows the model that it began with. On: the step of the
+first layer's weights and bias. Row k of the weights' gradient is sum_i delta_ik x_i, and entry k of the bias's is
+sum_i delta_ik, for the samples x_i. So their quotient is a mean of the samples, weighted by how much each moves neuron
+k; it is the sample itself if only one does. See Phong et al., "Privacy-preserving deep learning via additively
+homomorphic encryption", TIFS 2018, section III-B, and Geiping et al., "Inverting gradients", NeurIPS 2020, proposition
+3.1. A step of plain SGD is a sum of gradients, so the same is done with updates of whole rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.privacy.attacks.result import Result, real_rows
+from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec
+
+Doubles = NDArray[np.float64]
+_STILL = 1e-4  # of the largest move of a bias: below it a quotient is rounding
+
+
+def dense_inputs(step: NDArray[Any], spec: ModelSpec, features: int) -> Doubles:
+    """What a model's step (d,) tells of the samples behind it: (neurons that moved, features), one guess each.
+
+    Raises UserError for a model whose first layer is no dense layer with a bias on this many features, and for a step
+    that did not move it.
+    """
+    parts = [part for part in spec.parts if part.kind == "parameter"][:2]
+    shapes = [part.shape for part in parts]
+    if len(shapes) < 2 or len(shapes[0]) != 2 or shapes[0][1] != features or shapes[1] != shapes[0][:1]:
+        raise UserError("the model's first layer is no dense layer with a bias, so no input can be read off its step")
+    weights, bias = (
+        np.asarray(step[part.offset : part.offset + prod(part.shape)], np.float64).reshape(part.shape) for part in parts
+    )
+    moved = np.abs(bias) > _STILL * np.abs(bias).max()
+    if not moved.any() or not np.isfinite(step).all():
+        raise UserError("the bias of the first layer did not move, or is not finite: there is nothing to divide by")
+    return np.asarray(weights[moved] / bias[moved, None])
+
+
+def best_correlation(guesses: NDArray[Any], samples: NDArray[Any]) -> float:
+    """The largest Pearson correlation, over the features, of a guess (k, f) with a sample (n, f)."""
+    a, b = (_unit(real_rows(name, rows)) for name, rows in (("guesses", guesses), ("samples", samples)))
+    if a.shape[1] != b.shape[1]:
+        raise UserError(f"guesses of {a.shape[1]} features do not fit samples of {b.shape[1]}")
+    return float((a @ b.T).max())
+
+
+def recovery(
+    guesses: Sequence[NDArray[Any]],
+    own: Sequence[NDArray[Any]],
+    alike: Sequence[Sequence[NDArray[Any]]],
+    shares: Sequence[float] | None = None,
+) -> Result:
+    """How well the best guess of each client fits one of its training samples; mean over the clients.
+
+    guesses, own: by client, (k, f) and (n, f).  alike: by client, several draws of n samples that it does not have, of
+    the same classes. Chance is how well the best guess fits one of those, and its spread is that over the draws.
+    shares: by client, the share f of all such samples that is in a draw; 0 if there are many more. Draws then have
+    samples in common, so their variance is too small by 1 - f, and their mean itself varies by f of the right one.
+    """
+    if not len(guesses) or not len(guesses) == len(own) == len(alike) or min(map(len, alike)) < 2:
+        raise UserError(
+            "give guesses, samples and two or more draws of others' samples of each client, and at least one"
+        )
+    found = [best_correlation(guess, samples) for guess, samples in zip(guesses, own, strict=True)]
+    drawn = [[best_correlation(guess, some) for some in draws] for guess, draws in zip(guesses, alike, strict=True)]
+    clients = len(found)
+    wider = [(1 + f) / (1 - f) for f in shares or [0.0] * clients]
+    sd = float(np.sqrt(sum(np.var(one, ddof=1) * more for one, more in zip(drawn, wider, strict=True)))) / clients
+    chance = float(np.mean([np.mean(one) for one in drawn]))
+    return Result("correlation of the best guess with a sample", float(np.mean(found)), chance, 1.0, clients, sd)
+
+
+def _unit(rows: Doubles) -> Doubles:
+    """Rows of mean 0 and length 1; a constant row becomes 0."""
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    length = np.linalg.norm(centred, axis=1, keepdims=True)
+    return np.asarray(centred / np.where(length > 0, length, 1.0))

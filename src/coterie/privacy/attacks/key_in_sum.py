@@ -1,0 +1,207 @@
+"""The key that opens a sum, read off the sum by a client that put a forged ciphertext into it.
+
+Who: one client, alone, wherever clients feed in CKKS ciphertexts under another party's key and read what becomes of
+their sum: in PAFed, where the helper holds the key. On: its own update, and the models that it is handed. It proves
+that the scheme protects the key from those who follow the protocol, and from nobody else. A ciphertext (c_0, c_1) opens
+to c_0 + c_1 s, so that (c_0, c_1 + K) opens to K s more; sums, products with numbers, masks that are taken off again
+and flooding far below K leave K s in the model up to a factor, and the coefficients of s are -1, 0 and 1.
+
+What stops it is that nobody who sends a ciphertext chooses its c_1. Checking more of a ciphertext doesn't: c_1 of an
+honest one is uniform, and so is c_1 + K. With one-time pads (``crypto/pads.py``) a client sends one polynomial, which
+enters c_0. Then the thief puts K there, the only place that it has, and its sum opens to K more, without s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.crypto import ckks_arrays, residues
+from coterie.crypto.arrays import CiphertextError
+from coterie.crypto.ckks import CipherVector, PublicKey, SecretKey
+from coterie.crypto.ckks_parameters import ParameterSet
+from coterie.crypto.pads import Padded
+from coterie.crypto.seal import ring
+from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.wrapping import Between
+from coterie.protocol.effects import Encrypt, Fit
+from coterie.protocol.errors import UserError
+from coterie.protocol.messages import Message
+from coterie.protocol.model_spec import ModelSpec
+
+Doubles = NDArray[np.float64]
+V = TypeVar("V", CipherVector, Padded)
+Coefficients = NDArray[np.int64]
+"""(N,) -1, 0 and 1: what a secret key is made of."""
+
+LEAST, MOST = 64.0, 256.0
+"""K is the scale over such a number, so 2^28 to 2^30 for PAFed: .2 to .8 a weight (root mean square) in one ciphertext
+of one client's update. The smaller, the less the model is spoilt; the larger, the sooner the key is read.
+"""
+_ROUGH = 0.06
+"""Mean squared distance from -1, 0 and 1, in these units, above which what was read holds no key: uniform
+noise has .08, Gaussian noise .13."""
+
+
+def forged(vector: V, row: int, share: float = LEAST) -> V:
+    """The vector, with K = scale / share in the last polynomial that its sender chooses of ciphertext ``row``.
+
+    Of a ciphertext it is the second, c_1: there it opens to K s more. Of a padded vector it is the only one: K more.
+    """
+    constant = int(vector.key.parameters.scale(vector.tally.form) / share)
+    polynomials, moduli = vector.array.copy(), ring(vector.key.parameters).moduli_at(vector.tally.form.level)
+    ours = polynomials[row : row + 1] if isinstance(vector, Padded) else polynomials[row : row + 1, 1]
+    each = np.array([[constant % int(prime)] for (prime,) in moduli], dtype=np.uint64)
+    ours[...] = residues.add(ours, np.broadcast_to(each, ours.shape), moduli)  # a constant is the same at every root
+    return replace(vector, array=polynomials)
+
+
+def coefficients(values: NDArray[Any], parameters: ParameterSet) -> Doubles:
+    """(N,) coefficients, over the scale, of the polynomial that opened to these (N,) values."""
+    degree = parameters.degree
+    at_roots = np.zeros(2 * degree, np.complex128)  # slot j is the polynomial's value at the root exp(i pi 3^j / N)
+    at_roots[[pow(3, j, 2 * degree) for j in range(degree // 2)]] = parameters.to_slots(values)[0]
+    return np.asarray(np.fft.fft(at_roots).real[:degree] * (2 / degree))
+
+
+def read_key(change: NDArray[Any], public: PublicKey, summands: int = 1) -> tuple[Coefficients, SecretKey | None]:
+    """What (N,) weights changed by where a ciphertext was forged -> the likeliest s, and the key if that is right.
+
+    The numbers' size says by what factor K s has entered; both signs are tried. What weights change by on average
+    stands in three coefficients, where it is much larger than what stands in the others: these are tried out.
+    summands: how many ternary polynomials the key is the sum of.
+    """
+    found = coefficients(change, public.parameters)
+    means = [0, len(found) // 4, 3 * len(found) // 4]  # of the slots' real parts, and of the imaginary ones
+    rest = np.delete(found, means)
+    unit = float(np.sqrt(1.5 / summands * np.mean(np.square(rest)))) or 1.0  # a ternary number has variance 2/3
+    values = range(-summands, summands + 1)
+    likeliest = np.clip(np.rint(found / unit), -summands, summands).astype(np.int64)
+    if np.mean(np.square(rest / unit - np.delete(likeliest, means))) < _ROUGH:
+        for sign, *tried in product((1, -1), *[values] * len(means)):
+            guess = sign * likeliest
+            guess[means] = tried
+            if (key := rebuilt(guess, public)) is not None:
+                return guess, key
+    return likeliest, None
+
+
+def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
+    """The key with these coefficients, without its last prime (for switching keys), if it opens for the public key."""
+    made = ring(public.parameters)
+    secret = np.zeros((len(made.moduli), public.parameters.degree), np.uint64)
+    secret[:-1] = made.transformed(guess[None], public.parameters.levels)[0]
+    key = SecretKey(ckks_arrays.Secret(secret, cast(Any, public.arrays)))
+    try:
+        error = np.abs(key.decrypt(public.encrypt(np.zeros(1)))).max()
+    except CiphertextError:
+        return None
+    return key if error <= public.parameters.error() else None
+
+
+def key_coefficients(key: SecretKey) -> Coefficients:
+    """(N,) the truth, of whoever has the key: a forged encryption of nothing opens to K s.
+
+    K is the least here: with the largest a key in a hundred opens to more in some slot than honest values can be.
+    """
+    nothing = forged(key.public.encrypt(np.zeros(key.parameters.degree)), 0, MOST)
+    return np.rint(MOST * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
+
+
+def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
+    """The share of a key's (N,) coefficients that are right. Chance: the best constant guess. n: one key."""
+    if guess.shape != truth.shape or not truth.size:
+        raise UserError(f"{guess.shape} coefficients for a key of {truth.shape}: give one each")
+    constant = max(float(np.mean(truth == value)) for value in np.unique(truth))
+    return Result("coefficients of the key that agree (share)", float(np.mean(guess == truth)), constant, 1.0, 1)
+
+
+class KeyThief:
+    """A client's deviation: it forges an update, and another when that was to no avail, until it has the key.
+
+    It forges the ciphertext in which its own first update is shortest, for there the others' changes should be small,
+    too. Whenever it is asked to train it takes the model that it is handed from all those before, and tries to read the
+    key. All else that it does is honest.
+
+    share: K is the scale over it; halved down to ``LEAST`` after each reading that fails.  late: by how many rounds its
+    updates are late, and so must not be expected in a model.  summands: of the key, as for ``read_key``.
+    key: once it has it.  round: in which it read it.  guess: (N,) of its last reading, or None.
+    forged_in: the rounds whose updates it forged.
+    Raises UserError for emulated keys, and where a model fills no ciphertext: what is beside it must open to zero.
+    """
+
+    def __init__(self, spec: ModelSpec, share: float = MOST, *, late: int = 0, summands: int = 1) -> None:
+        self.spec, self.share, self.late, self.summands = spec, share, late, summands
+        self.key: SecretKey | None = None
+        self.round: int | None = None
+        self.guess: Coefficients | None = None
+        self.forged_in: list[int] = []
+        self._public: Any = None
+        self._row: int | None = None
+        self._models: list[NDArray[Any]] = []  # all that it was handed so far
+
+    @property
+    def between(self) -> Between:
+        """For `wrap`: it reads the model that a training starts from, and may forge what is encrypted."""
+        return {Fit: self._trained, Encrypt: self._encrypted}
+
+    def _used(self, message: Message) -> bool:
+        """Whether its last forged update, if there is one, should be in the model of this round."""
+        return not self.forged_in or _round(message) > self.forged_in[-1] + self.late
+
+    def _trained(self, message: Message, effect: Fit, result: Any) -> Any:
+        if self.key is not None:
+            return result
+        if self._row is not None:
+            for before in reversed(self._models):
+                self.guess, self.key = read_key(
+                    self._places(effect.weights) - self._places(before), self._public, self.summands
+                )
+                if self.key is not None:
+                    self.round = _round(message)
+                    return result
+            if self._used(message):
+                self.share = max(self.share / 2, min(self.share, LEAST))
+        self._models.append(effect.weights)
+        return result
+
+    def _encrypted(self, message: Message, effect: Encrypt, honest: Any) -> Any:
+        """The ciphertext, or a forged one in its place."""
+        if self.key is not None or not self._used(message):
+            return honest
+        public = effect.key.public
+        if not isinstance(public, PublicKey) or public.emulated:
+            raise UserError("an emulated key has no secret to be stolen: run it with --crypto real")
+        if self._row is None:
+            self._public = public
+            self._row = self._shortest(effect.values, public.parameters.degree)
+        self.forged_in.append(_round(message))
+        return forged(honest, self._row, self.share)
+
+    def _places(self, weights: NDArray[Any]) -> Doubles:
+        """Those of the forged ciphertext."""
+        assert self._row is not None
+        degree = self._public.parameters.degree
+        return weights[self._row * degree :][:degree].astype(np.float64)
+
+    def _shortest(self, values: NDArray[Any], degree: int) -> int:
+        """The full ciphertext of parameters alone in which these values are the shortest."""
+        lengths = {
+            row: float(np.linalg.norm(values[row * degree :][:degree]))
+            for row in range(len(values) // degree)
+            if not self.spec.buffers[row * degree :][:degree].any()
+        }
+        if not lengths:
+            raise UserError(
+                f"a model of {len(values)} weights fills no ciphertext of {degree}, and what is beside the weights "
+                "must open to zero: take a larger one (on digits --model mlp)"
+            )
+        return min(lengths, key=lambda row: lengths[row])
+
+
+def _round(message: Message) -> int:
+    return int(getattr(message, "round", 0))

@@ -1,0 +1,212 @@
+"""What models and clusters tell of the clients' labels.
+
+Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the blinded, shuffled rows of one round. It
+proves that differences of models tell about data: the gradient of a softmax's bias is (predicted - true) share of each
+class, so after local training from a common start a client's bias lies above the others' for the classes that it
+has more of (`label_shares`). The common mask cancels when the mean row is subtracted.
+
+Who: its business server. On: phi, which the cloud service provider returns and the server turns back into identities
+with its own permutation, in order to distribute the models. It proves that the server learns exactly the similarity
+between participants that the paper promises to hide from the aggregator (`similar_pairs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from coterie.privacy.attacks.result import Result, handed_out, real_rows, same_shape, shares_of
+from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec
+
+
+def last_bias(spec: ModelSpec) -> slice:
+    """Where the last layer's bias lies in the flat vector: the last part of the model named ``bias`` or ``*.bias``."""
+    for part in sorted(spec.parts, key=lambda p: p.offset, reverse=True):
+        if part.kind == "parameter" and part.name.split(".")[-1] == "bias":
+            return slice(part.offset, part.offset + part.size)
+    raise UserError("the model has no parameter named '*.bias': the label-share attack needs the last layer's bias")
+
+
+def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
+    """(n, classes) last-layer biases, under a common mask or not -> (n, classes) deviations of the label shares.
+
+    Row i is client i's shares minus the mean shares of all clients, up to one unknown positive factor for all. Rows
+    sum to 0, for adding a constant to all classes of a softmax changes nothing.
+    """
+    bias = real_rows("bias", bias)
+    across_clients = bias - bias.mean(axis=0)
+    return np.asarray(across_clients - across_clients.mean(axis=1, keepdims=True))
+
+
+def label_shares(rows: NDArray[Any], spec: ModelSpec) -> NDArray[np.float64]:
+    """`label_shares_from_bias` on the last bias of whole rows (n, d) laid out by ``spec``."""
+    if rows.ndim != 2 or rows.shape[1] != spec.size:
+        raise UserError(f"rows of shape {rows.shape} do not fit a model of {spec.size} numbers")
+    return label_shares_from_bias(rows[:, last_bias(spec)])
+
+
+def share_correlation(estimate: NDArray[Any], label_counts: NDArray[Any], groups: NDArray[Any] | None = None) -> Result:
+    """Pearson correlation of estimated with true deviations of label shares, over all clients and classes.
+
+    label_counts: (n, classes). Chance, with its exact standard deviation, hands the estimates to clients at random.
+    groups: (n,) numbers; each client is then compared with those of its own group only, and chance stays in it, too.
+    """
+    estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
+    same_shape("estimate", estimate, "label counts", truth)
+    groups = np.zeros(len(estimate)) if groups is None else np.asarray(groups)
+    parts = [part for one in np.unique(groups) if len(part := np.flatnonzero(groups == one)) > 1]
+    sides = [[side[part] - side[part].mean(axis=0) for part in parts] for side in (estimate, truth)]
+    norm = float(np.prod([np.sqrt(sum(float(np.square(one).sum()) for one in side)) for side in sides]))
+    if norm == 0 or not parts:
+        raise UserError("estimates or label shares are the same for all clients: no correlation exists")
+    found, variance = 0.0, 0.0
+    for a, b in zip(*sides, strict=True):
+        products = a @ b.T  # zero row and column sums, so the permutation variance of the trace is |.|^2 / (n - 1)
+        found += float(np.trace(products))
+        variance += float(np.square(products).sum()) / (len(a) - 1)
+    n = sum(map(len, parts))
+    return Result("correlation with true label shares", found / norm, 0.0, 1.0, n, float(np.sqrt(variance)) / norm)
+
+
+def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+    """Whether the label counts (n, classes) are among some numbers (n, m) of each client, whatever else is there.
+
+    A class is read off the one of the m numbers that correlates most with it over the clients, up to an affine scaling
+    and in any order. The score is the mean over the classes that differ between clients, for counts, shares, counts at
+    length 1 or their logarithms, whichever correlates most. Chance is the same with the rows in 100 random orders.
+    Raises UserError if all clients have the same labels or send the same numbers, and if they are so few that even the
+    counts themselves would not differ from luck.
+    """
+    numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
+    shares = shares_of(counts)
+    length = np.linalg.norm(counts, axis=1, keepdims=True)
+    columns, forms = _standardised(numbers), [counts, shares, counts / length, np.log1p(counts)]
+    truths = [standard for form in forms if (standard := _standardised(form)).shape[1]]
+    if not columns.shape[1] or not truths:
+        raise UserError("all clients send the same numbers, or have the same labels: there is nothing to compare")
+
+    def score(order: NDArray[np.intp]) -> float:
+        return max(float(np.abs(truth[order].T @ columns).max(axis=1).mean()) for truth in truths)
+
+    rng, n = np.random.default_rng(0), len(columns)
+    found, lucky = score(np.arange(n)), [score(rng.permutation(n)) for _ in range(100)]
+    chance, sd = float(np.mean(lucky)), float(np.std(lucky, ddof=1))
+    if 2 * sd >= 1 - chance:
+        raise UserError(f"it compares clients, and {n} are too few here: label counts themselves could be luck")
+    return Result("correlation of numbers with label counts", found, chance, 1.0, n, sd)
+
+
+def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The columns that differ between rows, with mean 0 and length 1."""
+    centred = rows - rows.mean(axis=0)
+    length = np.linalg.norm(centred, axis=0)
+    some = length > 1e-9 * np.abs(rows).max(axis=0, initial=0.0)
+    return np.asarray(centred[:, some] / length[some])
+
+
+def selected_by_class(chosen: NDArray[np.bool_], spec: ModelSpec) -> NDArray[np.float64]:
+    """(n, d) which parameters each client has chosen -> (n, classes), the share of each class's in the last layer.
+
+    A class has a row of the last weights, and its bias. Parameters that moved much are chosen first by a selection that
+    follows the data, and a class that a client has more of moves more. Raises UserError for a model without such rows.
+    """
+    bias = last_bias(spec)
+    classes = bias.stop - bias.start
+    rows = [part for part in spec.parts if part.name.endswith("weight") and part.offset + part.size == bias.start]
+    if not rows or rows[0].shape[0] != classes:
+        raise UserError("the model's last layer has no row of weights for each class, so choices can't be told apart")
+    weights = chosen[:, rows[0].offset : bias.start].reshape(len(chosen), classes, -1)
+    return np.asarray(np.concatenate([weights, chosen[:, bias, None]], axis=2).mean(axis=2), np.float64)
+
+
+def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+    """Share of clients of whose most frequent labels one is the class with the largest estimate.
+
+    Chance is the mean hit rate when the same guesses are handed to the clients at random.
+    """
+    estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
+    same_shape("estimate", estimate, "label counts", truth)
+    is_top = truth == truth.max(axis=1, keepdims=True)
+    hit, chance, sd = handed_out(is_top[:, estimate.argmax(axis=1)].astype(np.float64))
+    return Result("top label guessed (share)", hit, chance, 1.0, len(truth), sd)
+
+
+def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
+    """phi (n, c) by identity -> (n, n) guess of similarity in [0, 1]: shared clusters over all clusters of a pair."""
+    phi = real_rows("membership", membership)
+    if not np.isin(phi, (0, 1)).all():
+        raise UserError("membership must hold 0 and 1 only")
+    shared = phi @ phi.T
+    size = phi.sum(axis=1)
+    either = size[:, None] + size - shared
+    return np.asarray(shared / np.where(either > 0, either, 1.0))
+
+
+def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+    """Pearson correlation of `similar_pairs` with the cosine of label counts (n, classes), over all pairs of clients.
+
+    Chance is 0, and so is a constant guess (one cluster for all).
+    """
+    truth = shares_of(label_counts)
+    truth = truth / np.linalg.norm(truth, axis=1, keepdims=True)
+    cosine, guess = truth @ truth.T, _pairs(guess, len(truth))
+    upper = np.triu_indices(len(cosine), 1)
+    if np.ptp(cosine[upper]) < 1e-12:
+        raise UserError("all clients have the same label shares: there is no similarity to find")
+
+    target = cosine[upper] - cosine[upper].mean()
+    centred = guess - guess[upper].mean()
+    norm = float(np.linalg.norm(target) * np.linalg.norm(centred[upper])) if np.ptp(guess[upper]) else np.inf
+
+    def score(order: NDArray[np.intp]) -> float:
+        return float(centred[np.ix_(order, order)][upper] @ target) / norm
+
+    return _scored("correlation with label similarity of pairs", 0.0, len(cosine), score)
+
+
+def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> Result:
+    """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group"; groups: (n,) labels.
+
+    Chance is 0.5, and so is a constant guess.
+    """
+    groups = np.asarray(groups).ravel()
+    guess = _pairs(guess, len(groups))
+    upper = np.triu_indices(len(groups), 1)
+    same = (groups[:, None] == groups)[upper]
+    if same.all() or not same.any():
+        raise UserError("an ROC curve needs pairs of one group and pairs of two groups")
+
+    ranks = np.zeros_like(guess)
+    ranks[upper] = rankdata(guess[upper])  # the Mann-Whitney form of the area, ties counting half
+    ranks += ranks.T
+    hits, misses = int(same.sum()), int((~same).sum())
+
+    def score(order: NDArray[np.intp]) -> float:
+        rank_sum = float(ranks[np.ix_(order, order)][upper][same].sum())
+        return (rank_sum - hits * (hits + 1) / 2) / (hits * misses)
+
+    return _scored("AUC for pairs of one group", 0.5, len(groups), score)
+
+
+def telling(labels: NDArray[Any]) -> bool:
+    """Whether some pairs of clients share a label and some do not."""
+    return 1 < len(np.unique(labels)) < len(labels)
+
+
+def _scored(metric: str, chance: float, n: int, score: Callable[[NDArray[np.intp]], float]) -> Result:
+    """``score(order)`` of n clients as they are, and its spread over 200 random orders (fixed seed)."""
+    rng = np.random.default_rng(0)
+    shuffled = [score(rng.permutation(n)) for _ in range(200)]
+    return Result(metric, score(np.arange(n)), chance, 1.0, n, float(np.std(shuffled, ddof=1)))
+
+
+def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
+    matrix = real_rows("guess", guess)
+    if matrix.shape != (n, n) or n < 3:
+        raise UserError(f"expected the similarities of {n} clients (at least 3) as a square matrix, not {matrix.shape}")
+    return matrix

@@ -1,0 +1,80 @@
+"""Which samples a model was trained on, from its losses.
+
+Who: a party that receives a client's model in the clear. On: that model's losses on samples of which the party asks
+whether the client has trained on them. It proves that a model tells more of its training data than of other data of the
+same kind: Yeom et al., "Privacy risk in machine learning: analyzing the connection to overfitting", CSF 2018, whose
+adversary 2 takes a sample for one of the training data if its loss is small. It needs no shadow models. All thresholds
+are scored at once, by the area under the ROC curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from coterie.privacy.attacks.result import Result
+from coterie.protocol.effects import Vector
+from coterie.protocol.errors import UserError
+
+
+def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any]]) -> Result:
+    """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
+
+    trained, others: by client, its model's losses (m,) on training samples and (n,) on samples that it was not trained
+    on. An area is the probability that the loss of a training sample is the smaller one of a pair; ties count half. Its
+    variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney), of which 1 / (12 n) comes from the other samples.
+    That part isn't taken to shrink with the number of clients, since they may have these samples in common.
+    Raises UserError where a client has none of the one or the other, or a loss is NaN.
+    """
+    if not len(trained) or len(trained) != len(others):
+        raise UserError(f"losses of {len(trained)} and of {len(others)} clients: give both of each, and at least one")
+    areas, own, shared = [], [], []
+    for members, rest in zip(trained, others, strict=True):
+        m, n = len(members), len(rest)
+        if not m or not n:
+            raise UserError(
+                "a client has no training samples or no other samples of its kind, so membership can't be scored: "
+                "give it test data, or run with --fine-tune held_out"
+            )
+        losses = np.concatenate([members, rest]).astype(np.float64)
+        if np.isnan(losses).any():
+            raise UserError("a model's loss is NaN: its weights have blown up; take a smaller learning rate")
+        larger = rankdata(losses)[m:].sum() - n * (n + 1) / 2  # pairs in which the other sample's loss is the larger
+        areas.append(float(larger) / (m * n))
+        own.append((1 + 1 / n) / (12 * m))
+        shared.append(1 / (12 * n))
+    clients = len(areas)
+    sd = float(np.sqrt(np.mean(own) / clients + np.mean(shared)))
+    return Result("AUC for samples that were trained on", float(np.mean(areas)), 0.5, 1.0, clients, sd)
+
+
+def uploaded_model(start: Vector, places: NDArray[np.int64], change: NDArray[Any]) -> Vector:
+    """What a leader makes of a sparse upload: (d,) the model that it sent, changed at these places, float32.
+
+    Raises UserError unless there is one finite change for each place.
+    """
+    if places.shape != np.shape(change) or not np.isfinite(change).all():
+        raise UserError(f"an upload of {np.shape(change)} finite changes for {places.shape} places")
+    model = np.array(start, np.float32)
+    model[places] += np.asarray(change, np.float32)
+    return model
+
+
+Losses = tuple[NDArray[Any], NDArray[Any]]
+"""A client's samples' losses (m,) under the model that the leader sent, and under the one that its upload makes."""
+
+
+def upload_membership(trained: Sequence[Losses], others: Sequence[Losses]) -> Result:
+    """Membership from uploads: samples are taken for training samples if the upload has lowered their loss the most.
+
+    Who: a leader, which knows the model that the client started from (``uploaded_model``). The loss under that model is
+    how hard a sample is, and it is subtracted (Watson et al., "On the importance of difficulty calibration in
+    membership inference attacks", ICLR 2022). So what remains is what this one upload tells, also if it is sparse and
+    noisy. The score is that of ``membership_auc``, with the same errors. Chance: 0.5.
+    """
+    lowered = [[np.asarray(after, np.float64) - before for before, after in side] for side in (trained, others)]
+    return membership_auc(*lowered)

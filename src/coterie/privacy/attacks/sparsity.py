@@ -1,0 +1,120 @@
+"""What sparsity vectors tell of the clients' labels ("FedEPC", section 3.2, says that they tell nothing precise).
+
+Who: the party that receives the vectors, honest but curious: FedEPC's server by name, its helper in shuffled order. On:
+a vector is the mean of eq. (1) over a client's samples, so it is a mixture of the classes' mean vectors, and the
+client's label shares are its weights. Some labelled samples of the attacker's own give the class means. What this
+proves against the paper: solving for the weights (`shares_by_nnls`) gives the shares nearly right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment, nnls
+from scipy.spatial.distance import cdist
+
+from coterie.privacy.attacks.result import Result, handed_out, real_rows, same_shape, shares_of
+from coterie.protocol.errors import UserError
+
+DRAWS = 50
+"""Guesses of the same kind that say what luck gives for vectors without names."""
+_SUM_TO_ONE = 1e3
+
+
+def class_means(vectors: NDArray[Any], labels: NDArray[Any], classes: int) -> NDArray[np.float64]:
+    """Vectors (m, C) and labels (m,) of the attacker's own samples -> (classes, C) means, NaN for a class without any.
+
+    If clients clip their samples' vectors, these must be clipped alike. Raises UserError for labels of another number
+    or out of range.
+    """
+    rows, labels = real_rows("auxiliary vectors", vectors), np.asarray(labels)
+    if labels.shape != rows.shape[:1] or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
+        raise UserError(f"expected a label below {classes} for each of {len(rows)} auxiliary samples")
+    means = np.full((classes, rows.shape[1]), np.nan)
+    for k in np.unique(labels):
+        means[k] = rows[labels == k].mean(axis=0)
+    return means
+
+
+def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.float64]:
+    """Vectors (n, C) and class means (classes, C) -> (n, classes) estimated label shares.
+
+    Row i is the w >= 0 with sum 1 that makes |w means - vector_i| least; 0 for a class whose mean is not known.
+    Raises UserError where no class is known, or for vectors of another length.
+    """
+    rows, means = real_rows("vectors", vectors), np.asarray(means, np.float64)
+    known = np.isfinite(means).all(axis=1)
+    if not known.any() or means.shape[1] != rows.shape[1]:
+        raise UserError(
+            f"vectors of length {rows.shape[1]} need class means of this length, at least one of them finite"
+        )
+    columns = means[known].T
+    heavy = _SUM_TO_ONE * max(
+        1.0, float(np.abs(columns).max())
+    )  # the sum is an equation that counts more than all others
+    system = np.vstack([columns, np.full(columns.shape[1], heavy)])
+    shares = np.zeros((len(rows), len(means)))
+    for own, row in zip(shares, rows, strict=True):
+        found, _ = nnls(system, np.append(row, heavy))
+        own[known] = found / found.sum()
+    return shares
+
+
+def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.float64]:
+    """Each client's guess is the mean estimate (n, classes) of its cluster (n,).
+
+    That is the best guess of a party that has all vectors without their names, and all clusters by name.
+    """
+    rows, clusters = real_rows("estimate", estimate), np.asarray(clusters)
+    if clusters.shape != rows.shape[:1]:
+        raise UserError(f"expected a cluster for each of {len(rows)} clients, not {clusters.shape}")
+    _, own = np.unique(clusters, return_inverse=True)
+    sums = np.zeros((own.max() + 1, rows.shape[1]))
+    np.add.at(sums, own, rows)
+    return np.asarray(sums[own] / np.bincount(own)[own, None])
+
+
+def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> Result:
+    """Mean total variation between estimated and true label shares (n, classes); 0 is perfect.
+
+    Chance guesses ``prior`` (classes,) for everybody: the shares that are known without any vector. Its standard
+    deviation is that of handing the estimates to clients at random.
+    """
+    estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
+    same_shape("estimate", estimate, "label counts", truth)
+    value, _, sd = handed_out(_apart(truth, estimate))
+    return Result("label shares: total variation", value, _blind(truth, prior), 0.0, len(truth), sd)
+
+
+def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> Result:
+    """The same for estimates without names: each is compared with the client that fits in the best matching of all.
+
+    So it scores what is known of the clients as a whole. Chance gives each estimate's numbers to labels at random
+    (`DRAWS` times, with a fixed seed) and matches as well as that goes, or guesses the prior if that is better.
+    """
+    estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
+    same_shape("estimate", estimate, "label counts", truth)
+    rng = np.random.default_rng(0)
+    by_luck = [_matched(truth, rng.permuted(estimate, axis=1)) for _ in range(DRAWS)]
+    chance = min(float(np.mean(by_luck)), _blind(truth, prior))
+    metric = "label shares of unnamed clients: total variation"
+    return Result(metric, _matched(truth, estimate), chance, 0.0, len(truth), float(np.std(by_luck, ddof=1)))
+
+
+def _apart(truth: NDArray[np.float64], estimate: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n, m) total variation between the shares of every two rows."""
+    return np.asarray(cdist(truth, estimate, "cityblock") / 2)
+
+
+def _matched(truth: NDArray[np.float64], estimate: NDArray[np.float64]) -> float:
+    apart = _apart(truth, estimate)
+    return float(apart[linear_sum_assignment(apart)].mean())
+
+
+def _blind(truth: NDArray[np.float64], prior: NDArray[Any]) -> float:
+    guess = np.asarray(prior, np.float64)
+    if guess.shape != truth.shape[1:] or not (guess >= 0).all() or not guess.sum() > 0:
+        raise UserError(f"the prior must be {truth.shape[1]} shares of at least 0, not all of them 0")
+    return float(_apart(truth, guess[None] / guess.sum()).mean())

@@ -1,0 +1,47 @@
+"""What SCAFFOLD's server learns from control variates: sent as changes, they add up to each client's mean gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.privacy.attacks.result import Attack
+from coterie.privacy.audits import Audit, Recorded
+from coterie.privacy.audits.measured import Measured, findings
+from coterie.privacy.audits.profiling import profiles
+
+
+def variates(run: Recorded) -> Iterator[dict[str, NDArray[np.float64]]]:
+    """After each round with changes, the control variates (d,) of all clients that have sent any, by name."""
+    held: dict[str, NDArray[np.float64]] = {}
+    last = 0
+    for seen in run.views[run.federation.hub].seen if run.federation.hub in run.views else ():
+        message: Any = seen.message
+        if getattr(message, "control", None) is not None:
+            if last and seen.round > last:
+                yield dict(held)
+            last = seen.round
+            held[seen.src] = held.get(seen.src, np.zeros(run.spec.size)) + message.control
+    if held:
+        yield held
+
+
+@findings
+def passive(run: Recorded) -> Iterator[Measured]:
+    """A variate is a mean gradient, and training steps against it."""
+    for held in variates(run):
+        if len(held) > 1:
+            labels = run.label_counts[[run.clients.index(name) for name in held]]
+            for one in profiles(run.federation.hub, -np.stack(list(held.values())), labels, run.spec):
+                yield one._replace(name=f"{one.name}, by control variates")
+
+
+AUDIT = Audit(
+    passive,
+    attacks=(
+        Attack("control-variates", "server", "reads labels off a client's control variate, the sum of its changes"),
+    ),
+)

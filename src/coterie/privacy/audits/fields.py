@@ -1,0 +1,211 @@
+"""What single fields of clients' messages tell, whatever they are for, and which of them no attack has read.
+
+An author may send a label histogram under any name. So all short arrays of numbers are compared with the label counts.
+Other fields are for the system's own audit. Those that it does not read are named, so that nobody takes "nothing found"
+for a word about them.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.privacy.attacks.labels import label_numbers
+from coterie.privacy.attacks.result import Attack
+from coterie.privacy.audits import Finding, Recorded
+from coterie.privacy.audits.measured import Measured, gathered
+from coterie.privacy.audits.plain import ROUNDS, model_field
+from coterie.privacy.audits.profiling import of_classes
+from coterie.protocol.errors import UserError
+from coterie.protocol.messages import Message, Signed
+from coterie.transport.transcript import Seen, View
+
+MOST_NUMBERS = 1024
+"""Among more numbers some follow a few clients' label counts by luck."""
+_LEAST_CLIENTS = 4
+SHORT_ARRAYS = Attack(
+    "short-arrays",
+    "party that receives clients' messages",
+    "looks for label counts among the numbers of short arrays, whatever they are for",
+)
+Field = tuple[str, str]
+"""The names of a message's type and of one of its fields."""
+
+
+class NotJudged(NamedTuple):
+    """A field of clients' messages that no attack has read. role: that received it.  why: what it holds, in words."""
+
+    role: str
+    message: str
+    field: str
+    why: str
+
+
+@dataclass
+class Sent:
+    """What clients sent to one role in one field, or in all number fields of a message together.
+
+    fields: their names.  by_round: by round and number of the client, the first value.
+    """
+
+    role: str
+    message: str
+    fields: tuple[str, ...]
+    by_round: dict[int, dict[int, Any]] = field(default_factory=dict)
+
+    @property
+    def differs(self) -> bool:
+        """Whether it can tell clients apart, as a round's number or the digest of a model's shape cannot."""
+        every = [list(of.values()) for of in self.by_round.values()]
+        alone = all(len(values) < 2 for values in every)
+        return alone or any(not np.array_equal(one, values[0]) for values in every for one in values)
+
+    @property
+    def what(self) -> str:
+        """Its values in words."""
+        value = next(iter(next(iter(self.by_round.values())).values()))
+        if isinstance(value, np.ndarray):
+            return f"{value.size:,} numbers" if value.size != 1 else "a number"
+        return {bytes: "bytes", str: "a text", bool: "yes or no"}.get(type(value), "a number")
+
+    def rounds(self) -> Iterator[dict[int, Any]]:
+        """At most ``ROUNDS`` rounds with clients enough; if there are none, all that was ever sent as one round."""
+        enough = [of for _, of in sorted(self.by_round.items()) if len(of) >= _LEAST_CLIENTS]
+        if not enough:
+            enough = [{i: value for _, of in sorted(self.by_round.items(), reverse=True) for i, value in of.items()}]
+        for i in np.linspace(0, len(enough) - 1, min(ROUNDS, len(enough))).round().astype(int):
+            yield enough[i]
+
+
+def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding], dict[str, str], list[NotJudged]]:
+    """What short arrays tell, or why nothing could be compared; and the fields that no attack has read.
+
+    read: those that the system's own attacks have read (``watched``).
+    """
+    measured: list[Measured] = []
+    why, known = "", {*read}
+    every, models = _sent(run)
+    known |= models
+    for one in _numbers(every, models, run.label_counts.shape[1]):
+        try:
+            measured += _compared(run, one)
+        except UserError as error:
+            why = str(error)
+        else:
+            known |= {(one.message, name) for name in one.fields}
+    left = [
+        NotJudged(one.role, one.message, one.fields[0], one.what)
+        for one in every
+        if (one.message, one.fields[0]) not in known and one.differs
+    ]
+    return gathered(measured), {SHORT_ARRAYS.name: why} if why and not measured else {}, left
+
+
+def _sent(run: Recorded) -> tuple[list[Sent], set[Field]]:
+    """All fields of clients' messages, by role that received them; and those that hold the models of plain updates."""
+    found: dict[tuple[str, str, str], Sent] = {}
+    models: set[Field] = set()
+    size, several = run.spec.size, len(run.federation.common.starts)
+    for view in run.views.values():
+        for seen in _of_clients(run, view):
+            message, kind = seen.message, seen.kind
+            assert message is not None
+            if (name := model_field(message, size, several)) is not None:
+                models.add((kind, name))
+            for name in message.__struct_fields__:
+                value = getattr(message, name)
+                if value is None or (name == "signature" and isinstance(message, Signed)):
+                    continue
+                one = found.setdefault((view.role, kind, name), Sent(view.role, kind, (name,)))
+                one.by_round.setdefault(seen.round, {}).setdefault(run.clients.index(seen.src), value)
+    return list(found.values()), models
+
+
+def _of_clients(run: Recorded, view: View) -> Iterator[Seen]:
+    """The messages that a party could read, and that another party, a client, had sent."""
+    party, clients = view.party.partition(" as ")[0], frozenset(run.clients)
+    return (seen for seen in view.seen if seen.message is not None and seen.src in clients and seen.src != party)
+
+
+def _numbers(every: list[Sent], models: Collection[Field], classes: int) -> Iterator[Sent]:
+    """Short arrays of numbers; and single numbers of a message together, if they are enough to tell label shares."""
+    singles: dict[tuple[str, str], list[Sent]] = {}
+    for one in every:
+        value = next(iter(next(iter(one.by_round.values())).values()))
+        if isinstance(value, np.ndarray):
+            if (one.message, one.fields[0]) not in models and one.differs:
+                yield one
+        elif isinstance(value, int | float) and one.differs:
+            singles.setdefault((one.role, one.message), []).append(one)
+    for (role, message), some in singles.items():
+        if len(some) < max(1, classes - 1):
+            continue
+        together = Sent(role, message, tuple(name for one in some for name in one.fields))
+        for r, of in some[0].by_round.items():
+            rows = {i: [one.by_round.get(r, {}).get(i) for one in some] for i in of}
+            together.by_round[r] = {i: np.array(row, float) for i, row in rows.items() if None not in row}
+        if any(together.by_round.values()):
+            yield together
+
+
+def _compared(run: Recorded, sent: Sent) -> list[Measured]:
+    """The comparison with label counts in each round. Raises UserError if there is none to compare."""
+    name = f"{sent.role}: label shares, by {sent.message}.{'/'.join(sent.fields)}"
+    found, why = [], ""
+    for of in sent.rounds():
+        sizes = {value.size for value in of.values()}
+        if len(of) < _LEAST_CLIENTS:
+            why = f"it compares clients, and {sent.message} came from fewer than {_LEAST_CLIENTS}"
+        elif len(sizes) > 1:
+            why = f"{sent.message}.{sent.fields[0]} has another length at each client"
+        elif not 0 < max(sizes) <= MOST_NUMBERS:
+            why = f"{sent.message}.{sent.fields[0]} has more than {MOST_NUMBERS:,} numbers, or none"
+        else:
+            counts = of_classes(run.label_counts[list(of)])
+            rows = np.stack([np.asarray(value).reshape(-1) for value in of.values()])
+            try:
+                found.append(Measured(name, label_numbers(rows, counts)))
+            except UserError as error:
+                why = str(error)
+    if not found:
+        raise UserError(why)
+    return found
+
+
+def watched(run: Recorded) -> tuple[Recorded, set[Field]]:
+    """The same run, and the fields of clients' messages that were read in it so far. The set grows as they are read."""
+    read: set[Field] = set()
+    kinds: dict[type[Message], type[Message]] = {}
+    clients = frozenset(run.clients)
+
+    def spied(message: Message) -> Message:
+        kind = type(message)
+        if kind not in kinds:
+            kinds[kind] = _spy(kind, read)
+        return kinds[kind](**{name: getattr(message, name) for name in kind.__struct_fields__})
+
+    def retold(seen: Seen) -> Seen:
+        if seen.message is None or seen.src not in clients:
+            return seen
+        return replace(seen, message=spied(seen.message))
+
+    views = {name: View(view.party, view.role, [*map(retold, view.seen)]) for name, view in run.views.items()}
+    return replace(run, views=views), read
+
+
+def _spy(kind: type[Message], read: set[Field]) -> type[Message]:
+    """A subclass of a type of messages that notes which of its fields are read."""
+    fields = frozenset(kind.__struct_fields__)
+
+    def noted(self: Message, name: str) -> Any:
+        if name in fields:
+            read.add((kind.__name__, name))
+        return object.__getattribute__(self, name)
+
+    own = {"__getattribute__": noted, "__module__": kind.__module__}
+    spy: type[Message] = types.new_class(kind.__name__, (kind,), {"frozen": True}, lambda names: names.update(own))
+    return spy

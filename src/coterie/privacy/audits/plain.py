@@ -1,0 +1,301 @@
+"""Attacks on plain updates: what a party learns that receives single clients' models, or their changes, in the clear.
+
+They work for every system, one's own included. What is plain is told by the messages themselves: an array of as many
+floats as a model has (or several models have), from a client. The models that training began with are those that the
+party itself sent, or the public initial ones. Sums and ciphertexts hold no such array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clustering.affinity import pairwise_distances
+from coterie.privacy.attacks.inversion import dense_inputs, recovery
+from coterie.privacy.attacks.membership import membership_auc
+from coterie.privacy.attacks.result import Attack, Result
+from coterie.privacy.audits import Finding, Recorded, Samples
+from coterie.privacy.audits.measured import Measured, gathered
+from coterie.privacy.audits.profiling import alike, profiles
+from coterie.protocol.errors import UserError
+from coterie.protocol.messages import ANY, Message
+from coterie.training.evaluate import judge_many
+from coterie.transport.transcript import Seen, View
+
+Floats = NDArray[Any]
+
+NONE_IN_THE_CLEAR = "no party receives a single client's model or update in the clear"
+ROUNDS = 10  # at most, in which the slow attacks run: from the first to the last
+_NEAR = 0.1  # of a weight: what counts as near to it
+_VOTERS = 50  # updates that tell whether all of their kind are models or changes
+_DRAWS = 8  # of other clients' samples, for what chance gives
+_POOL = 10_000  # samples of other clients, about, from which these are drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """What one role received in the clear in one round. slow: whether the slow attacks run in this round, too.
+
+    clients: (n,) numbers of the senders.  models: (n, d) float32 after their training.  steps: (n, d) float64, what
+    training added, 0 at buffers.
+    """
+
+    role: str
+    round: int
+    slow: bool
+    clients: list[int]
+    models: NDArray[np.float32]
+    steps: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Sent:
+    """An update as it came. weights: (k, d).  starts: (k', d), from which its sender may have started."""
+
+    seen: Seen
+    weights: Floats
+    starts: Floats
+
+    def own_step(self, *, change: bool, buffers: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """The model (d,) after training and the step (d,); of several models, of the one that moved furthest.
+
+        change: whether the weights are what training added. A model began with the nearest of the starts.
+        """
+        found = []
+        for i, row in enumerate(self.weights.astype(np.float64)):
+            far = np.linalg.norm(self.starts - row, axis=1)
+            begun = i if len(self.starts) == len(self.weights) else 0 if change else int(far.argmin())
+            start = self.starts[begun]
+            step = np.where(buffers, 0.0, row if change else row - start)
+            found.append((np.where(buffers, row, start + step), step))
+        return max(found, key=lambda one: float(np.linalg.norm(one[1])))
+
+
+def plain_updates(run: Recorded) -> Iterator[Updates]:
+    """By role and round, the updates that came in the clear. Of several from one client in a round the first counts."""
+    by_role: dict[str, dict[int, dict[int, _Sent]]] = {}
+    for view in run.views.values():
+        for sent in _received(run, view):
+            rounds = by_role.setdefault(view.role, {})
+            rounds.setdefault(sent.seen.round, {}).setdefault(run.clients.index(sent.seen.src), sent)
+    for role, rounds in by_role.items():
+        numbers = sorted(rounds)
+        slow = {numbers[i] for i in np.linspace(0, len(numbers) - 1, min(ROUNDS, len(numbers))).round().astype(int)}
+        by_kind: dict[str, list[_Sent]] = {}
+        for one in (one for r in numbers for one in rounds[r].values()):
+            by_kind.setdefault(one.seen.kind, []).append(one)
+        changes = {kind: _are_changes(sent, run.spec.buffers) for kind, sent in by_kind.items()}
+        for r in numbers:
+            every = rounds[r]
+            found = [one.own_step(change=changes[one.seen.kind], buffers=run.spec.buffers) for one in every.values()]
+            models, steps = (np.stack(rows) for rows in zip(*found, strict=True))
+            yield Updates(role, r, r in slow, list(every), models.astype(np.float32), steps)
+
+
+def _received(run: Recorded, view: View) -> Iterator[_Sent]:
+    """What a party was sent of single clients' models."""
+    party, publics = view.party.partition(" as ")[0], run.federation.common.starts
+    role_of = {one.name: one.role for one in run.federation.common.roster.entries}
+    for seen in view.seen:
+        by_client = seen.src in run.clients and seen.src != party and seen.message is not None
+        if not by_client or getattr(seen.message, "SRC", ANY) not in (ANY, role_of[seen.src]):
+            continue  # of a client in another role (a leader, say) it is no single model
+        weights = _models(seen.message, run.spec.size, len(publics))
+        if weights is not None:
+            starts = _sent_before(run, party, seen)
+            yield _Sent(seen, weights, publics if starts is None else starts)
+
+
+def _models(message: Message | None, size: int, several: int) -> Floats | None:
+    """The first array of floats in a message that has the size of one model or of all, (k, d)."""
+    name = None if message is None else model_field(message, size, several)
+    return None if name is None else np.asarray(getattr(message, name)).reshape(-1, size)
+
+
+def model_field(message: Message, size: int, several: int) -> str | None:
+    """The name of the first array of floats in a message that has the size of one model, or of so many; or None."""
+    for name, kind in getattr(message, "ARRAYS", {}).items():
+        values = getattr(message, name)
+        if kind.dtype in ("<f4", "<f8") and values is not None and values.size in {size, several * size}:
+            return str(name)
+    return None
+
+
+def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
+    """The models that the party had sent to the sender of an update for it to start with; None if it sent none.
+
+    The last ones of the round that asked for the update, or else the last ones before it.
+    """
+    asked = getattr(update.message, "round", update.round)
+    before: Floats | None = None
+    view = run.views.get(update.src)
+    for seen in view.seen if view else ():
+        if seen.src != party or seen.time_s > update.time_s:
+            continue
+        r = getattr(seen.message, "round", seen.round)
+        models = _models(seen.message, run.spec.size, len(run.federation.common.starts)) if r <= asked else None
+        before = before if models is None else models
+    return before
+
+
+def _are_changes(sent: list[_Sent], buffers: NDArray[np.bool_]) -> bool:
+    """Whether these are changes of models, not models. Both parties know that; here the numbers tell.
+
+    Training leaves more weights nearly as they were than it moves by just their own size. The former are near to the
+    start's in a model, and near to 0 in a change.
+    """
+    votes = 0
+    for one in sent[:_VOTERS]:
+        for row in one.weights:
+            start = one.starts[np.linalg.norm(one.starts - row, axis=1).argmin()]
+            near = np.where(buffers, 0.0, _NEAR * np.abs(start))
+            votes += int((np.abs(row) < near).sum()) - int((np.abs(row - start) < near).sum())
+    return votes > 0
+
+
+# -- the attacks -------------------------------------------------------------------------------------------------------
+
+
+def _models_and_names(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    """Models and names are in the updates themselves, so reading and following them takes no attack."""
+    role, n = updates.role, len(updates.clients)
+    yield Measured(f"{role}: models, as they are sent", Result("models read (share)", 1.0, 0.0, 1.0, n))
+    if n > 1:
+        yield Measured(f"{role}: re-linked, by name", Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n))
+
+
+def _labels(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    _check_clients(updates, 2)
+    yield from profiles(updates.role, updates.steps, run.label_counts[updates.clients], run.spec)
+
+
+def _check_clients(updates: Updates, least: int) -> None:
+    if len(updates.clients) < least:
+        raise UserError(f"it compares clients, and no round has plain updates of {least} or more")
+
+
+def _alike(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    _check_clients(updates, 3)
+    distances = -pairwise_distances(updates.steps)
+    yield from alike(updates.role, "updates", distances, updates.clients, run.label_counts, run.groups)
+
+
+def _members(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    if not updates.slow:
+        return
+
+    def losses(weights: Floats, x: Tensor, y: Tensor) -> Floats:
+        return np.asarray(judge_many(run.model, weights[None], x, y).losses[0])
+
+    own, others = [], []
+    for i, weights in zip(updates.clients, updates.models, strict=True):
+        samples = run.samples(run.clients[i])
+        own.append(losses(weights, samples.x, samples.y))
+        others.append(losses(weights, samples.other_x, samples.other_y))
+    yield Measured(f"{updates.role}: samples that were trained on, by loss", membership_auc(own, others))
+
+
+def _inputs(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    if not updates.slow:
+        return
+    guesses = [dense_inputs(step, run.spec, int(np.prod(run.model.input_shape))) for step in updates.steps]
+    pool = _flat_samples(run)
+    rng = np.random.default_rng(updates.round)
+    drawn = [like_samples(pool, i, run.groups, rng) for i in updates.clients]
+    scored = recovery(guesses, *map(list, zip(*drawn, strict=True)))
+    yield Measured(f"{updates.role}: samples read off the first layer's step", scored)
+
+
+def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
+    """Of every client, its training samples (n, f) and labels (n,) or (n, labels), all 0 for numbers (regression)."""
+    same = 0 if run.options["task"] == "regression" else 1
+    most = max(_POOL // len(run.clients), 20)
+    every: Iterator[Samples] = map(run.samples, run.clients)
+    return [(np.asarray(own.x[:most]).reshape(len(own.x[:most]), -1), np.asarray(own.y[:most]) * same) for own in every]
+
+
+def like_samples(
+    pool: list[tuple[Floats, Floats]], client: int, groups: NDArray[Any] | None, rng: np.random.Generator
+) -> tuple[Floats, list[Floats], float]:
+    """Samples (n, f) of a client, several draws of n samples of other clients with the same labels, and their share.
+
+    pool: of every client, its samples and labels (n, ...).  groups: by client; others of its own group come first.
+    Of each label at most half as many are taken as the others have. The share is that of all that could be drawn.
+    Raises UserError where there are none.
+    """
+    others = [i for i in range(len(pool)) if i != client]
+    if groups is not None:
+        others = [i for i in others if groups[i] == groups[client]] or others
+    x, y = pool[client]
+    if not others or not len(x):
+        raise UserError("there is no other client, so that no samples of others tell what chance gives")
+    other_x, other_y = (np.concatenate([pool[i][part] for i in others]) for part in (0, 1))
+    own: list[int] = []
+    draws: list[list[int]] = [[] for _ in range(_DRAWS)]
+    possible = 0
+    codes = np.unique(np.concatenate([y, other_y]), axis=0, return_inverse=True)[1].reshape(-1)
+    codes, other_codes = codes[: len(y)], codes[len(y) :]
+    for code in np.unique(codes):
+        there = np.flatnonzero(other_codes == code)
+        mine = np.flatnonzero(codes == code)[: len(there) // 2]
+        own += mine.tolist()
+        possible += len(there) if len(mine) else 0
+        for draw in draws:
+            draw += rng.choice(there, len(mine), replace=False).tolist()
+    if not own:
+        raise UserError("the other clients have too few samples of the same classes to tell what chance gives")
+    return x[own], [other_x[draw] for draw in draws], len(own) / possible
+
+
+_RUN: Mapping[str, Callable[[Recorded, Updates], Iterator[Measured]]] = {
+    "plain-models": _models_and_names,
+    "plain-label-shares": _labels,
+    "plain-similar-clients": _alike,
+    "membership": _members,
+    "gradient-inversion": _inputs,
+}
+
+_BY = "party that receives plain updates"
+ATTACKS = (
+    Attack("plain-models", _BY, "reads single clients' models under their names"),
+    Attack(
+        "plain-label-shares",
+        _BY,
+        "tells which classes a client has more of than others",
+    ),
+    Attack("plain-similar-clients", _BY, "tells which clients have similar data"),
+    Attack("membership", _BY, "tells from losses which samples were trained on"),
+    Attack(
+        "gradient-inversion",
+        _BY,
+        "recovers training samples from the step of a dense first layer",
+    ),
+)
+"""The attacks on plain updates, which run on every system."""
+
+
+def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
+    """What the attacks on plain updates find, and by attack why it can't be applied where it can't."""
+    measured: list[Measured] = []
+    reasons, applied, came = dict[str, str](), set[str](), False
+    for updates in plain_updates(run):
+        came = True
+        for name, attack in _RUN.items():
+            try:
+                found = list(attack(run, updates))
+            except UserError as error:
+                reasons.setdefault(name, str(error))
+            else:
+                scored = [one for one in found if one.result is not None]
+                measured += scored
+                applied |= {name} if scored else set()
+                if found and not scored:
+                    reasons.setdefault(name, found[0].why)
+    if not came:
+        return [], dict.fromkeys(_RUN, NONE_IN_THE_CLEAR)
+    return gathered(measured), {name: why for name, why in reasons.items() if name not in applied}

@@ -1,0 +1,189 @@
+"""``coterie list systems NAME``: every setting, with the words of the nearest class that explains it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import typing
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from coterie.cli.app import app
+from coterie.cli.listing import What
+from coterie.privacy.attacks.active import KINDS
+from coterie.runs import SYSTEMS
+from coterie.runs.settings import described
+
+
+@dataclass(frozen=True)
+class Below:
+    """Settings of all.
+
+    lr: learning rate; see note: this.  momentum, decay: of SGD,
+    which every solver has.  size: of a step, as many as
+    more at once.
+
+    With words: that belong to none of them.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    decay: float = 0.0
+    size: int = 5
+    more: int = 1
+
+
+@dataclass(frozen=True)
+class Above(Below):
+    """size: of everything.  kind: "a", mostly."""
+
+    kind: Literal["a", "other"] = "a"
+    bare: bool = False
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, [*words], env={"COLUMNS": "200", "COTERIE_DEBUG": "0"})
+
+
+def test_the_nearest_class_explains_a_setting() -> None:
+    assert described(Above) == {
+        "lr": "learning rate; see note: this.",
+        "momentum": "of SGD, which every solver has.",
+        "decay": "of SGD, which every solver has.",
+        "size": "of everything.",
+        "more": "",
+        "kind": 'a | other: "a", mostly.',
+        "bare": "",
+    }
+    assert described(Below)["size"] == "of a step, as many as more at once."
+    assert described(Below)["more"] == "see size"
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_setting_of_every_system_is_explained(name: str) -> None:
+    texts = described(SYSTEMS[name].config)
+    assert list(texts) == [f.name for f in dataclasses.fields(SYSTEMS[name].config)]
+    assert [setting for setting, text in texts.items() if not text] == []
+
+
+def test_one_system() -> None:
+    ended = call("list", "systems", "mingledpie")
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    system = SYSTEMS["mingledpie"]
+    for words in (system.title, system.citation, *system.modes, "T, the least identities of a client."):
+        assert words in " ".join(ended.stdout.split())
+    for f in dataclasses.fields(system.config):
+        assert f"\n{f.name} " in ended.stdout
+    assert "0.5 false positive rate of the identities" in " ".join(ended.stdout.split())
+
+
+def test_a_default_that_is_another_in_a_mode_is_shown_with_it() -> None:
+    said = " ".join(call("list", "systems", "pafed").stdout.split())
+    for words in (
+        "server_decay 0.05, literal: 0.0",
+        "project exact, literal: printed",
+        "clip 0.0 largest",
+        "local admm",
+    ):
+        assert words in said
+
+
+def test_all_systems_say_what_wins_over_their_defaults() -> None:
+    said = " ".join(call("list", "systems").stdout.split())
+    assert "such as lr and batch_size, win over these defaults. coterie list systems NAME" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--help", "list", "list systems", "list systems mingledpie", "list datasets", "list partitions", "list models"],
+)
+def test_what_answers_at_once_imports_nothing_heavy(words: str) -> None:
+    """torch and scikit-learn take seconds to import, and none of these needs them."""
+    code = (
+        "import sys\n"
+        "from coterie.cli.app import main\n"
+        f"sys.argv = ['coterie', *{words.split()!r}]\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print('HEAVY', sorted({'torch', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.endswith("HEAVY []\n")
+
+
+def test_a_package_that_imports_late_has_all_its_names() -> None:
+    """What is looked up late is what its module has, and a name that is not there is an AttributeError."""
+    import coterie.runs
+    import coterie.training
+    from coterie.training import engine, solvers
+
+    assert coterie.training.fit_many is engine.fit_many
+    assert coterie.training.Sgd is solvers.Sgd
+    for package in (coterie.training, coterie.runs):
+        assert all(hasattr(package, name) for name in package.__all__)
+        with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+            package.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [("systems mingldpie", "did you mean 'mingledpie'?"), ("datasets digits", "only systems are shown by name")],
+)
+def test_mistakes(words: str, says: str) -> None:
+    ended = call("list", *words.split())
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert says in ended.stderr
+
+
+def test_the_lists_are_one_screen() -> None:
+    lines = CliRunner().invoke(app, ["list"], env={"COLUMNS": "100"}).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(typing.get_args(What))
+    assert len(lines) < 24
+
+
+def test_devices_have_units() -> None:
+    rows = {line.split()[0]: line for line in call("list", "devices").stdout.splitlines()}
+    slow, same = rows["slow_tail"], rows["uniform"]
+    assert "2 to 20 GFLOP/s, 0.25 to 2.5 MB/s up, 1 to 10 MB/s down" in slow
+    assert "20 GFLOP/s, 2.5 MB/s up, 10 MB/s down" in same
+    assert "there 90 % of the time" in rows["mobile"]
+    assert "0.433 to 2 GHz" in rows["paper"]
+    assert "GiB" in rows["mixed"]
+    assert "%" not in slow
+
+
+def test_every_attack_of_misbehaving_clients_is_listed_with_its_strength() -> None:
+    out = CliRunner().invoke(app, ["list", "poisoning"]).stdout
+    for name, kind in KINDS.items():
+        assert f"{name}[:STRENGTH]" in out
+        assert f"[{kind.strength:g}]" in out
+    assert "means over the honest clients" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("name", ["run", "compare"])
+def test_the_help_tells_of_attacks(name: str) -> None:
+    out = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).stdout
+    assert "--attack" in out
+    assert "--attackers" in out
+
+
+def test_a_wrong_attack_is_an_error_that_names_the_right_one() -> None:
+    ended = CliRunner().invoke(app, ["run", "fedavg", "--attack", "label-flip"])
+    assert ended.exit_code == 2
+    assert "did you mean 'label_flip'" in " ".join(ended.output.split())
+
+
+def test_each_attack_is_listed_once_a_system_and_says_which() -> None:
+    """Two systems may have attacks of one name: ``similar-pairs`` is of two parties."""
+    rows = [
+        line.split()[:2]
+        for line in call("list", "attacks").stdout.splitlines()
+        if line.startswith(" ") and line[1] != " "
+    ]
+    assert len({tuple(row) for row in rows}) == len(rows) > 20
+    assert {system for name, system in rows if name == "similar-pairs"} == {"fedcaprivacy", "fedepc"}
+    assert {system for name, system in rows} <= {"every", *SYSTEMS}

@@ -1,0 +1,242 @@
+"""Parties that do not follow: rolled back, ahead of the hub, or stopped again and again. What brings them back."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from nodes import Nodes
+
+from coterie.deploy.hub import FORCED, HubNode
+from coterie.deploy.node import Node, NodeObserver
+from coterie.deploy.packets import Begin, Letter, Report, unwrap, wrap
+from coterie.protocol.party import To
+from coterie.protocols import averaging
+from coterie.transport.envelope import Envelope
+from tests.deploy.test_hostile import Backed, keys, made, opened, take_all
+
+ONE, OTHER = "client/0", "client/1"
+
+
+class Heard:
+    """A hub at work that no thread drives, and what its clients tell it."""
+
+    def __init__(self, apart: Nodes) -> None:
+        self.apart, self.numbers = apart, itertools.count(1)
+        node, _ = opened(apart, "server")
+        assert isinstance(node, HubNode)
+        self.hub = node
+
+    def begin(self, era: tuple[int, int]) -> None:
+        if not era[1]:
+            self.hub._stopped, self.hub._unfit = set(), set()
+        self.hub._announce(era)
+
+    def report(self, name: str, era: tuple[int, int] | None = None, commit: int = 1, **more: Any) -> None:
+        said = Report(self.hub.era if era is None else era, commit, **more)
+        body = wrap(keys(self.apart, name), name, "server", next(self.numbers), said)
+        self.apart.exchange.put(name, "server", body, str(body))
+        take_all(self.hub)
+
+    def broken(self) -> str:
+        """Why this attempt cannot go on; forgets it."""
+        said, self.hub._broken = self.hub._broken, ""
+        return said
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    one = Heard(made())
+    one.begin((0, 0))
+    yield one
+    one.hub.close()
+
+
+def test_a_party_that_was_rolled_back_is_believed_nothing_more(heard: Heard) -> None:
+    """Whatever it reports later, in whatever round, and also by a hub that was started again."""
+    heard.report(ONE, commit=9)
+    heard.report(ONE, commit=3, rolled_back=True)
+    for r in (1, 2):
+        heard.begin((r, 0))
+        heard.report(ONE, commit=10)
+        heard.report(ONE, commit=11, closed=True, started=True)
+        assert "its state is older than it was" in heard.hub.excluded[ONE]
+    heard.hub.close()
+    again = Heard(heard.apart)
+    again.numbers = heard.numbers
+    again.begin((3, 0))
+    again.report(ONE, commit=12)
+    assert list(again.hub.excluded) == [ONE]
+    again.hub.forget(ONE)
+    assert not again.hub.excluded, "it was enrolled anew"
+    again.hub.close()
+
+
+def test_a_party_that_is_astray_is_asked_nothing(heard: Heard) -> None:
+    """Else what it is asked would wait at the broker, or be answered from a state that has gone back."""
+    heard.report(ONE, rolled_back=True)
+    heard.begin((1, 0))
+    hub, common = heard.hub, heard.apart.made.common
+    party: Any = hub.member.party
+    hub.lead = hub.leading(party.round(1), party.role, (1, 0), (0.0, 0))
+    before = {name: heard.apart.exchange.packets["server", name] for name in common.clients}
+    hub._lead_on(hub.lead, lambda lead: lead.begin())
+    asked = {name: heard.apart.exchange.packets["server", name] - before[name] for name in common.clients}
+    assert asked == {ONE: 0, OTHER: 1, "client/2": 1}
+    assert "older than it was" in hub.lead.gone[ONE]
+    hub.lead.stop()
+    hub.lead = None
+
+
+def test_a_party_that_is_ahead_follows_when_the_hub_has_come_to_it(heard: Heard) -> None:
+    heard.begin((1, 0))
+    heard.report(ONE, (3, 1))
+    heard.report(ONE, (1, 0))
+    assert "in a later round already" in heard.hub.excluded[ONE]
+    for era in ((2, 0), (3, 0)):
+        heard.begin(era)
+        assert ONE in heard.hub.excluded, era
+    heard.begin((3, 1))
+    assert not heard.hub.excluded
+    heard.report(ONE, repeated=True)
+    assert heard.broken() == f"{ONE} has been in attempt 1 of round 3 before: was the hub's disk put back?"
+
+
+def test_a_leader_that_is_stopped_twice_is_left_out_for_the_round(heard: Heard) -> None:
+    heard.begin((1, 0))
+    heard.report(ONE, interrupted=True)
+    assert heard.broken() == f"{ONE} was stopped while it coordinated"
+    heard.begin((1, 1))
+    heard.report(ONE, interrupted=True)
+    heard.report(ONE)
+    assert not heard.broken()
+    assert "stopped again and again" in heard.hub.excluded[ONE]
+    heard.begin((1, 2))
+    assert ONE in heard.hub.excluded, "for all of the round"
+    heard.begin((2, 0))
+    assert not heard.hub.excluded
+
+
+def test_a_party_has_attempts_of_a_few_rounds_repeated_and_no_more(heard: Heard) -> None:
+    """Each sender by itself, and also if the hub is started again in between."""
+    for r in range(1, FORCED + 3):
+        heard.begin((r, 0))
+        if r == 3:
+            heard.hub.close()
+            numbers, heard.hub = heard.numbers, Heard(heard.apart).hub
+            heard.numbers = numbers
+        heard.report(ONE, interrupted=True)
+        assert bool(heard.broken()) == (r <= FORCED)
+        heard.report(ONE)
+    assert heard.hub.excluded == {ONE: f"it has had attempts of {FORCED} rounds repeated"}
+    heard.report(OTHER, interrupted=True)
+    assert heard.broken() == f"{OTHER} was stopped while it coordinated"
+    heard.hub.forget(ONE)
+    heard.report(ONE, interrupted=True)
+    assert heard.broken() == f"{ONE} was stopped while it coordinated"
+
+
+# -- the hub's own disk ------------------------------------------------------------------------------------------------
+
+
+class Handles(NodeObserver):
+    """Which requests of the hub a party has handled, by round and attempt."""
+
+    def __init__(self) -> None:
+        self.eras: Counter[tuple[int, int]] = Counter()
+
+    def handled(self, envelope: Envelope) -> None:
+        if envelope.src == "server":
+            self.eras[envelope.round, envelope.attempt] += 1
+
+
+@pytest.mark.parametrize("by", [1, 2])
+def test_no_party_answers_in_an_attempt_that_the_hub_announces_twice(by: int) -> None:
+    """The hub is put back to before it announced round 2, when the first answers of that round have come."""
+    apart, watched = made(), {name: Handles() for name in (ONE, OTHER, "client/2")}
+
+    def answered(node: Node, what: str) -> bool:
+        return node.kept.era == (2, 0) and len(node.kept.received) == 3 and what == "before it is done"
+
+    doom = apart.dooms["server"] = Backed(answered, apart, "server", by)
+    make = apart.node
+    apart.node = lambda name, **more: make(name, **more, **({"observer": watched[name]} if name in watched else {}))  # type: ignore[method-assign]
+    apart.run(3)
+    assert doom.died == 1
+    for name, one in watched.items():
+        assert one.eras[2, 0] == 1, name
+        assert max(one.eras.values()) == 1, (name, one.eras)
+    second = [one for one in apart.rounds if one.round == 2]
+    assert [one.notes["participants"] for one in second] == [3]
+    assert any("before: was the hub's disk put back?" in why for why in second[0].attempts)
+
+
+@dataclass
+class Driven:
+    """A client that no thread drives, and the hub's keys."""
+
+    apart: Nodes
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.hub = self.apart.node("server").member
+        self.node, self.noted = opened(self.apart, ONE)
+
+    def tell(self, packet: Any) -> None:
+        body = wrap(self.hub.keyring, "server", ONE, next(self.numbers), packet)
+        self.apart.exchange.put("server", ONE, body, str(body))
+        take_all(self.node)
+
+    def train(self, r: int, attempt: int) -> None:
+        message = averaging.Train(r, self.apart.made.common.spec.digest, self.apart.made.common.initial)
+        (sent,) = self.hub.send([To(ONE, message)], "server", round=r, attempt=attempt)
+        self.tell(Letter(sent.envelope, sent.frame, (r, attempt)))
+
+    def said(self) -> list[Any]:
+        """What the hub was told since it was last asked."""
+        engine, found = self.apart.exchange.engine("server"), []
+        while (delivery := engine.pull(0.0)) is not None:
+            found.append(unwrap(self.hub.keyring, ONE, "server", delivery.body)[1])
+            delivery.done()
+        return found
+
+
+def test_an_attempt_under_another_mark_is_another_one() -> None:
+    """Its requests are dropped, and the party asks for another attempt, once. It takes part in that."""
+    one = Driven(made())
+    one.tell(Begin((0, 0), 0, mark=4))
+    one.tell(Begin((1, 0), 0, mark=5))
+    one.train(1, 0)
+    one.said()
+    for mark in (5, 6, 6):
+        one.tell(Begin((1, 0), 0, mark=mark))
+        one.train(1, 0)
+        said = one.said()
+        assert sum(isinstance(packet, Letter) for packet in said) == (mark == 5)
+        asked = [packet.era for packet in said if isinstance(packet, Report) and packet.repeated]
+        assert asked == ([(1, 0)] if mark == 6 and not one.noted.said["packet of server"] > 1 else [])
+    one.tell(Begin((1, 1), 0, mark=7))
+    one.train(1, 1)
+    assert [packet.envelope.attempt for packet in one.said() if isinstance(packet, Letter)] == [1]
+    one.node.close()
+
+
+def test_a_party_that_starts_again_still_knows_the_mark() -> None:
+    """What the hub asked before the party was told of this attempt waits, and is dropped."""
+    one = Driven(made())
+    for r in (0, 1):
+        one.tell(Begin((r, 0), 0, mark=5))
+    one.train(1, 0)
+    one.node.close()
+    one.node, one.noted = opened(one.apart, ONE)
+    one.train(1, 0)
+    assert len(one.node.waiting) == 1
+    one.said()
+    one.tell(Begin((1, 0), 0, mark=6))
+    assert not one.node.waiting
+    assert [type(packet).__name__ for packet in one.said()] == ["Report"]
+    one.node.close()

@@ -1,0 +1,99 @@
+"""Everything may die, at any point, and goes on from its last commit: the models are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import Rig, Steady, planted, rig
+from nodes import Doom, Nodes, nodes
+
+from coterie.runs import registry
+from coterie.runs.evaluation import models_digest
+from tests.transport.test_processes import CASES
+
+ROUNDS, SIZE = 2, 16
+TARGETS = planted([0, 0, 1, 1], SIZE)
+OF_ALL = {"fedcaprivacy", "mingledpie", "fedepc", "ofl", "pafed"}
+
+
+def made(name: str, delta: float = 0.0, **settings: Any) -> Rig:
+    return rig(registry.get(name), TARGETS, delta=delta, delay="uniform:1-1", links=Steady(), **settings)
+
+
+def digest(models: np.ndarray) -> str:
+    return models_digest(dict(enumerate(models)))
+
+
+def killed(name: str, dooms: Mapping[str, set[int]], delta: float = 0.0, **settings: Any) -> Nodes:
+    """A run in which parties are killed at some of their points."""
+    apart = nodes(made(name, delta, **settings), name, TARGETS, rehearsed=True)
+    apart.dooms |= {party: Doom(set(points)) for party, points in dooms.items()}
+    apart.run(ROUNDS)
+    return apart
+
+
+@pytest.mark.parametrize(
+    ("party", "step"),
+    [
+        ("server", 9),
+        ("client/1", 3),
+        pytest.param("client/1", 1, marks=pytest.mark.long),
+        pytest.param("server", 1, marks=pytest.mark.long),
+    ],
+)
+def test_a_party_is_killed_at_every_point_of_a_run(party: str, step: int) -> None:
+    """Before and after every commit, push and acknowledgement."""
+    together = made("fedavg")
+    together.rounds(ROUNDS)
+    at = 0
+    while True:
+        apart = killed("fedavg", {party: {at}})
+        doom = apart.dooms[party]
+        assert digest(apart.models()) == digest(together.models()), (at, doom.said)
+        assert not any(one.skipped for one in apart.rounds)
+        if not doom.died:
+            break
+        at += step
+    assert at > 20
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "mode", "settings"),
+    [
+        pytest.param(number, *case, marks=() if case[0] in OF_ALL and case[1] == "paper" else pytest.mark.long)
+        for number, case in enumerate(CASES)
+    ],
+    ids=["-".join(map(str, case[:2])) for case in CASES],
+)
+def test_any_parties_are_killed_anywhere(number: int, name: str, mode: str, settings: dict[str, Any]) -> None:
+    """Up to three of them, some twice, at points drawn from a seed; also with answers that an experiment delays."""
+    draws = random.Random(number)
+    for delta in (0.0, 0.5):
+        together = made(name, delta, mode=mode, **settings)
+        together.rounds(ROUNDS)
+        together.finish(ROUNDS)
+        for _ in range(3):
+            some = draws.sample(list(together.federation.parties), draws.choice([1, 1, 2, 3]))
+            dooms = {party: {draws.randrange(60) for _ in range(draws.choice([1, 1, 2]))} for party in some}
+            apart = killed(name, dooms, delta, mode=mode, **settings)
+            assert digest(apart.models()) == digest(together.models()), [(p, d.said) for p, d in apart.dooms.items()]
+            assert not any(one.skipped for one in apart.rounds)
+
+
+def test_a_leader_that_is_killed_at_work_asks_for_another_attempt() -> None:
+    settings: dict[str, Any] = {"clusters": 2, "recluster_every": 2}
+    together = made("ofl", **settings)
+    together.rounds(ROUNDS)
+    for what in ("before a push", "after a push", "after it is done"):
+        apart = nodes(made("ofl", **settings), "ofl", TARGETS, rehearsed=True)
+        leads = [Doom(when=lambda node, said: node.lead is not None and said.startswith(what)) for _ in range(4)]  # noqa: B023
+        apart.dooms |= {f"client/{i}": doom for i, doom in enumerate(leads)}
+        apart.run(ROUNDS)
+        assert sum(doom.died for doom in leads) >= 2
+        assert digest(apart.models()) == digest(together.models()), what
+        why = {reason.split(" ", 1)[1] for one in apart.rounds for reason in one.attempts}
+        assert why == {"was stopped while it coordinated"}

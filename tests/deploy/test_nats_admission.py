@@ -1,0 +1,261 @@
+"""The engine over NATS for parties that are not admitted, or no longer, and in front of servers that are not ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nats", reason="the extra deploy is not installed")
+
+from nats_rig import PARTIES, Authority, Rig, drain
+
+from benchmarks.engines import pin
+from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
+from coterie.deploy.nats import NatsEngine
+from coterie.deploy.nats_server import Tls, free_port
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with Rig(tmp_path_factory.mktemp("nats"), PARTIES) as made:
+        yield made
+
+
+# --- who is not admitted
+
+
+def refused(rig: Rig, tls: Tls, match: str, error: type[EngineError] = NotAdmittedError) -> None:
+    began = time.monotonic()
+    with pytest.raises(error, match=match) as raised:
+        NatsEngine("client/5", rig.urls, tls, PARTIES)
+    assert type(raised.value) is error
+    assert time.monotonic() - began < 6
+
+
+def test_certificates_that_are_not_of_this_federation_are_refused(rig: Rig, tmp_path: Path) -> None:
+    foreign = Authority(tmp_path / "foreign").tls("client/5")
+    refused(rig, Tls(foreign.certificate, foreign.key, rig.authority.path), "ends each connection|refuses the cert")
+    refused(rig, rig.authority.tls("client/5", now_s=time.time() - 40 * 86400), "ends each connection|refuses the cert")
+    refused(rig, rig.authority.tls("client/5"), "ends each connection|does not admit")  # not the key that was approved
+    refused(rig, rig.authority.tls("client/99"), "ends each connection|does not admit")
+
+
+def test_a_server_of_another_authority_is_refused(rig: Rig, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other")
+    own = rig.tls["client/5"]
+    refused(rig, Tls(own.certificate, own.key, other.path), "the server's certificate is refused: ", EngineError)
+
+
+def test_files_that_are_missing_or_do_not_fit_are_named(rig: Rig, tmp_path: Path) -> None:
+    own = rig.tls["client/5"]
+    refused(rig, Tls(own.certificate, tmp_path / "no.key", own.authority), "no.key", EngineError)
+    refused(rig, Tls(own.certificate, rig.tls["hub"].key, own.authority), "TLS cannot be set up", EngineError)
+
+
+def test_no_certificate_no_connection(rig: Rig) -> None:
+    context = ssl.create_default_context(cafile=str(rig.authority.path))
+    with socket.create_connection(("127.0.0.1", rig.server.listen.port), timeout=5) as raw:
+        try:
+            with context.wrap_socket(raw, server_hostname="127.0.0.1") as tls:
+                heard = tls.recv(100)  # with TLS 1.3 the client believes for a while that it is connected
+        except OSError:
+            heard = b""
+    assert heard == b""
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_the_server_speaks_tls_1_3_only(rig: Rig, version: ssl.TLSVersion) -> None:
+    """Also to a party that would take less."""
+    context = ssl.create_default_context(cafile=str(rig.authority.path))
+    context.load_cert_chain(rig.tls["honest"].certificate, rig.tls["honest"].key)
+    context.minimum_version = context.maximum_version = version
+    with socket.create_connection(("127.0.0.1", rig.server.listen.port), timeout=5) as raw:
+        if version == ssl.TLSVersion.TLSv1_3:
+            with context.wrap_socket(raw, server_hostname="127.0.0.1") as tls:
+                assert tls.recv(4) == b"INFO"
+        else:
+            with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
+                context.wrap_socket(raw, server_hostname="127.0.0.1")
+
+
+def test_a_users_certificate_is_no_servers(rig: Rig, tmp_path: Path) -> None:
+    """A party that plays the server to another, with its own certificate."""
+    evil = rig.tls["evil"]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(evil.certificate, evil.key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_serve_tls, args=(listener, context), daemon=True).start()
+        own = rig.tls["client/5"]
+        with pytest.raises(EngineError, match="the server's certificate is refused"):
+            NatsEngine("client/5", [f"nats://127.0.0.1:{listener.getsockname()[1]}"], own, PARTIES, connect_s=5)
+
+
+def _serve_tls(listener: socket.socket, context: ssl.SSLContext) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            taken, _ = listener.accept()
+            with contextlib.suppress(OSError), context.wrap_socket(taken, server_side=True):
+                pass
+
+
+def test_nothing_is_ever_said_without_tls(rig: Rig) -> None:
+    """A machine in between that says "no TLS here" hears nothing but the beginning of TLS."""
+    heard: list[bytes] = []
+    info = json.dumps({"server_id": "x", "version": "2.15.1", "max_payload": 1 << 20, "headers": True})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def play() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken, _ = listener.accept()
+                    with taken:
+                        taken.sendall(f"INFO {info}\r\n".encode())
+                        taken.settimeout(1)
+                        heard.append(taken.recv(1 << 16))
+
+        threading.Thread(target=play, daemon=True).start()
+        for scheme in ("nats://", ""):
+            url = f"{scheme}127.0.0.1:{listener.getsockname()[1]}"
+            with pytest.raises(EngineError):
+                NatsEngine("client/5", [url], rig.tls["client/5"], PARTIES, connect_s=1)
+    said = [each for each in heard if each]
+    assert said
+    assert all(each[:1] == b"\x16" and b"CONNECT" not in each for each in said)
+
+
+def test_a_connection_that_is_cut_while_tls_begins_is_made_again(rig: Rig) -> None:
+    """As when the server dies at that moment. The client library alone waits for the end of the old one for ever."""
+    cuts = 3
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def play() -> None:
+            with contextlib.suppress(OSError):
+                for _ in range(cuts):
+                    taken, _ = listener.accept()
+                    taken.recv(1 << 16)
+                    taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    taken.close()
+                taken, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", rig.server.listen.port))
+                threading.Thread(target=_forward, args=(taken, server), daemon=True).start()
+                _forward(server, taken)
+
+        threading.Thread(target=play, daemon=True).start()
+        own, url = rig.tls["client/5"], f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        engine = NatsEngine("client/5", [url], own, PARTIES)
+        assert engine.pull(0.1) is None
+        engine.push("client/5", b"x", "k")
+        assert [each.body for each in drain(engine)] == [b"x"]
+        engine.close()
+
+
+def _forward(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+
+
+def test_no_server_is_a_clear_error(rig: Rig) -> None:
+    url = f"nats://127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=f"no connection to {url}.*(refused|Connect call failed)"):
+        NatsEngine("client/5", [url], rig.tls["client/5"], PARTIES, connect_s=1)
+    assert time.monotonic() - began < 3
+
+
+def test_a_server_that_goes_away_is_an_error_of_push_and_nothing_for_pull(tmp_path: Path) -> None:
+    with Rig(tmp_path, ("hub", "client/1")) as made:
+        hub = made.engine("hub", push_s=1.0)
+        made.server.stop()
+        assert hub.pull(0.2) is None
+        with pytest.raises(EngineError, match=r"no connection to nats://127\.0\.0\.1:\d+"):
+            hub.push("client/1", b"", "k")
+        made.server.start()
+        hub.push("client/1", b"", "k")
+        assert len(drain(made.engine("client/1"))) == 1
+
+
+def test_without_a_stream_there_is_a_clear_error(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1"))
+    made.server.start()
+    try:
+        with pytest.raises(EngineError, match="coterie deploy server DIR makes it"):
+            made.engine("hub").push("client/1", b"", "k")
+    finally:
+        made.close()
+
+
+# --- revoked, and enrolled again
+
+
+def cut_off(engine: NatsEngine) -> str:
+    """Why an engine gives up, within ten seconds."""
+    for _ in range(100):
+        try:
+            engine.pull(0.1)
+        except EngineError as error:
+            return str(error)
+    return "it goes on"
+
+
+def test_a_party_that_is_revoked_is_cut_off_within_seconds_and_the_others_go_on(rig: Rig) -> None:
+    hub, gone, stays = rig.engine("hub"), rig.engine("client/7"), rig.engine("client/8")
+    hub.push("client/7", b"never read", "k")
+    gone.push("hub", b"before", "k")
+    rig.access = rig.admitting([name for name in PARTIES if name != "client/7"])
+    began = time.monotonic()
+    rig.server.reload(rig.access)
+    assert "revoked" in cut_off(gone)
+    assert time.monotonic() - began < 5
+    with pytest.raises(NotAdmittedError, match="revoked"):
+        gone.push("hub", b"after", "k2")
+    with pytest.raises(NotAdmittedError, match="revoked"):
+        rig.engine("client/7", connect_s=5)
+    rig.provision()
+    hub._present = None
+    assert "client/7" not in hub.nodes()
+    assert hub._link.connections == stays._link.connections == 1, "others were cut off"
+    assert drain(hub) == [], "what came from it is gone"
+    with pytest.raises(UndeliverableError, match="no stream takes packets to client/7"):
+        hub.push("client/7", b"", "k3")
+    hub.push("client/8", b"next round", "k")
+    assert [each.body for each in drain(stays)] == [b"next round"]
+
+
+def test_a_party_that_is_enrolled_again_is_admitted_by_its_new_key_alone(rig: Rig) -> None:
+    hub = rig.engine("hub")
+    old, new = rig.engine("client/6"), rig.authority.tls("client/6")
+    hub.push("client/6", b"waits", "k")
+    rig.access = replace(rig.access, parties={**rig.access.parties, "client/6": pin(new)})
+    rig.server.reload(rig.access)
+    rig.provision()
+    assert "revoked or replaced" in cut_off(old)
+    assert [each.body for each in drain(rig.engine("client/6", tls=new))] == [b"waits"]
+    assert hub._link.connections == 1
+
+
+def test_a_member_that_joins_later_is_admitted_when_the_server_has_read_its_configuration_once(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1"))
+    everybody, made.access = made.access, made.admitting(["hub"])
+    made.server.access = made.access
+    with made:
+        hub = made.engine("hub")
+        made.access = everybody
+        made.server.reload(made.access)
+        made.provision()
+        late = made.engine("client/1")
+        late.push("hub", b"here", "k")
+        hub.push("client/1", b"good", "k")
+        assert [[each.body for each in drain(one)] for one in (hub, late)] == [[b"here"], [b"good"]]
+        assert hub._link.connections == 1
+        assert set(hub.nodes()) == {"hub", "client/1"}

@@ -1,0 +1,140 @@
+"""OFL's table and figures: valid runs on one budget, the paper's numbers in the right row, costs that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.devices.profiles import fleet
+from coterie.reproductions.study import Calculation, Cell, Curve, study
+from coterie.runs.config import resolve
+from papers import ofl as paper
+from papers import ofl_costs as costs
+from papers.plots import accuracy_panels
+
+
+def curve(values: Sequence[float], seed: int = 0, **more: Any) -> Curve:
+    return Curve(seed, tuple(values), tuple(values), (False,) * len(values), **more)
+
+
+def test_every_cell_resolves_and_all_methods_share_the_work() -> None:
+    shared = ("clients", "rounds", "partition", "model", "samples", "devices", "seed")
+    for item in paper.ITEMS.values():
+        for cell in item.cells:
+            assert isinstance(cell, Cell | Calculation)
+            if isinstance(cell, Cell):
+                assert resolve(cell.config).devices == "jetson"
+    cells = {cell.name: resolve(cell.config) for cell in paper.ITEMS["ofl/table3"].cells if isinstance(cell, Cell)}
+    assert len(cells) == len(paper.TASKS) * len(paper.METHODS)
+    for name, config in cells.items():
+        first = cells[f"{name.rpartition('/')[0]}/fedavg"]
+        assert [getattr(config, key) for key in shared] == [getattr(first, key) for key in shared]
+        task, _, method = name.partition("/")
+        assert config.settings["lr"] == (paper.RATES[method] if task in paper.GRAPHS else 0.1)
+        for setting in ("batch_size", "momentum", "max_epochs", "slowest", "participation"):
+            assert config.settings[setting] == first.settings[setting]
+
+
+@pytest.mark.parametrize(("clients", "k"), [(8, 3), (12, 4), (16, 4), (100, 7), (300, 8), (500, 9), (1000, 10)])
+def test_there_are_log2_n_leaders(clients: int, k: int) -> None:
+    assert paper.leaders(clients) == k
+
+
+def test_rows_stand_beside_their_numbers_of_the_paper() -> None:
+    curves = [curve([0.5, 0.9], seed) for seed in (0, 1)]
+    table = paper.ITEMS["ofl/table3"]
+    (row,) = table.summarise({"citeseer/ofl": curves})
+    assert (row["paper %"], row["local %"], row["best so far %"]) == (76.90, "70.00 ± 0.00", "90.00 ± 0.00")
+    (row,) = table.summarise({"fashion_mnist-mlp/rfl_ha": curves})
+    assert row["paper %"] == 73.67
+    (row,) = table.summarise({"mnist-mlp/ofl@hardened": curves})
+    assert row["paper %"] is None
+
+
+def test_shares_of_figures_9_and_10_are_bounds_on_eq_4() -> None:
+    for number, varied, other in ((9, "most_up", "most_down"), (10, "most_down", "most_up")):
+        for cell in paper.ITEMS[f"ofl/fig{number}"].cells:
+            settings = resolve(cell.config).settings
+            assert settings[other] == 0.1
+            assert f"{varied}={settings[varied]:g}" in cell.name
+            assert settings["gamma_min"] <= min(settings[varied], 0.1)
+
+
+def test_clients_of_figure_7_share_no_more_than_there_is() -> None:
+    cells = [cell for cell in paper.ITEMS["ofl/fig7"].cells if isinstance(cell, Cell)]
+    assert {resolve(cell.config).clients for cell in cells} == set(paper.LARGE)
+    for cell in cells:
+        assert resolve(cell.config).data in ("mnist", "fashion_mnist"), cell.name
+        assert cell.config.samples is not None
+        assert 2 * cell.config.clients <= cell.config.samples <= 60_000
+
+
+def test_rounds_in_office_by_type_of_device() -> None:
+    types = [profile.name for profile in fleet("jetson", 8, 0)]
+    first = types[0]
+    notes = tuple({"leaders": {"0": "client/0", "1": "client/1"}} for _ in range(10))
+    found = curve([0.5], notes=notes, scores={"global_accuracy": [0.5] * 7 + [0.6]})
+    (row,) = paper.ITEMS["ofl/fig8"].summarise({"cora/N=8": [found]})
+    total = sum(row[f"rounds in office, {kind}"] * types.count(kind) for kind in set(types))
+    assert total == 20
+    assert row[f"rounds in office, {first}"] >= 10 / types.count(first)
+    assert row["spread of accuracy, points"].startswith("10.00")
+
+
+def test_what_a_device_spends_is_per_device() -> None:
+    used = {
+        "jetson A": {
+            "clients": 4,
+            "compute_s": 8.0,
+            "joules": {"compute": 6.0, "idle": 2.0},
+            "peak_memory_bytes": 2**21,
+        }
+    }
+    (row,) = paper.ITEMS["ofl/fig11"].summarise({"mnist-mlp": [curve([0.5], summary={"devices_used": used})]})
+    assert row["jetson A: computing, s"] == 2
+    assert row["jetson A: joules"] == 2
+    assert row["jetson A: peak MiB"] == 2
+
+
+def test_what_an_upload_costs_is_measured_for_both_mechanisms() -> None:
+    row = costs.upload_costs(2_000, 0.1, 0)
+    assert set(row) == {"density", "select", "laplace", "standard"}
+    assert all(value >= 0 for value in row.values())
+
+
+def test_a_round_of_the_leaders_opens_the_sum() -> None:
+    """Real threshold CKKS: the opened sum is right, and a holder's answer does not grow with the leaders."""
+    two, four = (costs.round_costs(k, 0, parameters=300) for k in (2, 4))
+    assert max(two["error"], four["error"]) < 1e-4
+    assert two["answer_mb"] == four["answer_mb"] > 0
+    assert np.isfinite(list(four.values())).all()
+
+
+@pytest.mark.parametrize("tasks", [["mnist-mlp"], ["mnist-mlp", "cora"], ["mnist-mlp", "fashion_mnist-mlp", "cora"]])
+@pytest.mark.parametrize("number", [5, 6, 7, 9, 10])
+def test_names_and_title_of_a_picture_lie_inside_it(
+    number: int, tasks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(paper, "accuracy_panels", lambda *given: made.append(accuracy_panels(*given)) or made[-1])
+    item = paper.ITEMS[f"ofl/fig{number}"]
+    cells = [cell for cell in item.cells if cell.name.partition("/")[0] in tasks]
+    assert item.draw is not None
+    item.draw({cell.name: [curve([0.5, 0.9])] for cell in cells}, tmp_path / "one.svg")
+    (figure,) = made
+    for part in (*figure.legends, figure.texts[0]):
+        box, inside = part.get_window_extent(), figure.bbox
+        assert box.x0 >= inside.x0 - 1
+        assert box.x1 <= inside.x1 + 1
+
+
+def test_a_small_study_writes_its_rows(tmp_path: Path) -> None:
+    cell = Calculation("mlp/0.1", lambda seed: costs.upload_costs(500, 0.1, seed), {})
+    item = costs.ITEMS["ofl/fig12"]
+    study(replace(item, cells=(cell,)), tmp_path, only=(), seeds=(0, 1))
+    assert "178110" in (tmp_path / "fig12.md").read_text()

@@ -1,0 +1,166 @@
+"""One client that sends Enc(0) + (0, K) reads a joint key off what is opened, and under joint pads it reads nothing.
+
+A hub that deviates needs no client for it, and is refused where vectors come under pads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import Rig, planted, rig
+from joint_parts import HOLDERS, KEY, SMALL, joint, made, opened, small_keys, summed
+from own_system import page_module
+
+from coterie.crypto import residues, threshold
+from coterie.crypto.threshold_opening import read_answers
+from coterie.crypto.vector import sum_ciphers
+from coterie.privacy.attacks.key_in_sum import forged, key_agreement
+from coterie.privacy.attacks.wrapping import wrap
+from coterie.protocol.messages import bundle, unbundle
+from coterie.protocol.steps import NoAnswerError, for_each
+from coterie.protocols import threshold_keys
+from coterie.protocols.threshold_keys import group_of
+from coterie.protocols.threshold_opening import Closed, open_closed
+from coterie.protocols.threshold_parts import Announce, Decrypt, Partials, Present, text
+from coterie.protocols.threshold_theft import JointThief, joint_secret, read_joint
+
+TARGETS = planted([0, 0, 1, 1, 2], 2 * 1024 + 300, apart=0.1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small() -> Iterator[None]:
+    with small_keys():
+        yield
+
+
+@pytest.fixture
+def secure_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The page's system, with a small ring."""
+    page = page_module(tmp_path, monkeypatch)
+
+    def small(name: str, parameters: str, **fields: Any) -> threshold_keys.Joint:
+        return threshold_keys.Joint(name, SMALL, **fields)
+
+    monkeypatch.setattr(page, "Joint", small)
+    return page
+
+
+def robbed(secure_mean: ModuleType, pads: bool) -> tuple[Rig, JointThief]:
+    run = rig(secure_mean.SYSTEM, TARGETS, emulated=False, keys="threshold", pads=pads, lr=0.05)
+    thief = JointThief(run.common.spec, run.party("client/0"), "mean")
+    wrap(run.party("client/0"), thief.between)
+    for r in (1, 2):
+        assert "skipped" not in run.round(r)
+    assert not run.refused
+    return run, thief
+
+
+def truth(run: Rig) -> np.ndarray:
+    return joint_secret({name: run.party(name) for name in run.common.clients}, "mean")
+
+
+def test_without_pads_one_client_alone_reads_the_joint_key(secure_mean: ModuleType) -> None:
+    run, thief = robbed(secure_mean, pads=False)
+    found = key_agreement(thief.guess, truth(run))  # type: ignore[arg-type]
+    assert found.value > 0.99
+    assert found.chance < 0.3
+
+
+def test_with_pads_it_reads_nothing(secure_mean: ModuleType) -> None:
+    run, thief = robbed(secure_mean, pads=True)
+    found = key_agreement(thief.guess, truth(run))  # type: ignore[arg-type]
+    three_errors = 3 * np.sqrt(found.chance * (1 - found.chance) / 1024)
+    assert found.value < found.chance + three_errors
+
+
+def test_the_truth_is_a_sum_of_ternary_secrets(secure_mean: ModuleType) -> None:
+    run = rig(secure_mean.SYSTEM, TARGETS, emulated=False, keys="threshold")
+    secret = truth(run)
+    assert np.abs(secret).max() <= 5
+    assert abs(np.square(secret).mean() - 5 * 2 / 3) < 0.5
+
+
+@pytest.mark.parametrize("threshold", [0, 3])
+def test_a_hub_that_deviates_reads_the_joint_key_from_one_opening(threshold: int) -> None:
+    """The page's limit without pads: holders see c_1, and can't tell whether it is a sum's."""
+    run = joint(emulated=False, threshold=threshold, least=max(2, threshold))
+    made(run)
+    total = forged(summed(run, *np.zeros((3, 1024))), 0, 32.0)
+    guess = read_joint(opened(run, total).values, group_of(run.hub, KEY))
+    secret = joint_secret({name: run.party(name) for name in run.common.clients}, KEY)
+    assert key_agreement(guess, secret).value > 0.99
+    assert not run.refused
+
+
+def test_a_scalar_of_a_hub_s_own_shows_some_coefficients_of_the_key_and_no_more() -> None:
+    """The page's limit: holders can't see what a scalar is of. c_1 = F (1 + b X^-1 + b^2 X^-2 + ...) opens to
+    F (s_0 + b s_1 + b^2 s_2 + ...) and noise.
+    """
+    run = joint(emulated=False, pads=True, products=True, scalars=1, fewest=2)
+    made(run)
+    one, base, count = group_of(run.hub, KEY), 16, 3
+    scale = 8 * one.flood(one.fresh_deviation, scalar=True)
+    row = np.zeros(one.degree, np.int64)
+    for i in range(count):
+        row[-i % one.degree] = round(scale) * base**i * (-1 if i else 1)  # X^-i is -X^(N - i)
+    c1 = one.ring.transformed(row[None], one.opened_limbs - 1)
+    request = threshold.Request(one, 1, 1, 1, True, 0.0, 1.0, c1)
+    parts: dict[str, bytes] = {}
+
+    def take(name: str, msg: Any) -> None:
+        parts[name] = unbundle(msg.parts, 1)[0]
+
+    def lies() -> Any:
+        yield from for_each(dict.fromkeys(HOLDERS, Announce(1, KEY, 1, np.array([0, 1, 1]))), Present, lambda *_: None)
+        ask = Decrypt(1, KEY, 1, text(HOLDERS), np.array([0]), bundle([request.to_bytes()]))
+        yield from for_each(dict.fromkeys(HOLDERS, ask), Partials, take)
+
+    run.transport.drive(lies(), 1)
+    nothing = np.zeros((1, one.opened_limbs, 1), np.uint64)
+    ready = threshold.Prepared(request, nothing, None, one.space.fresh, (0.0, 0.0))
+    total, _ = read_answers(one, ready, parts, one.holders)
+    value = round(residues.centred(total[0, :, 0], one.moduli(one.opened_limbs)) / round(scale))
+    found = []
+    for _ in range(count):
+        digit = (value + base // 2) % base - base // 2
+        found, value = [*found, digit], (value - digit) // base
+    secret = joint_secret({name: run.party(name) for name in run.common.clients}, KEY)
+    assert found == secret[:count].tolist()
+    assert any(found) or not secret[:count].any()
+
+
+@pytest.mark.parametrize("pads", [True, False], ids=["pads", "no pads"])
+def test_a_hub_that_deviates_in_the_page_s_system_is_refused_where_clients_send_under_pads(
+    secure_mean: ModuleType, pads: bool
+) -> None:
+    run = rig(secure_mean.SYSTEM, TARGETS, emulated=False, keys="threshold", pads=pads)
+    run.round(1)
+    zero = sum_ciphers(run.hub.public("mean").encrypt(np.zeros(1024)) for _ in range(5))
+    one = group_of(run.hub, "mean")
+    stolen = {0: Closed(5, 1024, partial(threshold.server_dec, one, forged(zero, 0, 32.0)))}
+    if pads:
+        with pytest.raises(NoAnswerError, match="refused"):
+            run.transport.drive(open_closed(run.hub, "mean", stolen, 2), 2)
+        assert run.refused == {"client/Decrypt: no sum of a shared key": 5}
+    else:
+        found = run.transport.drive(open_closed(run.hub, "mean", stolen, 2), 2)
+        assert key_agreement(read_joint(found[0].values, one), truth(run)).value > 0.99
+
+
+def test_a_whole_ciphertext_is_refused_where_pads_are_used(secure_mean: ModuleType) -> None:
+    run = rig(secure_mean.SYSTEM, TARGETS, emulated=False, keys="threshold")
+    run.round(1)
+    from federation import misbehaving
+
+    def whole(party: Any, request: Any, answer: Any) -> Any:
+        return secure_mean.Update(party.public("mean").encrypt(TARGETS[0]).to_bytes())
+
+    misbehaving(run.party("client/0"), secure_mean.Train, whole)
+    assert run.round(2) == {"participants": 4}
+    assert run.refusals("server", "Update") == 1

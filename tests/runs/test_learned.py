@@ -1,0 +1,80 @@
+"""What servers learned, in a few numbers: one server's own findings, by topic, and never more than the numbers say."""
+
+from __future__ import annotations
+
+import pytest
+
+from coterie.privacy.attacks.result import Result
+from coterie.privacy.audits import Finding
+from coterie.report.race import sentences
+from coterie.runs.audited import best_by_topic
+
+SERVERS = {"csp", "business_server", "server", "helper"}
+
+
+def finding(name: str, *values: float, chance: float = 0.0) -> Finding:
+    return Finding(name, tuple(Result("share", value, chance, 1.0, 10) for value in values))
+
+
+def test_the_best_attack_of_a_topic_counts() -> None:
+    found = best_by_topic(
+        [finding("csp: label shares", 0.2, 0.4), finding("csp: top label", 0.55, 0.55, chance=0.1)], SERVERS
+    )
+    assert found == {"labels": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        "csp with a participant",
+        "server with any client's key",
+        "server knowing the sizes",
+        "server, knowing the sizes",
+        "client",
+        "participant",
+    ],
+)
+def test_others_help_and_curious_clients_do_not_count(who: str) -> None:
+    assert best_by_topic([finding(f"{who}: true cluster", 1.0)], SERVERS) == {}
+
+
+def test_the_start_is_public() -> None:
+    assert best_by_topic([finding("csp, knowing the start: models of round 1", 0.5)], SERVERS) == {"models": 0.5}
+
+
+def test_what_is_found_in_one_round_of_ten_is_a_tenth() -> None:
+    every = finding("business server: which pairs have similar labels, by phi", *[0.3] * 10)
+    once = finding("csp, knowing the start: models of round 1", 1.0)
+    linked = finding("csp: re-linked, by vectors", *[1.0] * 9)
+    found = best_by_topic([every, once, linked], SERVERS)
+    assert found == {"groups": pytest.approx(0.3), "models": pytest.approx(0.1), "identity": 1.0}
+
+
+def test_a_finding_of_no_topic_is_not_nothing() -> None:
+    assert best_by_topic([finding("helper: number of conflicting late updates", 0.9)], SERVERS) == {"other": 0.9}
+
+
+def test_the_slow_attacks_run_in_some_rounds_only() -> None:
+    every = finding("server: label shares", *[0.3] * 100)
+    some = finding("server: samples that were trained on, by loss", *[0.6] * 10)
+    assert best_by_topic([every, some], SERVERS) == {"labels": pytest.approx(0.3), "samples": pytest.approx(0.6)}
+
+
+def told(**learned: float) -> str:
+    row = {
+        "method": "m",
+        "system": "m",
+        "local_accuracy": {"mean": 0.5, "values": [0.5]},
+        "fine_tuned_local_accuracy": None,
+        "learned": {topic: {"mean": value} for topic, value in learned.items()},
+    }
+    (sentence,) = sentences({"rows": [row]})
+    return sentence
+
+
+def test_a_sentence_says_all_only_of_all() -> None:
+    assert "read every client's model (100 %)" in told(models=1.0)
+    assert "read part of the models (98 %)" in told(models=0.98)
+    assert "hardly follow a model from round to round (9 %)" in told(identity=0.09)
+    assert "know part of its other secrets (90 %)" in told(other=0.9)
+    assert "learns nothing of models or data" in told()

@@ -1,0 +1,140 @@
+"""Every system's ledger: what its clients send is counted, has no proof where there is none, and survives a stop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.protocol.messages import Message
+from coterie.protocol.system import System
+from coterie.report.ledger import in_words as released
+from coterie.runs.config import RunConfig
+from coterie.runs.registry import SYSTEMS, register
+from coterie.runs.runner import run
+
+KNOWN = list(SYSTEMS)
+SILENT = {"local"}
+
+
+def found(name: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
+    settings = {
+        "data": "digits",
+        "clients": 4,
+        "rounds": 2,
+        "crypto": "emulated",
+        "out": str(tmp_path / name),
+        **options,
+    }
+    return dict(run(RunConfig(name, **settings)).summary)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_system_says_what_its_clients_release(name: str) -> None:
+    """In each of its modes, by messages that its clients do send, or by an account that its parties keep."""
+    system: System = SYSTEMS[name]
+    if system.ledger is not None:
+        return
+    assert system.releases is not None, "say what the messages of its clients tell, or that it is nothing"
+    for mode in system.modes:
+        config = system.config(**system.defaults(mode))
+        client = list(system.factories(config, mode))[-1]
+        leads = {"head"} if name == "rfl_ha" else set()  # a role that its clients take besides
+        counted = system.counted(config, mode)
+        assert bool(counted) != (name in SILENT)
+        received = {kind for sees in system.views(mode).values() for kind in sees.receives}
+        for kind, told in counted.items():
+            assert issubclass(kind, Message)
+            assert kind.SRC in {client, "any", *leads}
+            assert told
+            assert kind in received or mode == "hardened"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("fedavg", ["trained model and number of samples"]),
+        ("fedavg_late", ["change of the model and number of samples"]),
+        ("scaffold", ["change of the model and of the control variate"]),
+        ("ifca", ["choice of the cluster", "trained model and number of samples"]),
+        ("oort", ["trained model, samples and loss"]),
+    ],
+)
+def test_plain_updates_are_releases_without_a_proof(name: str, what: list[str], tmp_path: Path) -> None:
+    ledger = found(name, tmp_path, delta=0.0, settings={"participation": 1.0})["ledger"]
+    assert len(ledger) == 4
+    for own in ledger.values():
+        assert [row["what"] for row in own["releases"]] == what
+        assert {row["mechanism"] for row in own["releases"]} == {"none"}
+        assert {row["count"] for row in own["releases"]} == {2}
+        assert own["releases"][0]["rounds"] == [1, 2]
+        assert set(own["epsilon"].values()) == {"infinite"}
+    assert released(ledger) == f"no proof for: {', '.join(what)}"
+
+
+SUMS = "model, in sums"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "what"),
+    [
+        ("fedcaprivacy", {}, ["model, in differences without a name", SUMS]),
+        ("fedcaprivacy", {"mode": "hardened", "settings": {"descriptor": "model"}},
+         ["sketch of the model, in differences without a name", SUMS]),
+        ("fedcaprivacy", {"mode": "hardened"},
+         ["label statistics, in a sum", "signature, in differences", SUMS]),
+        ("mingledpie", {}, ["model and cluster, in sums", "set of cluster identities"]),
+        ("mingledpie", {"mode": "hardened"}, ["model and cluster, in sums"]),
+        ("pafed", {"delta": 0.0}, ["update, in sums", "masked cosine among dummies, if it is late"]),
+        ("pafed", {"delta": 0.0, "mode": "literal"}, ["update, in sums"]),
+    ],
+)  # fmt: skip
+def test_what_ciphers_masks_and_dummies_hide_has_no_epsilon(
+    name: str, options: dict[str, Any], what: list[str], tmp_path: Path
+) -> None:
+    ledger = found(name, tmp_path, clients=8, rounds=1, **options)["ledger"]
+    kinds = {row["what"] for own in ledger.values() for row in own["releases"]}
+    assert kinds == set(what)
+    assert all(row["epsilon"] == "infinite" for own in ledger.values() for row in own["releases"])
+
+
+def test_local_training_releases_nothing(tmp_path: Path) -> None:
+    summary = found("local", tmp_path)
+    assert [own["epsilon"]["replace one client"] for own in summary["ledger"].values()] == [0.0] * 4
+    assert released(summary["ledger"]) == ""
+
+
+def test_a_client_that_is_not_asked_releases_nothing(tmp_path: Path) -> None:
+    ledger = found("fedavg", tmp_path, clients=8, rounds=1, settings={"participation": 0.5})["ledger"]
+    assert sorted(sum(row["count"] for row in own["releases"]) for own in ledger.values()) == [0] * 4 + [1] * 4
+
+
+def test_an_answer_that_is_held_back_to_the_end_was_not_released(tmp_path: Path) -> None:
+    """A late client's update leaves its device in a later round, and is counted then."""
+    settings = {"participation": 1.0}
+    ledger = found("fedavg_late", tmp_path, clients=8, rounds=3, delta=0.5, settings=settings)["ledger"]
+    counts = [sum(row["count"] for row in own["releases"]) for own in ledger.values()]
+    assert max(counts) == 3 > min(counts)
+
+
+def test_after_a_stop_the_ledger_is_that_of_the_whole_run(tmp_path: Path) -> None:
+    """The first two rounds are counted from the run's file, the others as they come."""
+    whole = found("fedavg", tmp_path / "whole", rounds=4)
+    stopped = RunConfig("fedavg", data="digits", clients=4, rounds=2, out=str(tmp_path / "parts"), crypto="emulated")
+    run(stopped)
+    parts = run(replace(stopped, rounds=4), resume=True)
+    assert parts.summary["ledger"] == whole["ledger"]
+
+
+def test_an_audit_of_the_noise_is_in_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from coterie.privacy.attacks.noisy_uploads import audit_heuristic
+
+    monkeypatch.setattr(SYSTEMS, "registered", {})
+    row = audit_heuristic(trials=100).row()
+    register(replace(SYSTEMS["fedavg"], name="audited", dp_audit=lambda federation: [row]))
+    assert found("audited", tmp_path, rounds=1)["dp_audit"] == [row]
+    assert json.loads((tmp_path / "audited" / "result.json").read_text())["dp_audit"] == [row]
+    assert found("fedavg", tmp_path, rounds=1)["dp_audit"] is None

@@ -1,0 +1,242 @@
+"""What every party sees is what the system says it sees: message types exactly, and no bytes that it may not have."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fedcaprivacy_parts import where_they_count
+from federation import Pulled, Rig, Steady, planted, rig
+
+from coterie.crypto.keys import secret_key
+from coterie.privacy.audits.received import granted
+from coterie.protocol import codec
+from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocols.anonymous import SERVICE, Relayed
+from coterie.protocols.cluster_sums import USER, ClusterModel, ClusterSum, Convert
+from coterie.protocols.key_centre import KEY_CENTRE
+from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.audit import recorded_rounds
+from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, PARTICIPANT, Upload
+
+TARGETS = planted([0, 0, 0, 1, 1, 1], 40)
+EVERY_ROUND = [("paper", "sketch"), ("literal", "sketch"), ("hardened", "sketch"), ("hardened", "rotation")]
+VARIANTS = [*EVERY_ROUND, ("hardened", "signature")]
+
+
+def recorded(mode: str, hardening: str = "sketch", *, emulated: bool = True, rounds: int = 3) -> Rig:
+    """Rounds with and without a clustering, somebody away, somebody coming back."""
+    shown = {"descriptor": "signature"} if hardening == "signature" else {"hardening": hardening, "sketch_dim": 16}
+    options = where_they_count(mode=mode, schedule="every:2", **shown)
+    run = rig(
+        SYSTEM,
+        TARGETS,
+        emulated=emulated,
+        clusters=2,
+        effects=lambda targets: Pulled(targets, noise=0.02),
+        links=Steady(away={("client/5", 2): "offline"}),
+        **options,
+    )
+    run.rounds(rounds)
+    return run
+
+
+def received(run: Rig) -> dict[str, set[str]]:
+    """Kinds of messages that each role read."""
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for view in run.transport.transcript.views.values():
+        kinds[view.role] |= view.kinds()
+    return kinds
+
+
+def frames(run: Rig, role: str) -> Iterator[bytes]:
+    """Everything that the parties of a role could read, as bytes."""
+    for view in run.transport.transcript.of_role(role):
+        for seen in view.seen:
+            if seen.message is not None:
+                yield codec.encode(seen.message)
+
+
+# -- message types -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", SYSTEM.modes)
+def test_each_role_receives_exactly_what_the_system_says(mode: str) -> None:
+    """In hardened mode what one of its protections needs: all of it over the three."""
+    variants = [hardening for m, hardening in VARIANTS if m == mode]
+    kinds = [received(recorded(mode, hardening)) for hardening in variants]
+    said = {role: {kind.__name__ for kind in sees.receives} for role, sees in SYSTEM.views(mode).items()}
+    assert said.keys() == {KEY_CENTRE, HUB, CSP, PARTICIPANT}
+    for role, names in said.items():
+        assert set().union(*(k[role] for k in kinds)) == names
+    if mode == "hardened":
+        assert [("Aggregate" in k[CSP], "Convert" in k[CSP]) for k in kinds] == [
+            (False, True),
+            (True, False),
+            (False, True),
+        ]
+        assert not {"Contribute", "Total", "Characterise"} & (kinds[0][PARTICIPANT] | kinds[1][PARTICIPANT])
+
+
+def test_the_hub_sees_of_sealed_messages_their_ends_and_sizes_only() -> None:
+    run = recorded("paper")
+    relayed = [seen for seen in run.view(HUB).seen if seen.message is None]
+    assert {seen.kind for seen in relayed} == {"Granted"}
+    assert len(relayed) == 7  # of the six participants and the service; its own are no secret from it
+    assert all(seen.size > 48 for seen in relayed)
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
+
+
+def windows(values: np.ndarray) -> set[bytes]:
+    """Every pair of neighbouring numbers of a vector as bytes, as float32 and float64."""
+    pairs = {bytes(values[i : i + 2].astype(dtype)) for dtype in ("<f4", "<f8") for i in range(len(values) - 1)}
+    return {pair for pair in pairs if len(set(pair)) > 2}
+
+
+def holds(data: bytes, parts: set[bytes]) -> bool:
+    return any(part in data for part in parts)
+
+
+@pytest.mark.parametrize(("mode", "hardening"), VARIANTS)
+def test_no_server_sees_numbers_of_a_model(mode: str, hardening: str) -> None:
+    """With the real cipher, in all rounds: neither trained weights nor any model that a participant ends up with."""
+    run = recorded(mode, hardening, emulated=False, rounds=0)
+    models: set[bytes] = set()
+    for r in (1, 2, 3):
+        run.round(r)
+        for name, model in zip(run.common.clients, run.models(), strict=True):
+            models |= windows(model) | windows(run.party(name).state.weights)
+    assert len(models) > 500
+    for role in (HUB, CSP):
+        assert not any(holds(frame, models) for frame in frames(run, role))
+    assert any(holds(frame, windows(run.common.initial)) for frame in frames(run, PARTICIPANT))  # it would be found
+
+
+@pytest.mark.parametrize(("mode", "hardening"), VARIANTS)
+def test_the_service_sees_no_names(mode: str, hardening: str) -> None:
+    run = recorded(mode, hardening)
+    for name in run.common.clients:
+        assert not any(name.encode() in frame for frame in frames(run, CSP))
+    assert {seen.src for seen in run.view(CSP).seen} == {HUB, KEY_CENTRE}
+
+
+@pytest.mark.parametrize(("mode", "hardening"), EVERY_ROUND)
+def test_a_position_is_no_pseudonym(mode: str, hardening: str) -> None:
+    run = recorded(mode, hardening)
+    first, second, third = recorded_rounds(run.transport.transcript.views, run.common.clients, lambda rows, *_: rows)
+    assert (len(first.who), len(second.who), len(third.who)) == (6, 5, 6)
+    assert first.who.tolist() != third.who.tolist()
+
+
+def test_the_business_server_can_open_nothing() -> None:
+    """It holds no secret key; with one of its own making every ciphertext in its view is refused."""
+    run = recorded("paper", emulated=False, rounds=1)
+    assert all(name.startswith("public ") for name in granted(run.view(HUB)))
+    stranger = rig(SYSTEM, TARGETS[:2], emulated=False, fresh_keys=True).party(CSP).key(SERVICE)
+    ciphers = [m.cipher for kind in (Upload, ClusterSum) for _, m in run.view(HUB).messages(kind)]
+    for data in ciphers:
+        with pytest.raises((PeerError, CryptoError)):
+            stranger.decrypt(stranger.public.from_bytes(data))
+
+
+def test_who_holds_which_secret() -> None:
+    """sk_s: the service.  sk_u and the common seed: the participants.  Nobody holds both, the centre holds neither."""
+    run = recorded("paper", rounds=1)
+    given = {name: granted(run.view(name)) for name in (HUB, CSP, *run.common.clients)}
+    for name in given:
+        assert [seen.kind for seen in run.view(name).seen if seen.dst == name].count("Granted") == 1
+    service, first = given[CSP][f"secret {SERVICE}"], given["client/0"]
+    users, seed = first[f"secret {USER}"], first[f"secret {GROUP}"]
+    assert service != users
+    for name, keys in given.items():
+        expected = {HUB: {}, CSP: {SERVICE: service}}.get(name, {USER: users, GROUP: seed})
+        assert {one.split()[1]: key for one, key in keys.items() if one.startswith("secret")} == expected
+        assert run.party(name).secret.keys.secret == expected
+    assert secret_key(service).public.to_bytes() == given[HUB][f"public {SERVICE}"]
+    assert secret_key(users).public.to_bytes() == given[HUB][f"public {USER}"]
+    centre = repr(run.party(KEY_CENTRE).state) + repr(run.party(KEY_CENTRE).secret)
+    for secret in (service, users, seed):
+        assert repr(secret)[2:40] not in centre
+
+
+def test_secrets_never_pass_the_hub_in_the_open() -> None:
+    """Every frame of a whole run that crosses the hub's wires, set-up included: no secret key is in any of them."""
+    crossing: list[tuple[Any, bytes]] = []
+
+    def tap(envelope: Any, frame: bytes) -> list[bytes]:
+        crossing.append((envelope, frame))
+        return [frame]
+
+    run = rig(SYSTEM, TARGETS, clusters=2, emulated=False, intercept=tap)
+    run.round(1)
+    secrets: set[bytes] = set()
+    for name, own in run.owns.items():
+        secrets |= {own.identity.signing, own.identity.opening}
+        for grant, secret in run.party(name).secret.keys.secret.items() if name != KEY_CENTRE else ():
+            secrets.add(secret if grant == GROUP else secret[20:52])  # a header of 20 bytes, then the primes
+    assert len(secrets) == 9 * 2 + 1 + 2
+    kinds = {True: set(), False: set()}
+    for envelope, frame in crossing:
+        kinds[envelope.sealed].add(envelope.kind)
+        assert not holds(frame, secrets)
+    assert kinds[True] == {"Granted"}
+    assert {"Upload", "ClusterModel", "Aggregate"} <= kinds[False]
+
+
+def test_a_participant_gets_the_models_of_its_own_clusters_only() -> None:
+    run = recorded("paper")
+    for i, name in enumerate(run.common.clients):
+        for r in (1, 2, 3):
+            got = [m.cluster for _, m in run.view(name).messages(ClusterModel, r)]
+            assert got == ([] if (i, r) == (5, 2) else [0] if i < 3 else [1])
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def words(run: Rig, cipher: bytes) -> np.ndarray:
+    """What the service opens: fixed-point numbers under a mask, (m,) uint32, in an emulated run."""
+    key = run.party(CSP).key("service")
+    return key.open_blinded(key.public.from_bytes(cipher)).array[0]
+
+
+def test_the_mask_is_one_random_vector_and_a_fresh_one_in_every_round() -> None:
+    """Not a number (subtracting a mean would take it off), and not the same twice (which would show what changed)."""
+    run = recorded("paper")
+    rounds = recorded_rounds(run.transport.transcript.views, run.common.clients, lambda rows, *_: rows)
+    masks = []
+    for one in rounds:
+        integers = np.rint(one.models * 2**16).astype(np.int64).astype(np.uint32)
+        shown = [words(run, m.cipher) for _, m in sorted(by_position(run, one.number))]
+        found = {(a - b).tobytes() for a, b in zip(shown, integers, strict=True)}
+        assert len(found) == 1  # common to all, so that differences are exact
+        masks.append(np.frombuffer(found.pop(), np.uint32))
+    for mask in masks:
+        assert len(set(mask.tolist())) == 40
+        assert mask.min() < 2**29
+        assert mask.max() > 2**32 - 2**29
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert not (masks[i] == masks[j]).any()
+
+
+def by_position(run: Rig, r: int) -> list[tuple[int, Relayed]]:
+    return [(m.position, m) for _, m in run.view(CSP).messages(Relayed, r)]
+
+
+def test_in_sketch_mode_every_clusters_sum_has_a_mask_of_its_own() -> None:
+    """With a common one the service would see the differences of cluster models."""
+    run = recorded("hardened", rounds=1)
+    masks = []
+    for _, m in run.view(CSP).messages(Convert, 1):
+        members = [run.party(name).state.weights for name, row in run.hub.state.phi.items() if row[m.cluster]]
+        assert len(members) == m.count == 3
+        total = np.rint(np.stack(members) * 65536.0).astype(np.int64).sum(axis=0)
+        masks.append(words(run, m.cipher) - total.astype(np.uint32))
+    assert len(masks) == 2
+    assert not (masks[0] == masks[1]).any()
+    assert all(len(set(mask.tolist())) == 40 for mask in masks)

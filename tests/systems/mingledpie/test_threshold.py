@@ -1,0 +1,252 @@
+"""MingledPie with keys=threshold: rounds are those of the shared key, and server and one client open nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import joint_parts
+import numpy as np
+import pytest
+from federation import Rig, Steady, misbehaving, on_the_wire
+from mingledpie_parts import EVERYBODY, TARGETS, change, chosen, held, pies
+
+from coterie.crypto import roster, threshold
+from coterie.crypto.ckks_parameters import INSECURE
+from coterie.privacy.attacks.coalition import opened_together
+from coterie.privacy.audits.received import held_key
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import bundle, unbundle
+from coterie.protocols.threshold_keys import group_of
+from coterie.protocols.threshold_parts import Announce, Decrypt
+from coterie.runs import RunConfig, build
+from coterie.runs.recorded import recorded_run
+from coterie.systems.mingledpie import SYSTEM, layout
+from coterie.systems.mingledpie.audit import AUDIT
+from coterie.systems.mingledpie.config import MingledPieConfig
+from coterie.systems.mingledpie.messages import CLIENT, HUB, MODELS, USER, OpenedSums, Received, Train, Update
+
+JOINT: dict[str, Any] = {"keys": "threshold", "holders": 5, "openers": 3}
+SMALL: dict[str, Any] = {"keys": "threshold", "clusters": 2, "threshold": 2, "rebuild": "none", "max_epochs": 1}
+BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small() -> Iterator[None]:
+    with joint_parts.small_keys(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "JOINT", joint_parts.SMALL)
+        patch.setattr(layout, "named", lambda name: INSECURE[name] if name in INSECURE else _named(name))
+        yield
+
+
+_named = layout.named
+
+
+def joint(**options: Any) -> Rig:
+    return pies(**{**JOINT, **options})
+
+
+# -- rounds ------------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["paper", "hardened", "literal"])
+def test_models_are_those_of_the_shared_key(mode: str, emulated: bool) -> None:
+    options = {"mode": mode, "emulated": emulated, **({"hardening": "uploads"} if mode == "hardened" else {})}
+    one, two = pies(**options), joint(**options)
+    for r in (1, 2):
+        notes = one.round(r), two.round(r)
+        assert not two.refused
+        assert {**notes[0], "rebuilt": 0} == {**notes[1], "rebuilt": 0}
+    assert chosen(one) == chosen(two)
+    for name in EVERYBODY:
+        np.testing.assert_allclose(held(two, name), held(one, name), atol=2e-3)
+        np.testing.assert_array_equal(held(two, name), held(two))
+
+
+def test_each_role_receives_exactly_what_the_system_says() -> None:
+    for mode in ("paper", "hardened"):
+        run = joint(mode=mode, **({"hardening": "uploads"} if mode == "hardened" else {}))
+        run.rounds(2)
+        said = SYSTEM.views(mode, run.config)
+        assert said is not SYSTEM.views(mode)
+        kinds: dict[str, set[str]] = {role: set() for role in said}
+        for view in run.transport.transcript.views.values():
+            kinds[view.role] |= view.kinds()
+        assert kinds == {role: {kind.__name__ for kind in sees.receives} for role, sees in said.items()}
+
+
+def test_a_holder_that_is_away_is_replaced_and_too_few_skip_the_round() -> None:
+    run = joint()
+    run.rounds(2)
+    before = held(run)
+    for name, r in (("client/0", 3), ("client/3", 3)):
+        run.links.away[name, r] = "offline"
+    assert "skipped" not in run.round(3)
+    for name in ("client/0", "client/1", "client/2"):
+        run.links.away[name, 4] = "offline"
+    middle = held(run, "client/5")
+    notes = run.round(4)
+    assert "is opened by 3 of 5 holders" in notes["skipped"]
+    np.testing.assert_array_equal(held(run, "client/5"), middle)
+    assert (middle != before).any()
+    assert "skipped" not in run.round(5)
+
+
+def test_a_client_that_was_away_is_sent_the_opened_sums_later() -> None:
+    run = joint(links=Steady(away={("client/7", 2): "offline"}))
+    run.rounds(3)
+    np.testing.assert_array_equal(held(run, "client/7"), held(run))
+    assert run.party("client/7").state.round == 3
+
+
+def test_a_sum_of_two_updates_stays_closed() -> None:
+    run = joint()
+    for name in EVERYBODY[2:]:
+        run.links.away[name, 1] = "offline"
+    assert "of fewer than 3 none is opened" in run.round(1)["skipped"]
+
+
+# -- coalitions --------------------------------------------------------------------------------------------------------
+
+
+def updates(run: Rig) -> dict[str, bytes]:
+    """By client, the first ciphertext vector of its update in round 2, as the server was handed it."""
+    return {
+        seen.src: unbundle(message.ciphers, len(run.hub.layout.lengths))[0]
+        for seen, message in run.view(HUB).messages(Update, 2)
+    }
+
+
+def shares_of(run: Rig, names: list[str]) -> dict[str, threshold.Share]:
+    group = group_of(run.hub, MODELS)
+    return {name: threshold.Share.load(group, run.party(name).secret.joint.held[MODELS].share) for name in names}
+
+
+def test_with_the_shared_key_the_server_and_any_one_client_open_every_update() -> None:
+    run = pies(emulated=False)
+    run.rounds(2)
+    key = held_key(run.view("client/3"), USER)
+    for name, data in updates(run).items():
+        found = key.decrypt(key.public.from_bytes(data))
+        np.testing.assert_allclose(found[: TARGETS.shape[1]], TARGETS[EVERYBODY.index(name)], atol=1e-3)
+
+
+def test_under_threshold_keys_the_server_and_one_client_open_nothing_and_with_three_holders_everything() -> None:
+    run = joint(emulated=False)
+    run.rounds(2)
+    group, public = group_of(run.hub, MODELS), run.hub.public(MODELS)
+    assert (group.holders, group.needed) == (tuple(EVERYBODY[:5]), 3)
+    data = updates(run)["client/7"]
+    cipher = public.from_bytes(data)
+    for name in EVERYBODY[:5]:
+        assert opened_together(group, shares_of(run, [name]), cipher) is None
+    for pair in (["client/0", "client/1"], ["client/2", "client/4"]):
+        assert opened_together(group, shares_of(run, pair), cipher) is None
+    for three in (EVERYBODY[:3], ["client/0", "client/2", "client/4"]):
+        found = opened_together(group, shares_of(run, three), cipher)
+        np.testing.assert_allclose(found[: TARGETS.shape[1]], TARGETS[7], atol=1e-3)
+
+
+def test_a_client_without_a_share_has_no_secret_of_the_key() -> None:
+    run = joint(emulated=False)
+    run.round(1)
+    for name in EVERYBODY:
+        secret = run.party(name).secret
+        assert not secret.keys.secret
+        assert (MODELS in secret.joint.held) == (name in EVERYBODY[:5])
+    assert "key_centre" not in run.common.roster.by_name
+
+
+def test_a_server_that_asks_for_a_single_update_is_refused() -> None:
+    """Holders see how many terms it states, and what was announced. A server that lies of both is not noticed."""
+    run = joint(emulated=False)
+    run.rounds(2)
+    group, public = group_of(run.hub, MODELS), run.hub.public(MODELS)
+    cipher = public.from_bytes(updates(run)["client/7"])
+    holder, request = run.party("client/0"), threshold.server_dec(group, cipher).request
+    number = run.hub.secret.joint.terms[MODELS].number
+    with pytest.raises(PeerError):
+        holder.handlers[Announce].run(holder, Announce(3, MODELS, number, np.array([0, 1, cipher.length])), HUB)
+    decrypt = Decrypt(3, MODELS, number, "\n".join(EVERYBODY[:3]), np.array([9]), bundle([request.to_bytes()]))
+    with pytest.raises(PeerError):
+        holder.handlers[Decrypt].run(holder, decrypt, HUB)
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+FORGED: list[tuple[str, Any, str]] = [
+    ("unsigned", lambda m: change(m, values=m.values + 1), "signature"),
+    ("too few values", lambda m: change(m, values=m.values[:-1]), "values for sums of"),
+    ("no values", lambda m: change(m, values=m.values[:0]), "0 values"),
+    ("a slot twice", lambda m: change(m, slots=np.array([0, 0, 1])), "no ascending list of slots 0 to 2"),
+    ("a slot beyond", lambda m: change(m, slots=np.array([0, 1, 3])), "no ascending list"),
+    ("another shape", lambda m: change(m, spec=bytes(16)), "of another shape"),
+    ("an old round", lambda m: change(m, round=0), "sums of round 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "why"), FORGED, ids=[name for name, *_ in FORGED])
+def test_opened_sums_that_are_not_the_server_s_or_make_no_sense_are_refused(name: str, make: Any, why: str) -> None:
+    run = joint()
+    run.round(1)
+
+    def forge(message: OpenedSums) -> OpenedSums:
+        made = make(message)
+        return made if name == "unsigned" else roster.signed(run.hub.own, made)
+
+    on_the_wire(run.transport, OpenedSums, forge, dst="client/6", rounds=[2])
+    run.round(2)
+    ((reason, _),) = run.refused.items()
+    assert reason.startswith("client/OpenedSums:")
+    assert why in reason
+    assert run.party("client/6").state.round == 1
+
+
+def test_a_client_that_spoils_a_sum_has_the_round_skipped_or_its_models_kept() -> None:
+    run = joint()
+    run.round(1)
+
+    def huge(party: Any, request: Train, update: Update) -> Update:
+        public = party.public(MODELS)
+        parts = [public.encrypt(np.full(n, 60.0)).to_bytes() for n in run.hub.layout.lengths]
+        return roster.signed(party.own, change(update, ciphers=bundle(parts)))
+
+    misbehaving(run.party("client/0"), Train, huge)
+    before = held(run)
+    run.round(2)
+    np.testing.assert_array_equal(held(run), before)
+    assert run.party("client/1").state.why
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    for wrong, why in (
+        ({"holders": 4}, "holders=4 has no effect with keys=shared"),
+        ({"openers": 3}, "openers=3 has no effect with keys=shared"),
+        ({"keys": "threshold", "openers": 1}, "1 of 7 holders can't open sums"),
+        ({"keys": "threshold", "holders": 3, "openers": 4}, "4 of 3 holders can't open"),
+        ({"keys": "threshold", "holders": 21}, "can't open sums, with 20 clients in round 1"),
+    ):
+        with pytest.raises(UserError, match=why):
+            build(RunConfig("mingledpie", settings=wrong))
+    with pytest.raises(UserError, match="keys must be one of shared, threshold"):
+        MingledPieConfig(keys="none")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="take hardening=uploads"):
+        build(RunConfig("mingledpie", mode="hardened", settings={"keys": "threshold"}))
+
+
+def test_more_than_half_of_seven_open_by_default() -> None:
+    made = MingledPieConfig(keys="threshold").joint([f"client/{i}" for i in range(20)])
+    assert (made.threshold, made.roles) == (4, (CLIENT,))
+    assert MingledPieConfig(keys="threshold").joint(["a", "b", "c"]).threshold == 2
+    assert Received.DST == HUB
+
+
+def test_an_audit_says_that_no_view_holds_a_key() -> None:
+    """The attacks on identity sets need the true clusters to be scored, which only opened updates tell."""
+    run, experiment = recorded_run(
+        RunConfig("mingledpie", clients=6, rounds=1, model="linear", record=True, settings=SMALL)
+    )
+    experiment.close()
+    with pytest.raises(UserError, match="no view holds a key to score them by"):
+        AUDIT.passive(run)

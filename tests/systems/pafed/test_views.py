@@ -1,0 +1,273 @@
+"""What every party of PAFed sees is what the system says, and it can open no more than that."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import Rig
+from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, taken
+from scipy import stats
+
+from coterie.crypto.keys import secret_key
+from coterie.privacy.audits.received import granted
+from coterie.protocol import codec
+from coterie.protocol.errors import CoterieError, CryptoError
+from coterie.protocol.messages import unbundle
+from coterie.protocols.key_centre import KEY_CENTRE
+from coterie.systems.pafed import SYSTEM
+from coterie.systems.pafed.classification import MOST_MASK
+from coterie.systems.pafed.messages import (
+    CLIENT,
+    HELPER,
+    HUB,
+    SERVICE,
+    USER,
+    Compare,
+    Compared,
+    Convert,
+    Converted,
+    Invert,
+    Inverted,
+    Refresh,
+    Refreshed,
+    Train,
+    Update,
+)
+
+FEW = TARGETS[::2]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small() -> Iterator[None]:
+    with small_keys():
+        yield
+
+
+def recorded(mode: str = "paper", *, rounds: int = 3, **options: Any) -> Rig:
+    """Rounds of which the later ones have late updates."""
+    few = {"iterations": 1} if mode == "literal" else {}
+    run = paf(FEW, mode=mode, seed=1, delay="uniform:1", **few, **options)
+    run.rounds(rounds)
+    return run
+
+
+@pytest.fixture(scope="module")
+def real() -> Rig:
+    return recorded(emulated=False)
+
+
+# -- message types -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", SYSTEM.modes)
+def test_each_role_receives_exactly_what_the_system_says(mode: str) -> None:
+    """In literal mode the helper compares nothing."""
+    run, kinds = recorded(mode), defaultdict(set)
+    for view in run.transport.transcript.views.values():
+        kinds[view.role] |= view.kinds()
+    said = {role: {kind.__name__ for kind in sees.receives} for role, sees in SYSTEM.views(mode).items()}
+    assert kinds == said
+    assert ("Compare" in said[HELPER]) == (mode != "literal")
+    assert said.keys() == {KEY_CENTRE, HUB, HELPER, CLIENT}
+
+
+@pytest.mark.parametrize(
+    ("settings", "without"), [({"project": "none"}, {"Compare", "Invert"}), ({"delta": 0.0}, {"Compare", "Invert"})]
+)
+def test_where_nothing_is_turned_the_helper_compares_nothing(settings: dict, without: set) -> None:
+    kinds = recorded(**settings).view(HELPER).kinds()
+    assert kinds == {"Granted", "Refresh", "Convert"}
+    assert not kinds & without
+
+
+def test_clients_hear_of_nobody_else(real: Rig) -> None:
+    for name in real.common.clients:
+        seen = real.view(name).seen
+        assert {one.src for one in seen} == {HUB, KEY_CENTRE}
+        assert all(one.dst == name for one in seen)
+
+
+def test_the_hub_sees_of_sealed_messages_their_ends_and_sizes_only(real: Rig) -> None:
+    relayed = [seen for seen in real.view(HUB).seen if seen.message is None]
+    assert {seen.kind for seen in relayed} == {"Granted"}
+    assert len({seen.size for seen in relayed if seen.dst.startswith("client")}) == 1
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+def test_nobody_shares_a_key_and_no_secret_half_crosses_the_wire_in_the_open(emulated: bool) -> None:
+    crossing: list[bytes] = []
+
+    def tap(envelope: Any, frame: bytes) -> list[bytes]:
+        crossing.append(frame)
+        return [frame]
+
+    run = paf(FEW, emulated=emulated, intercept=tap)
+    run.rounds(2)
+    held = [run.party(name).secret_of(USER) for name in run.common.clients] + [run.party(HELPER).secret_of(SERVICE)]
+    assert len({secret_key(own).fingerprint for own in held}) == len(held) == 5
+    for own in held if not emulated else ():
+        assert all(own[40:140] not in frame for frame in crossing)  # of the secret polynomial
+    for name in (HUB, HELPER, *run.common.clients):
+        grants = {HUB: set(), HELPER: {SERVICE}}.get(name, {USER})
+        assert run.party(name).secret.keys.secret.keys() == grants
+    centre = run.party(KEY_CENTRE)
+    assert type(centre.secret).__struct_fields__ == ()
+    assert type(centre.state).__struct_fields__ == ("dealt",)
+
+
+def test_nothing_that_the_aggregator_receives_opens_under_a_key_that_it_has(real: Rig) -> None:
+    """It is handed public keys and the evaluation key; every ciphertext opens under its owner's and no other's."""
+    assert all(name.startswith("public ") for name in granted(real.view(HUB)))
+    clients = {name: real.party(name).key(USER) for name in real.common.clients}
+    opens = {"helper": service_key(real), **clients}
+    found = 0
+    for seen in real.view(HUB).seen:
+        for owner, cipher in ciphers(seen.message):
+            key = opens.pop(owner)
+            public = key.public
+            vector = public.from_bytes(cipher)
+            (key.open_blinded if vector.blinded else key.decrypt)(vector)
+            for other in opens.values():
+                with pytest.raises(CoterieError, match="key"):
+                    other.decrypt(other.public.from_bytes(cipher))
+            opens[owner] = key
+            found += 1
+    assert found > 30
+
+
+def ciphers(message: Any) -> Iterator[tuple[str, bytes]]:
+    """All ciphertexts in what the aggregator reads, with whom they are for."""
+    if isinstance(message, Update | Refreshed):
+        yield "helper", message.cipher
+    elif isinstance(message, Converted):
+        yield message.client, message.cipher
+    elif isinstance(message, Compared | Inverted):
+        (count,) = np.frombuffer(message.ciphers[:4], "<u4")
+        for part in unbundle(message.ciphers, int(count)):
+            yield "helper", part
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def windows(values: np.ndarray) -> set[bytes]:
+    """Every pair of neighbouring numbers of a vector as bytes, as float32 and float64."""
+    return {bytes(values[i : i + 2].astype(dtype)) for dtype in ("<f4", "<f8") for i in range(len(values) - 1)}
+
+
+def test_no_number_of_an_update_or_a_model_reaches_a_server_in_the_clear() -> None:
+    """With the real cipher. What clients are sent first does: w^0 is public, and it would be found."""
+    run, numbers = paf(FEW, emulated=False, seed=1, delay="uniform:1"), set()
+    start = windows(run.common.initial)
+    for r in (1, 2, 3):
+        run.round(r)
+        numbers |= windows(model(run)) | windows(run.models()[0])
+        for _, update in run.view(HUB).messages(Update, r):
+            numbers |= windows(opened(run, update))
+    assert len(numbers) > 300
+    for server in (HUB, HELPER):
+        for seen in run.view(server).seen:
+            frame = b"" if seen.message is None else codec.encode(seen.message)
+            assert not any(part in frame for part in numbers)
+    frames = [codec.encode(m) for _, m in run.view("client/0").messages(Train)]
+    assert any(part in frames[0] for part in start)
+    assert not any(part in frame for frame in frames[1:] for part in numbers)
+
+
+def residues(run: Rig, r: int) -> np.ndarray:
+    """What the helper opens in round r, as numbers in [0, 1): every residue over its prime, or an emulated one."""
+    ((_, refresh),) = run.view(HELPER).messages(Refresh, r)
+    key = service_key(run)
+    found = key.open_blinded(key.public.from_bytes(refresh.cipher)).array[0]
+    if key.emulated:
+        return (found.view(np.uint64) / 2.0**64).ravel()
+    (prime,) = run.hub.public("service").arrays.ring.moduli_at(0).ravel()
+    return (found / float(prime)).ravel()
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+def test_what_the_helper_opens_of_the_model_is_uniform(emulated: bool) -> None:
+    """Residues of many rounds: Kolmogorov-Smirnov and chi-square, and no correlation with the model behind them."""
+    targets = np.random.default_rng(0).normal(0, 3, (3, 900))
+    run = paf(targets, emulated=emulated, seed=1, delta=0.0)
+    run.round(1)
+    rows, models = [], []
+    for r in range(2, 8):
+        models.append(model(run))
+        run.round(r)
+        rows.append(residues(run, r))
+    numbers = np.concatenate(rows)
+    assert len(numbers) >= 5000
+    assert stats.kstest(numbers, "uniform").pvalue > 1e-7
+    counts = np.bincount((numbers * 64).astype(int), minlength=64)
+    assert stats.chisquare(counts).pvalue > 1e-7
+    if emulated:
+        r, _ = stats.pearsonr(np.concatenate([row[:900] for row in rows]), np.concatenate(models))
+        assert abs(r) < 6 / np.sqrt(len(numbers))
+    assert stats.pearsonr(rows[0], rows[1])[0] < 6 / np.sqrt(len(rows[0]))  # a fresh mask every round
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+def test_two_different_models_look_the_same_to_the_helper(emulated: bool) -> None:
+    """All zeros, and all near 3: a two-sample test sees no difference."""
+    seen = []
+    for value in (0.0, 3.0):
+        run = paf(np.full((2, 900), value), emulated=emulated, seed=int(value), delta=0.0, local="sgd", server_lr=30.0)
+        run.rounds(7)
+        if value:
+            assert np.abs(model(run)).mean() > 0.5
+        seen.append(np.concatenate([residues(run, r) for r in range(2, 8)]))
+    assert stats.ks_2samp(*seen).pvalue > 1e-7
+    assert abs(seen[0].mean() - seen[1].mean()) < 6 / np.sqrt(6 * len(seen[0]))
+
+
+def test_the_mask_hides_the_helpers_own_answer_from_nobody_but_the_helper(real: Rig) -> None:
+    """The aggregator takes it off; without it the same bytes open to nonsense, and the library says so."""
+    ((_, refreshed),) = real.view(HUB).messages(Refreshed, 3)
+    key = service_key(real)
+    vector = key.public.from_bytes(refreshed.cipher)
+    with pytest.raises(CryptoError, match="mask"):
+        key.decrypt(vector)
+
+
+def test_every_round_converts_for_those_who_are_asked_and_for_nobody_else() -> None:
+    run = paf(participation=0.5, seed=2)
+    run.rounds(4)
+    for r in (2, 3, 4):
+        asked = {seen.dst for name in run.common.clients for seen, _ in run.view(name).messages(Train, r)}
+        assert [m.client for _, m in run.view(HELPER).messages(Convert, r)] == sorted(asked)
+        assert len(asked) == 4
+
+
+def test_cosines_reach_the_helper_masked_shuffled_and_among_dummies() -> None:
+    """As many scalars as late updates and dummies, up to 256 times the largest cosine; four sums, masked 8-fold."""
+    run = paf(seed=1, delay="uniform:1", dummies=5)
+    key, orders = service_key(run), []
+
+    def scalars(data: bytes, count: int) -> list[float]:
+        return [float(key.decrypt(key.public.from_bytes(part))[0]) for part in unbundle(data, count)]
+
+    run.round(1)
+    for r in range(2, 6):
+        _, updates = taken(run, r)
+        mean = np.mean([opened(run, u) for _, u in updates if u.round == r], axis=0)
+        c = np.array([opened(run, u) for _, u in updates if u.round < r]) @ mean
+        ((_, compare),) = run.view(HELPER).messages(Compare, r)
+        assert compare.count == len(c) + 5
+        shown = scalars(compare.ciphers, compare.count)
+        assert max(map(abs, shown)) <= MOST_MASK * np.abs(c).max() + 1e-6
+        assert (c < 0).sum() <= sum(x < 0 for x in shown) <= (c < 0).sum() + 5
+        orders.append(tuple(np.argsort(shown)))
+        ((_, invert),) = run.view(HELPER).messages(Invert, r)
+        truth = c[c > 0].sum(), c[c < 0].sum(), mean @ mean, np.square(c[c < 0]).sum()
+        for seen, true in zip(scalars(invert.ciphers, 4), truth, strict=True):
+            assert abs(true) / 8 - 1e-4 <= abs(seen) <= abs(true) + 1e-4
+            assert seen * true >= 0 or abs(seen) < 1e-4
+    assert len(set(orders)) > 1
