@@ -17,11 +17,11 @@ demo: $(READY)  ## four groups with tasks of their own: FedAvg, FedCAPrivacy and
 	$(BIN)/coterie compare fedavg fedcaprivacy fedcaprivacy@hardened --data digits --clients 24 --partition permute:4 \
 		--set clusters=auto --crypto real --audit --out demo
 
-test: $(READY)  ## the fast tests, in two processes; the tests of one file stay together
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(READY)  ## the fast tests, in two processes; an idle one takes tests of the other
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-long: $(READY)  ## the slow ones: hostile bytes by the ten thousand, real data, whole trainings
-	$(BIN)/python -m pytest -m long --timeout=3600 --hypothesis-profile=exploring
+test-long: $(READY)  ## the slow ones: every mode, hostile bytes by the ten thousand, real data, whole trainings, more examples
+	$(BIN)/python -m pytest -m "long or hypothesis" --timeout=3600 --hypothesis-profile=exploring -n 2 --dist worksteal
 
 lint: $(READY)  ## style, types, layers
 	$(BIN)/ruff check src tests papers benchmarks

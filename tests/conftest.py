@@ -1,5 +1,6 @@
-"""The fast tests draw the same examples every time: what is green stays green. `make test-long` draws new ones."""
+"""The fast tests draw the same few examples every time: what is green stays green. `make test-long` draws new ones."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,10 +9,17 @@ import torch
 from command import Command, caller
 from deployments import Study
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.register_profile("exploring", deadline=None, print_blob=True)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=20)
+settings.register_profile("exploring", deadline=None, print_blob=True, max_examples=300)
 settings.load_profile("repeatable")  # unless pytest gets --hypothesis-profile
+
+# Products this small are slower on two threads, and on a busy machine a hundred times so.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")  # of the processes that tests start
+threadpool_limits(1)
+torch.set_num_threads(1)
 
 
 @pytest.fixture
@@ -20,13 +28,11 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return caller(tmp_path, monkeypatch, capsys)
 
 
-@pytest.fixture
-def one_torch_thread() -> Iterator[None]:
-    """Products this small are slower on two threads, and on a busy machine a hundred times so."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    """Also after a test that takes more."""
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

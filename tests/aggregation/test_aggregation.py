@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.aggregation.sums import Sum, WeightedMean
@@ -18,7 +18,6 @@ models = st.integers(1, 4).flatmap(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(models, st.data())
 def test_weighted_mean_is_the_rounded_exact_one_in_every_order(rows, data):
     samples = data.draw(st.lists(st.integers(1, 60_000), min_size=len(rows), max_size=len(rows)))
@@ -33,7 +32,6 @@ def test_weighted_mean_is_the_rounded_exact_one_in_every_order(rows, data):
     assert mean.count == len(rows)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50))
 def test_sum_is_as_good_as_fsum(values):
     total = Sum(1)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.aggregation import detection as d
@@ -50,7 +50,6 @@ def test_honest_leaders_keep_their_weight_however_little_they_agree(k: int, comm
     assert np.mean(low) < (0.06 if k == 4 else 0.03)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(2, 12), st.integers(0, 2**32), st.booleans())
 def test_only_an_outlier_that_opposes_the_others_counts_nothing(k: int, seed: int, wild: bool) -> None:
     """And half of all count fully, whatever their cosines are."""

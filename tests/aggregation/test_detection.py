@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.aggregation import detection as d
@@ -63,7 +63,6 @@ def plain(updates, factors):
     return (updates**2).sum(axis=1), updates @ total
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(3, 9), st.integers(2, 40), st.integers(0, 2**32))
 def test_cosines_with_the_others_follow_from_two_scalars(k, size, seed):
     rng = np.random.default_rng(seed)
@@ -153,7 +152,6 @@ def lies(kind: str, updates, m: int, length: float, rng):
     return made
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.integers(2, 9).flatmap(lambda k: st.tuples(st.just(k), st.integers(0, (k - 1) // 2))),
     st.sampled_from(["apart", "together", "against", "cancelling", "one honest", "none"]),
@@ -297,7 +295,6 @@ def test_updates_of_zero_are_a_sum_of_zero():
     assert found.weights.any()
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(2, 8), st.integers(0, 2**32), st.floats(0, 9), st.booleans())
 def test_sums_are_of_two_leaders_at_least(k, seed, wide, nonsense):
     rng = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from mingling import MOST, coefficients, default_setting, drawn_sets
 
@@ -65,7 +65,6 @@ def test_means_come_back_and_the_printed_algorithm_shrinks_them(seed: int) -> No
 
 
 @given(data=st.data(), k=st.integers(1, 6))
-@settings(max_examples=80, deadline=None)
 def test_any_whole_system_as_in_fractions(data: st.DataObject, k: int) -> None:
     h = np.array(data.draw(st.lists(st.lists(st.integers(0, 30), min_size=k, max_size=k), min_size=k, max_size=k)))
     assume(abs(np.linalg.det(h)) > 0.5)  # not singular, so no column is empty
@@ -80,7 +79,6 @@ def test_any_whole_system_as_in_fractions(data: st.DataObject, k: int) -> None:
     p=st.sampled_from([0.5, 0.25, 0.125]),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=150, deadline=None)
 def test_without_spread_every_cluster_with_members_comes_back(sizes: list[int], p: float, seed: int) -> None:
     """Also where true clusters are empty (they keep their model) and mingled ones too (they say nothing).
 

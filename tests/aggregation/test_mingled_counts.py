@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from mingling import MOST, coefficients, default_setting, drawn_sets
 
@@ -35,7 +35,6 @@ def test_counts_are_rounded_and_refused_where_they_are_none() -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 15), min_size=1, max_size=8), seed=st.integers(0, 10**6), least=st.integers(1, 3))
-@settings(max_examples=150, deadline=None)
 def test_honest_indicators_are_never_implausible(sizes: list[int], seed: int, least: int) -> None:
     rng, k = np.random.default_rng(seed), len(sizes)
     assume(least <= k)

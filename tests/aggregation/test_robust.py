@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -19,7 +19,6 @@ numbers = st.integers(-1000, 1000).map(lambda n: n / 8)  # sums of these are exa
 some = st.integers(4, 9).flatmap(
     lambda n: st.integers(1, 5).flatmap(lambda d: arrays(np.float64, (n, d), elements=numbers))
 )
-fast = settings(max_examples=60, deadline=None)
 
 
 # -- slow twins --------------------------------------------------------------------------------------------------------
@@ -40,7 +39,6 @@ def slow_trimmed(updates: np.ndarray, k: int) -> list[float]:
     return [math.fsum(column[k : len(column) - k]) / (len(column) - 2 * k) for column in columns]
 
 
-@fast
 @given(some, st.data())
 def test_krum_is_its_definition(updates: np.ndarray, data: st.DataObject) -> None:
     f = data.draw(st.integers(0, len(updates) - 3))
@@ -56,7 +54,6 @@ def test_krum_is_its_definition(updates: np.ndarray, data: st.DataObject) -> Non
     assert set(np.flatnonzero(several.influence)) == set(order[:m]) == set(np.flatnonzero(~several.flagged))
 
 
-@fast
 @given(some, st.data())
 def test_the_trimmed_mean_is_its_definition(updates: np.ndarray, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, (len(updates) - 1) // 2))
@@ -75,7 +72,6 @@ def test_blocks_of_coordinates_change_nothing(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(whole.influence, parts.influence)
 
 
-@fast
 @given(some, st.data())
 def test_fltrust_is_its_definition(updates: np.ndarray, data: st.DataObject) -> None:
     own = data.draw(arrays(np.float64, updates.shape[1], elements=numbers))
@@ -99,7 +95,6 @@ def test_fltrust_is_its_definition(updates: np.ndarray, data: st.DataObject) -> 
 # -- promises ----------------------------------------------------------------------------------------------------------
 
 
-@fast
 @given(some, st.data())
 def test_the_order_of_updates_and_a_common_shift_do_not_matter(updates: np.ndarray, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(updates))))
@@ -111,7 +106,6 @@ def test_the_order_of_updates_and_a_common_shift_do_not_matter(updates: np.ndarr
     )
 
 
-@fast
 @given(some, st.floats(-1e12, 1e12), st.data())
 def test_a_coordinate_never_leaves_the_range_of_the_honest(
     updates: np.ndarray, lie: float, data: st.DataObject

@@ -34,7 +34,6 @@ def digits(system: str, rounds: int = 3, **settings: object) -> Experiment:
 # -- FedAvg ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("one_torch_thread")
 def test_fedavg_on_digits_equals_a_plain_twin() -> None:
     """Eq. (1) and (2), in fifteen lines of torch; within 1e-6, since sums are rounded in another order."""
     experiment = digits("fedavg")

@@ -37,8 +37,6 @@ LATE = (
     fedadmm.SYSTEM,
 )
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 def made(system: System, targets: np.ndarray = TARGETS, **settings: Any) -> Rig:
     return rig(system, targets, **{"lr": LR, "participation": 0.75, "delta": 0.5, **settings})

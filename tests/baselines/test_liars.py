@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import torch
 from federation import misbehaving, spec_of
 
 from coterie.cli.running import rows
@@ -34,14 +33,6 @@ BASELINES = [
 ]
 ROBUST = ["fltrust", "krum", "median", "multi_krum", "trimmed_mean"]
 Lie = Callable[[Message], Message]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def config(name: str, clients: int = 5, rounds: int = 8, **settings: Any) -> RunConfig:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
@@ -40,7 +39,6 @@ class Ended(NamedTuple):
 
 
 def call(*words: str) -> Ended:
-    torch.set_num_threads(1)
     ended = CliRunner().invoke(app, [*words], env={"COLUMNS": "120", "COTERIE_DEBUG": "0"})
     return Ended(ended.exit_code, ended.stdout, ended.stderr)
 

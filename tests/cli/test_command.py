@@ -109,56 +109,52 @@ def test_help_says_what_an_option_takes() -> None:
 # -- completion -------------------------------------------------------------------------------------------------------
 
 SHELL = """
-import sys
+import os, sys
 from coterie.cli.app import main
-try: main()
-except SystemExit: pass
+os.environ['_COTERIE_COMPLETE'] = 'complete_bash'
+for line in sys.argv[1:]:
+    os.environ.update(COMP_WORDS=line, COMP_CWORD=str(len(line.split(' ')) - 1))
+    sys.argv = ['coterie']
+    print('LINE', line)
+    try: main()
+    except SystemExit: pass
 print('HEAVY', sorted({'torch', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules)))
 """
 
 
-def completed(line: str) -> list[str]:
-    """What bash is offered for the last word of a line. Nothing heavy may be imported for it."""
-    words = line.split(" ")
-    environment = {
-        **os.environ,
-        "_COTERIE_COMPLETE": "complete_bash",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(words) - 1),
+def test_completion() -> None:
+    """What bash is offered for the last word of each line. Nothing heavy may be imported for it."""
+    lines: dict[str, list[str]] = {
+        "coterie run fedc": ["fedcaprivacy"],
+        "coterie run ming": ["mingledpie"],
+        "coterie run --data m": ["mnist"],
+        "coterie run --model mlp": ["mlp", "mlp_small"],
+        "coterie run --partition d": ["dirichlet:", "domains:"],
+        "coterie run --partition i": ["iid"],
+        "coterie run pafed --mode ": ["paper", "literal", "hardened"],
+        "coterie run --mode h": ["hardened"],
+        "coterie run --crypto ": ["real", "emulated"],
+        "coterie run --devices s": ["slow_tail"],
+        "coterie run ifca --set clu": ["clusters="],
+        "coterie run fedavg --set clu": [],
+        "coterie run pafed --set local=": ["local=admm", "local=sgd"],
+        "coterie run pafed --set nothing=": [],
+        "coterie run no.such:SYSTEM --set clust": ["clusters="],
+        "coterie compare fedcaprivacy fedcaprivacy": ["fedcaprivacy@literal", "fedcaprivacy@hardened"],
+        "coterie list systems pa": ["pafed"],
+        "coterie list dev": ["devices"],
     }
-    ended = subprocess.run(
-        [sys.executable, "-c", SHELL], env=environment, capture_output=True, text=True, check=True, timeout=60
-    )
-    *found, heavy = ended.stdout.split("\n")[:-1]
-    assert (heavy, ended.stderr) == ("HEAVY []", "")
-    return [word for word in found if word]
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("coterie run fedc", ["fedcaprivacy"]),
-        ("coterie run ming", ["mingledpie"]),
-        ("coterie run --data m", ["mnist"]),
-        ("coterie run --model mlp", ["mlp", "mlp_small"]),
-        ("coterie run --partition d", ["dirichlet:", "domains:"]),
-        ("coterie run --partition i", ["iid"]),
-        ("coterie run pafed --mode ", ["paper", "literal", "hardened"]),
-        ("coterie run --mode h", ["hardened"]),
-        ("coterie run --crypto ", ["real", "emulated"]),
-        ("coterie run --devices s", ["slow_tail"]),
-        ("coterie run ifca --set clu", ["clusters="]),
-        ("coterie run fedavg --set clu", []),
-        ("coterie run pafed --set local=", ["local=admm", "local=sgd"]),
-        ("coterie run pafed --set nothing=", []),
-        ("coterie run no.such:SYSTEM --set clust", ["clusters="]),
-        ("coterie compare fedcaprivacy fedcaprivacy", ["fedcaprivacy@literal", "fedcaprivacy@hardened"]),
-        ("coterie list systems pa", ["pafed"]),
-        ("coterie list dev", ["devices"]),
-    ],
-)
-def test_completion(line: str, words: list[str]) -> None:
-    assert completed(line) == words
+    words = [sys.executable, "-c", SHELL, *lines]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    said = ended.stdout.splitlines()
+    assert (said.pop(), ended.stderr) == ("HEAVY []", "")
+    found: dict[str, list[str]] = {}
+    for word in filter(None, said):
+        if word.startswith("LINE "):
+            offered = found.setdefault(word.removeprefix("LINE "), [])
+        else:
+            offered.append(word)
+    assert found == lines
 
 
 def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.clustering.affinity import affinity, cross_distances, lexicographic_order, pairwise_distances
@@ -20,7 +20,6 @@ def test_distances_of_integers_are_the_rounded_roots_of_exact_integers():
     np.testing.assert_array_equal(cross_distances(x[:2], x[1:]), np.array(exact)[:2, 1:])
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), n=st.integers(1, 12), d=st.integers(1, 2100))
 def test_an_entry_depends_on_its_two_rows_alone(seed, n, d):
     """Bit for bit, for floats of all sizes: not on the order of the rows nor on which others there are."""
@@ -33,7 +32,6 @@ def test_an_entry_depends_on_its_two_rows_alone(seed, n, d):
     np.testing.assert_array_equal(full, full.T)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), n=st.integers(1, 10))
 def test_a_common_mask_moves_no_bit_of_fixed_point_rows(seed, n):
     """Rows are multiples of 2^-16 below 2^6, the mask is one of 2^-16 below 2^30: all differences are exact."""

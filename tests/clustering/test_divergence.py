@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -49,7 +49,6 @@ def twin(s: list[float], t: list[float], gamma: float) -> float:
         return float(first + Decimal(gamma) * (kl(a, both) + kl(b, both)) / 2)
 
 
-@settings(max_examples=150, deadline=None)
 @given(s=vectors(2), gamma=st.sampled_from([0.0, 1.0, 2.5]))
 def test_the_divergence_is_eq_3(s: np.ndarray, gamma: float) -> None:
     found = modified_divergence(s, gamma)
@@ -67,7 +66,6 @@ def test_values_by_hand() -> None:
     assert modified_divergence([[0.2, 0.4], [0.1, 0.2]])[0, 1] == pytest.approx(expected)
 
 
-@settings(max_examples=100, deadline=None)
 @given(s=vectors(), seed=st.integers(0, 2**32))
 def test_an_entry_depends_on_its_two_rows_alone(s: np.ndarray, seed: int) -> None:
     """Bit for bit: symmetric, zero for equal rows, whatever the order, and the same for newcomers."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import clustering as study
@@ -209,7 +209,6 @@ def test_a_cluster_is_split_by_its_most_different_pair() -> None:
     assert split(LINE, np.zeros(5, np.int64), heterogeneity(LINE, np.arange(5)))[1] == []  # strictly above
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), diagonal=st.booleans())
 def test_what_has_settled_is_a_fixed_point_after_three_passes(seed: int, diagonal: bool) -> None:
     draw = np.random.default_rng(seed)

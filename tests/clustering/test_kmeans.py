@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -41,7 +41,6 @@ def squares(points: Floats, labels: list[int]) -> float:
     return total
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(*[st.integers(-3, 3)] * 2), min_size=2, max_size=7, unique=True), st.integers(1, 3))
 def test_small_clusterings_are_the_best_of_all(points: list, k: int) -> None:
     """Every labelling of up to 7 points is tried; ten starts find the best, or a local optimum within a tenth."""
@@ -132,7 +131,6 @@ def test_nobody_is_in_no_cluster_and_numbers_go_on_afterwards() -> None:
     assert set(regrouped(named(3), np.eye(3), 2, empty).numbers.values()) == {2, 3}
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.tuples(*[st.floats(-1e300, 1e300)] * 2), min_size=1, max_size=12),
     st.integers(1, 6),
@@ -156,7 +154,6 @@ def test_small_clusters_take_the_nearest_members_of_those_that_can_spare_some() 
     assert ("client/2", "client/4") in partition_of(regrouped(named(5), rows, 2, least=2))
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(*[st.floats(-1e6, 1e6)] * 2), min_size=1, max_size=14), st.integers(1, 5), st.integers(1, 4))
 def test_no_cluster_has_fewer_members_than_the_least(points: list, k: int, least: int) -> None:
     """For n clients there are min(k, n // least) clusters, one at least."""

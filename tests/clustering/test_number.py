@@ -23,7 +23,7 @@ def groups(sizes: list[int], *, apart: float, within: float = 1.0, d: int = 40, 
     return np.repeat(centres, sizes, axis=0) + rng.normal(0, within / np.sqrt(d), (sum(sizes), d))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(st.integers(4, 12), min_size=2, max_size=6), st.integers(0, 99))
 def test_planted_groups_of_any_sizes_are_counted(sizes: list[int], seed: int) -> None:
     assert count(groups(sizes, apart=4, seed=seed), seed) == len(sizes)
@@ -69,7 +69,7 @@ def test_a_row_or_two_that_stand_apart_are_no_cluster() -> None:
     assert [count(rows[:n]) for n in (1, 2, 5)] == [1, 1, 1]  # too few for two clusters
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.permutations(range(18)), st.floats(0.5, 4), st.integers(0, 99))
 def test_neither_order_nor_place_nor_direction_matter(order: list[int], apart: float, seed: int) -> None:
     rows = groups([6, 6, 6], apart=apart, d=12, seed=seed)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import eigh
 from sklearn.cluster import KMeans, SpectralClustering
@@ -160,7 +160,6 @@ def fixed_point_rows(draw):
     return rng.integers(0, top + 1, size=(n, d)) / draw(st.sampled_from([1, 2**16])), rng
 
 
-@settings(max_examples=100, deadline=None)
 @given(fixed_point_rows(), st.integers(1, 6), st.booleans(), st.sampled_from([0.5, "median"]))
 def test_order_and_mask_move_no_bit(case, clusters, literal, gamma):
     rows, rng = case
@@ -193,7 +192,6 @@ def test_order_moves_no_bit_at_the_paper_s_size(kernel, literal):
         same(soft_spectral(rows[order], 5, kernel=kernel, literal=literal), whole, order)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), n=st.integers(1, 9))
 def test_canonical_order_gives_one_matrix_for_all_orders(seed, n):
     """Also with ties: rows on a small grid (twins, pairs) and the corners of a regular polygon."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -54,7 +54,6 @@ def test_updates_agree_with_clustering_from_scratch(kind: str) -> None:
     assert found["computed"] < 0.25
 
 
-@settings(max_examples=30, deadline=None)
 @given(data=st.data(), settings_=st.sampled_from(MODES))
 def test_any_sequence_of_updates_gives_what_its_devices_give(data: st.DataObject, settings_: Aidc) -> None:
     """Vectors with ties, duplicates and zeros, in all modes: the same sets, scale and divergences, bit for bit.
@@ -209,7 +208,6 @@ def test_lasting_numbers_by_hand() -> None:
     assert following == 11
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), settings_=st.sampled_from(MODES))
 def test_the_order_of_devices_does_not_matter(data: st.DataObject, seed: int, settings_: Aidc) -> None:
     """Nor do their names: the same vectors and floors give the same numbers, ties and duplicates included."""
@@ -336,7 +334,6 @@ def test_a_liar_changes_no_honest_cluster(kind: str) -> None:
     assert found["lowest"] == 1
 
 
-@settings(max_examples=25, deadline=None)
 @given(data=st.data(), floor=st.sampled_from([0.0, 1e-5, 1e-4, 2e-4, 1e-3, 1e9]))
 def test_whatever_one_device_sends_others_stay_where_they_are(data: st.DataObject, floor: float) -> None:
     """Any vector, also between two groups; the groups are far apart, of four devices or more."""

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.crypto import ckks, ckks_arrays, keys, paillier, residues, seal, sum_ciphers
@@ -77,7 +77,6 @@ def test_the_textbook_opens_ours():
 # ---- sums
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(["add", "mul"]),
     st.one_of(st.sampled_from([1, 2, N - 1, N, N + 1, 2 * N + 1]), st.integers(1, 2500)),
@@ -146,7 +145,6 @@ def test_what_must_not_be_mixed():
 # ---- products
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.integers(1, 2500),
     st.lists(st.tuples(st.integers(1, 3), st.floats(-1, 1)), min_size=1, max_size=4),
@@ -380,7 +378,6 @@ def test_schemes_know_it():
 # ---- residues and SEAL's files
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 2**32 - 1), st.sampled_from([(60,), (60, 50), (49, 50, 60), (20, 61)]))
 def test_residues_are_python_s_integers(seed, factor, bits):
     rng = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ from functools import partial
 import gmpy2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.crypto import ckks, residues, sum_ciphers
@@ -38,7 +38,6 @@ def off(cipher, expected, key=KEY) -> float:
 # ---- dot products
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.one_of(st.sampled_from([1, 2, 3, N - 1, N, N + 1, 5 * N + 3]), st.integers(1, 4000)),
     st.integers(1, 3),
@@ -106,7 +105,6 @@ def test_products_of_scalars_and_of_many_levels():
 # ---- plaintext numbers, levels, exact scales
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.one_of(
         st.sampled_from([0.0, 1.0, -1.0, 2.0**-36, 2.0**-38, -1e-9, 3.7, -256.0, 1000.0]),

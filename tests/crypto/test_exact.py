@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 from emulated import exact
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.crypto import Lanes, paillier, sum_blinded, sum_ciphers
@@ -74,7 +74,6 @@ def round_of(pair, values, weights):
     return plain_total.tolist(), [d.tolist() for d in differences], mean.tolist()
 
 
-@settings(max_examples=60, deadline=None)
 @given(work())
 def test_a_whole_round_equals_plain_integers_and_its_twin(case):
     lanes, values, weights = case
@@ -92,7 +91,6 @@ def test_a_whole_round_equals_plain_integers_and_its_twin(case):
         assert result[0] is CapacityError
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(FORMATS), st.lists(st.floats(allow_nan=True, width=32), min_size=1, max_size=20))
 def test_floats_are_treated_alike(lanes, values):
     (real, _), (twin, _) = KEYS[lanes]
@@ -137,7 +135,6 @@ def predict(step, values, terms, blinded, fresh, factor):
     return values, terms, blinded - factor
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_program_of_operations(data):
     """Random operations: the twins agree with each other and with plain integers, in results and in refusals."""

@@ -100,7 +100,7 @@ def test_energies_of_pure_tones():
 # ---- under encryption
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.sampled_from(PAIRS),
     st.one_of(st.sampled_from([1, 2, N - 1, N, N + 1, 3000]), st.integers(1, 4000)),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -234,7 +234,6 @@ def test_a_residue_that_is_not_below_its_prime_is_refused() -> None:
         Padded.from_bytes(key.public, bytes(data))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_bytes_give_a_vector_or_a_decode_error(data: st.DataObject) -> None:
     key = KEYS[data.draw(st.booleans())]

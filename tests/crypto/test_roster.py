@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.crypto.roster import (
@@ -150,7 +150,6 @@ def test_an_operators_key_that_is_none_is_refused() -> None:
 
 
 @given(at=st.integers(0, len(msgspec.msgpack.encode(ROSTER)) - 1), by=st.integers(1, 255))
-@settings(max_examples=500, deadline=None)
 def test_any_changed_byte_is_refused(at: int, by: int) -> None:
     data = bytearray(msgspec.msgpack.encode(ROSTER))
     data[at] ^= by

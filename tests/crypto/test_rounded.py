@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from emulated import rounded
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.crypto import ckks, sum_ciphers
@@ -69,7 +69,6 @@ def predict(steps, fate, values, rng):
 STEPS = ["add", "own", "plain", "double", "scale", "times", "rescale", "wire"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(NAMES),
     st.one_of(st.sampled_from([1, N, N + 1]), st.integers(1, 1500)),

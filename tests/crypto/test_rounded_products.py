@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 from emulated import rounded
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.crypto import ckks
@@ -86,7 +86,6 @@ def program(scheme, steps):
     return fate, (tally.length, tally.terms, tally.blinded, tally.form), weighs(cipher.to_bytes()), opened
 
 
-@settings(max_examples=120, deadline=None)
 @given(STEPS)
 def test_any_program_goes_the_same_way(steps):
     fate, tally, size, values = program("ckks", steps)

@@ -100,7 +100,7 @@ def test_a_dealer_s_key(emulated):
 
 
 @BOTH
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([(2, 0), (3, 0), (5, 0), (4, 2), (5, 3)]),
@@ -192,7 +192,6 @@ def test_coefficients_that_multiply_noise_would_spoil_it():
     assert worst((3, 4, 6, 7, 8)) > 2**40
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_any_t_of_n_shares_add_up_handed_over_again_and_again(data):
     """The algebra alone, on one number a prime."""

@@ -8,7 +8,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from threshold_parts import MUL, SUM, N, answers, group, made, opened, seeds
 
@@ -180,7 +180,6 @@ def test_what_can_t_be_opened_by_parts():
 
 
 @BOTH
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_garbage_is_refused_or_opens_to_nonsense(emulated, data):
     """Every kind that travels, damaged anywhere: a DecodeError or another of ours, never something else."""

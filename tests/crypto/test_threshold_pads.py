@@ -42,7 +42,7 @@ def summed(shared, padded, weights):
 
 
 @BOTH
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 2**32), st.sampled_from([1, 50, 4096]), st.integers(2, 4), st.integers(1, 2600))
 def test_weighted_sums_without_contributions(emulated, seed, most, senders, length):
     shared, rng = made(SUM, 4, emulated=emulated), np.random.default_rng(seed)

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.data import from_arrays, load
@@ -193,7 +193,6 @@ def test_fixed_split_by_hand() -> None:
 
 
 @given(y=st.lists(st.integers(0, 9), min_size=1, max_size=300).map(np.array))
-@settings(max_examples=100, deadline=None)
 def test_fixed_split_is_stratified(y: np.ndarray) -> None:
     train, test = fixed_split(y)
     np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.arange(len(y)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.data import Split, label_counts
@@ -41,7 +41,6 @@ def test_homogeneous_label_sets() -> None:
 
 
 @given(seed=st.integers(0, 500), bounds=st.sampled_from([(5, 1, 3), (5, 2, 2), (8, 1, 2), (3, 1, 8), (1, 10, 10)]))
-@settings(max_examples=60, deadline=None)
 def test_heterogeneous_label_sets(seed: int, bounds: tuple[int, int, int]) -> None:
     sets, lo, hi = bounds
     y = balanced(10, 120)
@@ -65,7 +64,6 @@ def test_heterogeneous_label_sets(seed: int, bounds: tuple[int, int, int]) -> No
     span=st.booleans(),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=150, deadline=None)
 def test_an_iid_rate_moves_that_share_and_nothing_else(
     class_sizes: list[int], sets: int, clients: int, late: int, rate: float, span: bool, seed: int
 ) -> None:
@@ -145,7 +143,6 @@ def test_test_samples_mix_as_the_training_samples_do() -> None:
     span=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=80, deadline=None)
 def test_newcomers_are_spread_over_the_sets_as_all_are(sets: int, first: int, late: int, span: bool, seed: int) -> None:
     y = balanced(12, 30)
     spec, clients = f"labelsets:{sets}" + ":1-12" * span, first + late

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.data import label_counts
@@ -35,7 +35,6 @@ def split_counts(spec: str, y: np.ndarray, clients: int, seed: int, **kwargs: in
     clients=st.integers(1, 40),
     seed=st.integers(0, 2**63 - 1),
 )
-@settings(max_examples=200, deadline=None)
 def test_every_sample_has_one_client(spec: str, y: np.ndarray, clients: int, seed: int) -> None:
     per_client = 2 if spec == "shards:2" else 1
     if clients * per_client > len(y):
@@ -61,7 +60,6 @@ def test_every_sample_has_one_client(spec: str, y: np.ndarray, clients: int, see
     share=st.floats(0, 1),
     seed=st.integers(0, 10_000),
 )
-@settings(max_examples=150, deadline=None)
 def test_dirichlet_keeps_any_possible_minimum(
     beta: str, class_sizes: list[int], clients: int, share: float, seed: int
 ) -> None:
@@ -253,7 +251,6 @@ def test_labels_missing_from_the_test_set() -> None:
     weights=st.lists(st.integers(0, 9), min_size=2, max_size=7).filter(any),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=150, deadline=None)
 def test_rounded_is_within_one_of_the_mean(totals: list[int], weights: list[int], seed: int) -> None:
     shares = np.tile(np.array(weights) / sum(weights), (len(totals), 1))
     whole = rounded(np.array(totals), shares, np.random.default_rng(seed))
@@ -293,7 +290,6 @@ def test_log_gamma_has_the_right_law_and_no_underflow() -> None:
 @given(
     total=st.integers(1, 500), weights=st.lists(st.integers(1, 30), min_size=1, max_size=20), seed=st.integers(0, 99)
 )
-@settings(max_examples=100, deadline=None)
 def test_sizes(total: int, weights: list[int], seed: int) -> None:
     even = even_sizes(total, len(weights), np.random.default_rng(seed))
     assert even.sum() == total

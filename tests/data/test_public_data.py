@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.baselines.fedavg import SYSTEM as FEDAVG
@@ -65,7 +65,6 @@ OPTIONS: dict[str, Any] = {"data": "digits", "clients": 6, "rounds": 2, "partiti
     share=st.floats(0.01, 0.5),
     seed=st.integers(0, 1 << 30),
 )
-@settings(max_examples=80, deadline=None)
 def test_every_stratum_gives_its_share_and_keeps_some(strata: list[int], share: float, seed: int) -> None:
     y = np.array(strata)
     try:

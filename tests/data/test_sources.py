@@ -224,7 +224,7 @@ def test_files_that_are_no_npz(tmp_path: Path) -> None:
     cut=st.sampled_from([0, 0, 0, 1, 30]),
     compressed=st.booleans(),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_damage_is_noticed_or_harmless(
     position: float, value: int, cut: int, compressed: bool, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from math import cos, floor, pi, sin
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.data import Dataset, Graph, Task, deal, from_arrays, label_counts, partition
@@ -85,7 +85,6 @@ def test_partitions_without_tasks_are_what_they_were(spec: str, digest: str) -> 
     clients=st.integers(3, 25),
     seed=st.integers(0, 2**63 - 1),
 )
-@settings(max_examples=120, deadline=None)
 def test_the_skew_is_dealt_as_if_there_were_no_groups(
     task: str, count: int, skew: str, clients: int, seed: int
 ) -> None:
@@ -113,7 +112,6 @@ def test_the_skew_is_dealt_as_if_there_were_no_groups(
     clients=st.integers(3, 30),
     seed=st.integers(0, 2**63 - 1),
 )
-@settings(max_examples=60, deadline=None)
 def test_domains_are_dealt_each_to_its_own_group(skew: str, clients: int, seed: int) -> None:
     split, tasks = deal(f"domains:toy,second,third{skew}", DATA, clients, seed, load=OTHERS.__getitem__)
     assert split.groups is not None
@@ -241,7 +239,6 @@ def test_permuted_labels_and_their_counts() -> None:
 
 
 @given(classes=st.integers(2, 120), share=st.floats(0, 1), seed=st.integers(0, 10**6))
-@settings(max_examples=100, deadline=None)
 def test_up_to_as_many_groups_as_labels_no_label_means_the_same_twice(classes: int, share: float, seed: int) -> None:
     groups = 1 + round(share * (min(classes, 30) - 1))
     orders = permutations(classes, groups, np.random.default_rng(seed))

@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.deploy import certificates
@@ -119,7 +119,6 @@ def test_what_a_request_asks_for_beside_its_key_is_not_granted() -> None:
     assert all(not isinstance(one.value, x509.SubjectAlternativeName) for one in found.extensions)
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=200) | st.integers(0, 400).map(lambda cut: OWN[:cut]))
 def test_any_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(DecodeError):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from deployments import Study
 from flower_parts import ID, KEYS, NONCE, PARTIES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tampering import flipped
 
@@ -33,7 +33,6 @@ from coterie.protocol.errors import PeerError, UserError
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("ab"), st.integers(0, 5), st.booleans()), max_size=40))
-@settings(deadline=None, max_examples=30)
 def test_a_queue_is_a_list_that_remembers(tmp_path_factory: pytest.TempPathFactory, steps: list[Any]) -> None:
     path = tmp_path_factory.mktemp("queue") / "q"
     queue, twin, known = Queue(path), [], set()  # type: ignore[var-annotated]
@@ -108,7 +107,6 @@ def test_an_answer_proves_its_party_its_node_and_its_call() -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 400), st.integers(0, 255))
-@settings(deadline=None, max_examples=200)
 def test_hostile_bytes_are_refused(data: bytes, at: int, to: int) -> None:
     genuine = write(KEYS, "a", 7, Answer(NONCE, "a", [], [], False))
     for each in (data, flipped(genuine, at % len(genuine), to or 1), genuine[: at % len(genuine)]):

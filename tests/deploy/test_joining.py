@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from deployments import CLIENTS, EMULATED, FACTS, NOW_S, Study, asked, refused
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.crypto.roster import new_identity
@@ -174,7 +174,6 @@ def test_an_invitation_that_was_changed(shared_study: Study) -> None:
         assert not (shared_study.at / f"changed {field}").exists()
 
 
-@settings(max_examples=150)
 @given(st.text(max_size=80) | st.binary(max_size=80).map(lambda raw: tokens.INVITATION + ":" + raw.hex()))
 def test_any_text_is_no_invitation_no_request_and_no_certificate(text: str) -> None:
     with pytest.raises(UserError, match="no invitation"):
@@ -185,7 +184,6 @@ def test_any_text_is_no_invitation_no_request_and_no_certificate(text: str) -> N
         tokens.read_certificate(text, bytes(32))
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_a_damaged_paper_is_refused(shared_study: Study, data: st.DataObject) -> None:
     text = shared_study.invite()

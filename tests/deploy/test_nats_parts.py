@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.deploy import nats_parts
@@ -64,7 +64,6 @@ def add(
     return [one.sequence for one in assembly.overtaken(src, part, message)], assembly.add(src, part, message, data)
 
 
-@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.binary(max_size=14), st.integers(0, 4), st.randoms(use_true_random=False)),

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from deployments import NOW_S, Study, everything
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tampering import flipped
 
@@ -58,14 +58,12 @@ def test_the_hash_is_of_all_that_the_operator_signs() -> None:
     assert plans.shown(3, one) == f"version 3, {plans.grouped(one)[:49]}"
 
 
-@settings(max_examples=300)
 @given(st.integers(0, len(DATA) - 1), st.integers(1, 255))
 def test_no_byte_of_a_plan_can_be_changed(at: int, by: int) -> None:
     with pytest.raises(PeerError):
         plans.check(flipped(DATA, at, by), PUBLIC)
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=60) | st.integers(0, len(DATA) - 1).map(lambda cut: DATA[:cut]))
 def test_any_bytes_are_no_plan(data: bytes) -> None:
     with pytest.raises(PeerError):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.deploy.engine import EngineError, FullError, UndeliverableError
@@ -65,7 +65,6 @@ class Parties:
         return HubNode.quiescent(of)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 4), st.data())
 def test_nothing_is_under_way_when_all_counts_agree_and_then_they_do(others: int, data: st.DataObject) -> None:
     """However packets and tallies overtake those of other pairs. In the end the hub believes it."""
@@ -167,7 +166,6 @@ def test_what_waits_for_a_leader_is_taken_at_the_end(head: Head) -> None:  # noq
 FAILURES = [EngineError("away"), FullError("full"), UndeliverableError("too large")]
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["aside", "send", "flush", "several"]), st.sampled_from("ab")), max_size=12),
     st.lists(st.sampled_from([None, None, *FAILURES]), max_size=30),

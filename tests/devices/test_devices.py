@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
@@ -178,7 +178,6 @@ def test_a_device_tells_its_resources_and_nothing_where_it_knows_none() -> None:
 
 
 @given(clients=st.integers(1, 200), shares=st.lists(st.integers(1, 50), min_size=1, max_size=6))
-@settings(max_examples=60, deadline=None)
 def test_numbers_of_a_tier_are_nearest_to_its_share(
     tmp_path_factory: pytest.TempPathFactory, clients: int, shares: list[int]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.devices.links import FleetLinks
@@ -77,7 +77,6 @@ def separate(draw: st.DrawFn) -> list[tuple[float, float]]:
     return [(float(a), float(b)) for a, b in kept]
 
 
-@settings(deadline=None, max_examples=200)
 @given(separate(), separate(), st.integers(0, 350), st.integers(0, 350))
 def test_traces_are_what_counting_seconds_says(one: list, two: list, at: int, later: int) -> None:
     """In every second from n to n + 1 a client with whole edges is there, or it is away."""

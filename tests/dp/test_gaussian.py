@@ -43,7 +43,7 @@ def test_known_values():
 
 
 @given(z=st.floats(0.5, 50), releases=st.integers(1, 400))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_releases_compose_to_one_with_less_noise(z, releases):
     """By the loss distribution composed with itself, not by the formula that the code uses."""
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
@@ -53,7 +53,6 @@ def test_releases_compose_to_one_with_less_noise(z, releases):
 
 
 @given(target=st.floats(1e-3, 1e4), exponent=st.floats(-12, -1.5), releases=st.integers(1, 1000))
-@settings(max_examples=40, deadline=None)
 def test_the_noise_multiplier_keeps_epsilon_and_wastes_nothing(target, exponent, releases):
     delta = 10**exponent
     z = noise_multiplier(target, delta, releases)
@@ -104,7 +103,6 @@ def test_other_bad_numbers_are_refused():
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.01, 100))
-@settings(max_examples=40, deadline=None)
 def test_clipping_shortens_long_rows_and_leaves_the_others(seed, clip):
     rows = np.random.default_rng(seed).normal(size=(20, 5)) * np.logspace(-3, 3, 20)[:, None]
     rows[0] = 0.0

@@ -29,7 +29,7 @@ def test_a_ledger_of_equal_releases_is_their_number():
 
 
 @given(st.lists(st.floats(0.5, 50), min_size=1, max_size=4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_unequal_releases_compose_as_their_loss_distributions(noises):
     """By convolution of the distributions, not by the sum of 1 / z^2 that the ledger uses."""
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
@@ -43,7 +43,7 @@ def test_unequal_releases_compose_as_their_loss_distributions(noises):
 
 
 @given(st.permutations([0.7, 1.9, 4.0, 22.0]))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_the_order_of_releases_makes_no_difference(noises):
     def of(some):
         return Ledger(tuple(Release("x", "gaussian", z, 1.0) for z in some)).epsilon(1e-5)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from batch_norm_models import small
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
@@ -28,7 +28,6 @@ def secrets(seed: int = 0) -> Secrets:
 
 
 @given(st.floats(1e-3, 1e3), st.integers(1, 30), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
 def test_without_its_noise_an_upload_is_the_clipped_change(clip: float, size: int, seed: int) -> None:
     """The same noise on a change of zeros is what is added."""
     change = np.random.default_rng(seed).normal(size=size) * 10

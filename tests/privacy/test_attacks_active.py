@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from federation import Pulled, Rig, planted, rig, spec_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -102,7 +102,6 @@ def test_a_share_without_attackers_or_without_honest_clients_is_refused(share: f
 # -- vectors -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
 @given(vectors, vectors, st.floats(0, 1), st.floats(0.1, 5), arrays(np.float64, (30, 6), elements=st.floats(-1, 1)))
 def test_within_the_cone_nothing_points_more_towards_the_aim(
     towards: np.ndarray, reference: np.ndarray, least: float, length: float, others: np.ndarray

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.clustering.identities import coin_sets
@@ -64,7 +64,6 @@ def test_the_posterior_is_the_prior_cut_to_the_set():
 
 
 @given(st.sampled_from([(3, 0.5, 1), (4, 0.25, 2), (4, 0.5, 3)]), st.sampled_from([1.0, 0.9, 0.6]), st.data())
-@settings(max_examples=40, deadline=None)
 def test_the_posterior_of_several_sets_is_that_of_bayes(parameters, home_share, data):
     """Every set's probability under every main cluster, multiplied by the prior. Equal sets are told apart first."""
     law = IdentityLaw(*parameters)
@@ -144,7 +143,6 @@ def test_rounding_does_not_decide_ties():
 @given(
     st.sampled_from([(2, 0.5, 1), (3, 0.5, 1), (3, 0.3, 2), (4, 0.25, 2), (4, 0.5, 3)]), st.integers(1, 2), st.data()
 )
-@settings(max_examples=40, deadline=None)
 def test_the_closed_form_is_the_mean_over_all_sets(parameters, m, data):
     """Every cluster, every m sets, scored by the attack itself; priors with ties, right and wrong ones."""
     law = IdentityLaw(*parameters)

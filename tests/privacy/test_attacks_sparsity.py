@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -57,7 +57,6 @@ def planted(n: int, seed: int, beta: float = 0.3, spread: float = 0.0) -> tuple[
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
 def test_mixtures_are_taken_apart_exactly(seed: int) -> None:
     counts, means, vectors = planted(6, seed)
     np.testing.assert_allclose(shares_by_nnls(vectors, means), counts / 60, atol=1e-4)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 from typer.testing import CliRunner
 
@@ -33,7 +32,6 @@ LATE: dict[str, Any] = {"delta": 0.5, "clients": 8, "rounds": 6, "delay": "unifo
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    torch.set_num_threads(1)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -264,7 +262,6 @@ def test_a_system_of_ones_own_that_hides_its_models_is_told_so(tmp_path: Path, m
 @pytest.fixture(scope="module")
 def race(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison of two methods with three seeds, recorded but not yet audited."""
-    torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("several") / "race"
     options = {**OPTIONS, "rounds": 2, "fine_tune": "no", "record": True, "out": str(out), "progress": False}
     coterie.compare(["fedavg", "ifca"], seeds=3, local=False, **options)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 import coterie
@@ -43,7 +42,6 @@ rng = np.random.default_rng(4)
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    torch.set_num_threads(1)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from codec_cases import EXAMPLE, KINDS, Empty, Everything, Small, crafted, mutated, small
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -88,7 +88,6 @@ everything = st.builds(
 
 
 @given(everything)
-@settings(max_examples=200, deadline=None)
 def test_what_is_sent_arrives(sent: Everything) -> None:
     data = codec.encode(sent)
     assert same(codec.decode(data, *KINDS), sent)
@@ -157,7 +156,6 @@ def test_mutations_of_valid_frames() -> None:
 
 
 @given(st.binary(max_size=2000))
-@settings(max_examples=300, deadline=None)
 def test_any_bytes(data: bytes) -> None:
     valid(data)
 
@@ -167,7 +165,6 @@ values = st.recursive(leaves, lambda v: st.lists(v) | st.dictionaries(st.text(),
 
 
 @given(values)
-@settings(max_examples=150, deadline=None)
 def test_any_msgpack(value: Any) -> None:
     valid(msgspec.msgpack.encode(value))
     valid(small(value))
@@ -175,7 +172,6 @@ def test_any_msgpack(value: Any) -> None:
 
 
 @given(everything, st.data())
-@settings(max_examples=100, deadline=None)
 def test_every_truncation_of_a_message_is_refused(sent: Everything, data: st.DataObject) -> None:
     """No proper prefix of a message is a message."""
     frame = codec.encode(sent)

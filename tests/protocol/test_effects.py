@@ -335,7 +335,7 @@ SYSTEM = System(
 )
 
 
-def test_a_run_whose_clients_describe_their_data(one_torch_thread: None) -> None:
+def test_a_run_whose_clients_describe_their_data() -> None:
     """Against the data themselves; six clients' calls are one batch. A client that refuses is left out."""
     made = build(
         RunConfig("tests.protocol.test_effects:SYSTEM", clients=6, rounds=2, model="linear", partition="shards:2")

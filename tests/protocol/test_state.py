@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -89,7 +89,6 @@ fulls = st.builds(
 
 
 @given(st.dictionaries(names, fulls, max_size=3))
-@settings(max_examples=50, deadline=None)
 def test_what_is_loaded_is_what_was_kept(structs: dict[str, Full]) -> None:
     loaded = state.load(state.dump(structs), dict.fromkeys(structs, Full))
     assert list(loaded) == list(structs)

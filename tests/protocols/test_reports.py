@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.clustering.kmeans import members, regrouped
@@ -180,7 +180,6 @@ def test_a_lag_admits_older_reports_and_each_only_once() -> None:
     assert known == {"client/0": HONEST}
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=200), st.integers(0, 400), st.integers(0, 255))
 def test_hostile_bytes_raise_peer_errors_only(noise: bytes, at: int, byte: int) -> None:
     data = bytearray(encode(HONEST))

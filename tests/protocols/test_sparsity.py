@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
@@ -69,7 +69,6 @@ def test_the_seed_draws_the_halves() -> None:
     np.testing.assert_allclose(one.mean(axis=0), other.mean(axis=0), atol=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 60), st.integers(0, 9))
 def test_the_vector_is_the_mean_over_all_samples(count: int, seed: int) -> None:
     """Also where the halves are not of one size, and for one sample."""
@@ -178,7 +177,6 @@ def test_the_extractor_is_set_up_once_for_all(monkeypatch: pytest.MonkeyPatch) -
 # -- privacy -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 11), st.floats(0.05, 3.0), st.integers(0, 9))
 def test_one_sample_moves_one_half_by_at_most_the_sensitivity(count: int, at: int, clip: float, seed: int) -> None:
     model, weights = identity()
@@ -193,7 +191,6 @@ def test_one_sample_moves_one_half_by_at_most_the_sensitivity(count: int, at: in
     assert np.count_nonzero(moved) <= 1
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.floats(0.05, 3.0), st.integers(1, WIDTH), st.integers(0, 9))
 def test_along_a_basis_one_sample_moves_one_half_by_at_most_the_sensitivity(
     count: int, clip: float, directions: int, seed: int

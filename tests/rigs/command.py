@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 
 TESTS = Path(__file__).parent
 QUICK = ["--clients", "4", "--rounds", "2", "--set", "max_epochs=1", "--quiet"]
@@ -41,7 +40,6 @@ def caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.syspath_prepend(str(TESTS))
     monkeypatch.delenv("COTERIE_DEBUG", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
-    torch.set_num_threads(1)
 
     def call(*words: str) -> Ended:
         from coterie.cli.app import main

@@ -28,7 +28,7 @@ from checkpoint_parts import (
     sealed,
     state_of,
 )
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
@@ -222,7 +222,6 @@ def outcome(out: Path, resolved: RunConfig, data: bytes) -> dict[str, Any] | Non
         assert peak < 20 * len(data) + SLACK
 
 
-@settings(max_examples=150)
 @given(changes=edits)
 @example(changes=[("cut", 0.0, 0, 1)])
 @example(changes=[("cut", 0.999, 0, 1)])
@@ -233,7 +232,6 @@ def test_damage_is_refused_or_changes_nothing(half: Path, resolved: RunConfig, p
     assert (found is None) == (damaged != whole)
 
 
-@settings(max_examples=200)
 @given(part=st.sampled_from(["body", "head", "frames"]), changes=edits)
 def test_damage_behind_a_right_digest_gives_an_error_or_a_checkpoint_that_fits(
     half: Path, resolved: RunConfig, place: Path, part: str, changes: Any

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from outcomes import alike, numbers
 
 from coterie.cli.app import main
@@ -36,7 +35,6 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TESTS))
     monkeypatch.delenv("COTERIE_TOY_SLEEP_S", raising=False)
     monkeypatch.setenv("COLUMNS", "300")
-    torch.set_num_threads(1)
 
 
 @contextlib.contextmanager

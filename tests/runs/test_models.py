@@ -44,7 +44,6 @@ QUICK = RunConfig(
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TESTS))
-    torch.set_num_threads(1)
 
 
 def accuracies(predict: Any, config: RunConfig) -> dict[str, list[float]]:

@@ -9,18 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import Interrupted, load, load_models, run
 from coterie.runs import models as module
 from coterie.runs.folder import atomic_write
 from tests.runs.test_models import QUICK, accuracies, files
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def stop_after(r: int) -> Any:

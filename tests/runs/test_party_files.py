@@ -26,7 +26,7 @@ from checkpoint_parts import (
     stopping,
     with_party,
 )
-from hypothesis import given, settings
+from hypothesis import given
 
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import SigningKey
@@ -66,7 +66,6 @@ def place(half: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@settings(max_examples=60)
 @given(changes=edits)
 def test_damage_in_a_partys_file_is_refused_or_changes_nothing(half: Path, place: Path, changes: Any) -> None:
     round = head_of(half)["parties"]["client/2"][0]

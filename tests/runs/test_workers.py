@@ -29,8 +29,6 @@ RAY = find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not RAY, reason="Ray is not installed")
 TINY = RunConfig("fedavg", clients=7, rounds=3, partition="dirichlet:0.3", settings={"max_epochs": 2})
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 class InProcess:
     """A worker as it would be elsewhere: made from the config's text alone. asked: the parties of each request."""

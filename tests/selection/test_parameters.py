@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
@@ -37,7 +37,6 @@ def test_density_is_that_of_all_pairs_within_the_grid(seed: int) -> None:
 
 
 @given(ROWS)
-@settings(max_examples=60, deadline=None)
 def test_density_lies_in_0_1_and_is_1_only_for_equal_values(values: np.ndarray) -> None:
     found = density(values)
     assert found.shape == values.shape
@@ -109,7 +108,6 @@ def test_the_printed_denominator_leaves_nothing_but_what_was_not_synced() -> Non
 
 
 @given(ROWS)
-@settings(max_examples=40, deadline=None)
 def test_utilities_lie_in_0_1(values: np.ndarray) -> None:
     found = max_min(values)
     assert found.min() == 0

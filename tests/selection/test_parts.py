@@ -7,7 +7,7 @@ from math import exp, inf, nan, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -169,7 +169,6 @@ def test_the_order_of_merges_by_hand() -> None:
     assert agglomerated(rows, 1.0)[0].tolist() == [0, 1, 2, 3]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from([-0.5, 0.0, 0.4, 0.8]))
 def test_agglomeration_is_that_of_the_slow_twin(seed: int, n: int, least: float) -> None:
     rows = np.random.default_rng(seed).normal(size=(n, 3))
@@ -198,7 +197,6 @@ def test_rows_without_a_direction_stay_alone_and_size_does_not_matter() -> None:
 # -- fuzzy c-means -----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(
     arrays(np.float64, (5, 2), elements=st.floats(-50, 50, **FINITE)),
     arrays(np.float64, (3, 2), elements=st.floats(-50, 50, **FINITE)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
@@ -35,7 +35,6 @@ def test_by_hand() -> None:
     assert places({}, {}, 5) == {}
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=8),
     st.integers(0, 30),

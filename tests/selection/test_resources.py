@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -37,7 +37,6 @@ def limits_of(kind: str, limit: float) -> Limits:
     return Limits(**{**dict.fromkeys(KINDS, inf), kind: limit})
 
 
-@settings(deadline=None, max_examples=200)
 @given(five, five, five, st.sampled_from([0.0, 0.01, 0.1, 0.5]), st.sampled_from([1, 10, 1000]))
 def test_ratios_are_those_of_a_linear_programme(limits: tuple, up: tuple, down: tuple, floor: float, size: int) -> None:
     """scipy's HiGHS maximises the same programme; where the floor doesn't fit, it has no solution."""
@@ -60,7 +59,6 @@ def test_ratios_are_those_of_a_linear_programme(limits: tuple, up: tuple, down: 
             assert much == pytest.approx(limit, rel=1e-9)
 
 
-@settings(deadline=None, max_examples=100)
 @given(five, five, five)
 def test_no_point_of_a_grid_is_better_or_as_good_and_more_balanced(limits: tuple, up: tuple, down: tuple) -> None:
     found = ratios(Limits(*limits), Costs(up, down), 1)
@@ -142,7 +140,6 @@ def test_a_score_is_a_weighted_mean_and_a_step_that_does_one_model_is_worth_half
     assert score(Limits(30.0, 10.0, 0, 0, 0), one, 10, {"compute": 3, "communication": 1}) == pytest.approx(0.6875)
 
 
-@settings(deadline=None)
 @given(five, five, five, st.integers(0, 4), st.floats(1.0, 1e6))
 def test_more_of_a_resource_never_lowers_a_score(limits: tuple, up: tuple, down: tuple, at: int, more: float) -> None:
     raised = (*limits[:at], limits[at] + more, *limits[at + 1 :])

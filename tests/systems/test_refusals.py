@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from federation import misbehaving
 
 from coterie.cli.running import rows
@@ -34,14 +33,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 OURS = [name for name, system in registry.SYSTEMS.items() if system.config.__module__.startswith("coterie.")]
 SYSTEMS = [(name, mode) for name in OURS for mode in registry.get(name).modes]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def made(name: str, mode: str = "paper") -> Experiment:

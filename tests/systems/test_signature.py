@@ -121,7 +121,6 @@ def test_a_signature_is_that_of_a_slow_twin() -> None:
     assert np.allclose(signature(x, y, to), whole / np.linalg.norm(whole), atol=1e-10)
 
 
-@settings(max_examples=30)
 @given(st.integers(1, 40), st.integers(0, 1000))
 def test_halves_are_stratified(n: int, seed: int) -> None:
     source = np.random.default_rng(seed)

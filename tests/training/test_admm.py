@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -19,8 +19,6 @@ from coterie.training.solvers import Admm, Proximal, augmented_change, descend, 
 
 D = 7
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 def vectors(seed: int, count: int, size: int = D) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
@@ -30,7 +28,6 @@ def vectors(seed: int, count: int, size: int = D) -> list[torch.Tensor]:
 # -- the solver --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000), st.floats(1e-3, 10), st.floats(0, 1), st.booleans())
 def test_it_adds_the_gradient_of_the_augmented_lagrangian(seed: int, rho: float, decay: float, anchored: bool) -> None:
     """Eq. 8, differentiated by torch; the loss itself is the engine's."""

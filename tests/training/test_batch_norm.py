@@ -45,8 +45,6 @@ MORE = [
     ("mingledpie", "paper", {"shared_layers": "1."}),
 ]
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 def settings_of(name: str, mode: str, wanted: dict[str, Any]) -> dict[str, Any]:
     """What of it this system has, and takes in this mode."""

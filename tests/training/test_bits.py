@@ -13,8 +13,6 @@ from coterie.training.jobs import Job
 from coterie.training.models import build
 from coterie.training.solvers import Sgd
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 @pytest.mark.parametrize(("model", "batch"), [("mlp", 50), ("linear", 20), ("mlp_small", 300)])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])

@@ -25,8 +25,6 @@ from coterie.training.solvers import Proximal, Scaffold, Sgd, Solver
 
 F, CLASSES = 6, 3
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 def model_mlp() -> Model:
     return Model(lambda: nn.Sequential(nn.Linear(F, 8), nn.Tanh(), nn.Linear(8, CLASSES)), (F,))
@@ -165,7 +163,7 @@ def test_solvers_may_differ_between_jobs() -> None:
         np.testing.assert_allclose(fitted.weights, fit_many(model, [one])[0].weights, atol=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), min_size=1, max_size=9), st.integers(1, 5))
 def test_any_ragged_set_of_jobs_equals_the_loop(sizes: list[tuple[int, int]], width: int) -> None:
     """Slots that refill and narrow, and blocks that cut jobs anywhere, against the plain per-client path."""
@@ -180,7 +178,7 @@ def test_any_ragged_set_of_jobs_equals_the_loop(sizes: list[tuple[int, int]], wi
         assert results[i].loss == pytest.approx(reference.loss, abs=1e-5)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3), st.booleans()), min_size=1, max_size=9))
 def test_sample_weights_stay_with_their_samples(sizes: list[tuple[int, int, bool]]) -> None:
     """The same with weights for some of the jobs: no slot may see a neighbour's or a predecessor's."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -20,7 +20,6 @@ from coterie.training.solvers import Proximal, Pull, Scaffold, Sgd, descend
 
 
 class TestVectors:
-    @settings(max_examples=25, deadline=None)
     @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.booleans(), st.integers(0, 2**32))
     def test_flatten_and_unflatten_are_inverse(self, widths: list[int], bias: bool, seed: int) -> None:
         layers = [nn.Linear(a, b, bias=bias) for a, b in pairwise(widths)]

@@ -23,7 +23,6 @@ from coterie.training.solvers import Objective, Proximal, Sgd
 
 F, CLASSES = 6, 3
 MODEL = Model(lambda: nn.Sequential(nn.Linear(F, 8), nn.Tanh(), nn.Linear(8, CLASSES)), (F,))
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 class Mu(NamedTuple):

@@ -17,8 +17,6 @@ from coterie.training.solvers import Proximal, Scaffold, Sgd, Solver
 
 F, CLASSES = 12, 5
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 def mlp(activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     return nn.Sequential(nn.Linear(F, 16), activation(), nn.Linear(16, 8), activation(), nn.Linear(8, CLASSES))

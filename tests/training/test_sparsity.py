@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -238,7 +238,6 @@ def test_batch_norm_and_dropout_work_as_in_evaluation() -> None:
     np.testing.assert_array_equal(sparsities(model, weights, x[:1]), sparsities(model, weights, x)[:1])
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 600), st.integers(0, 5))
 def test_a_sample_s_vector_does_not_depend_on_those_beside_it(count: int, seed: int) -> None:
     """256 samples go through the module at a time."""

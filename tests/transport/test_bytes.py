@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transport_toys import KEYS, Client, Doubling, Go, Keys, Table, Up, federation
 
@@ -206,7 +206,6 @@ def test_a_broadcast_is_held_once_and_written_once(tmp_path: Path, monkeypatch: 
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=40), st.integers(0, 60))
-@settings(max_examples=100, deadline=None)
 def test_the_spool_gives_back_what_was_put_whatever_the_order(work: list[tuple[int, bool]], limit: int) -> None:
     """Against a dict. Six objects of different sizes, put again and again and taken in any order."""
     objects = [bytes([i]) * (7 * i) for i in range(6)]

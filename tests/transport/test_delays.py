@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -41,7 +41,6 @@ def owing_twin(delays: Delays, asked: tuple[str, ...], r: int) -> set[str]:
     return {name for name in asked if any(q + delays.of(q).get(name, 0) > r for q in range(1, r))}
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 99), st.floats(0, 1), st.floats(0.1, 1), st.sampled_from(["uniform:1-5", "geometric:0.4"]))
 def test_the_share_of_those_asked_is_late(seed: int, share: float, participation: float, law: str) -> None:
     delays = drawn_delays(NAMES, participation, share, law, seed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from leader_toys import CLUSTERS, Client, Lead, Net, Server, Summed, Train, Trained, two_levels
 from transport_toys import RANDOMNESS
@@ -398,7 +398,6 @@ def test_no_step_waits_for_ever_while_others_chatter() -> None:
 times = st.sampled_from([0.0, 1.0, 2.0, 5.0])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(times, min_size=5, max_size=5),
     st.lists(times, min_size=5, max_size=5),

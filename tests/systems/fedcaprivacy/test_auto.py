@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fedcaprivacy_parts import by_models
 from federation import Pulled, Rig, Steady, on_the_wire, planted, rig
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
@@ -82,7 +82,6 @@ def test_no_cluster_below_the_smallest_that_is_released() -> None:
         assert min(sizes(note)) >= 5
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12))
 def test_the_number_moves_only_as_far_as_two_rounds_in_succession_say(counts: list[int]) -> None:
     told = iter(counts)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import coterie
 from coterie.privacy.audits import Finding, Recorded
@@ -30,11 +29,6 @@ OPTIONS: dict[str, Any] = {
 }
 ALONE = "server, by vectors: label shares"
 TOGETHER = "server with the helper, by vectors: label shares"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def config(mode: str = "paper", *, settings: dict[str, Any] | None = None, **options: Any) -> RunConfig:

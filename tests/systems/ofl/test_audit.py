@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import coterie
 from coterie.dp.uploads import eligible
@@ -31,11 +30,6 @@ WANTED = "leader: label shares, by which parameters are wanted"
 MEMBERS = "leader: samples that were trained on, by losses that an upload lowers"
 SUBTRACTED = f"{COALITION}: models of the last leader, by subtraction"
 SPARSE = {"most_up": 0.3, "most_down": 0.3}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def config(mode: str = "paper", *, settings: dict[str, Any] | None = None, **options: Any) -> RunConfig:

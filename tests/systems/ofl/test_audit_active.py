@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from federation import Rig, planted
 from joint_parts import SMALL, small_keys
 from ofl_parts import WHOLE, ofl
@@ -37,11 +36,6 @@ from coterie.systems.ofl.audit_views import COALITION
 
 OPTIONS: dict[str, Any] = {"clients": 9, "rounds": 3, "crypto": "emulated", "record": True}
 SUBTRACTED = f"{COALITION}: the last leader's model, subtracted"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def recorded(mode: str = "paper", settings: dict[str, Any] | None = None, **options: Any) -> Recorded:
