@@ -25,13 +25,14 @@ from typing import Any
 
 from nats.js.api import StreamInfo
 
-from coterie.deploy import certificates
 from coterie.deploy.engine import Delivery, NotAdmittedError
 from coterie.deploy.names import ENGINE, OPERATOR
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import Link
-from coterie.deploy.nats_server import STREAM, Access, Cluster, Listen, Server, Tls, binary, free_port
+from coterie.deploy.nats_names import STREAM, Access, Tls
 from coterie.deploy.nats_stream import provision
+from coterie.operate import certificates
+from coterie.operate.nats_server import Cluster, Listen, Server, binary, free_port
 
 HUB, CLIENT = "hub", "client/1"
 HOPS, SMALL = 500, 1000

@@ -24,14 +24,13 @@ from statistics import median
 from typing import Any
 
 from benchmarks.flower_rig import TASK_POLL, Flower
-from coterie.deploy.allowed import deployable
 from coterie.deploy.engine import Engine
 from coterie.deploy.engines import connect
 from coterie.deploy.flower import FlowerEngine
-from coterie.deploy.folder import hub_home
-from coterie.deploy.home import plan_of, read_home
-from coterie.deploy.nats_server import free_port
-from coterie.deploy.trial import found
+from coterie.deploy.home import hub_home, plan_of, read_home
+from coterie.operate.allowed import deployable
+from coterie.operate.nats_server import free_port
+from coterie.operate.trial import found
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
 
@@ -100,7 +99,7 @@ def measured(sites: int, hops: int, poll_s: float) -> Times:
         port = free_port()
         ready = found(at / "d", experiment, f"flower://127.0.0.1:{port}", 120.0)
         homes = {name: read_home(path) for name, path in ready.homes.items()}
-        homes[ready.hub] = hub_home(ready.folder)  # with the newest plan
+        homes[ready.hub] = hub_home(ready.folder.path)  # with the newest plan
         engines = {name: connect(home, plan_of(homes[ready.hub])) for name, home in homes.items()}
         held.callback(_left, engines)
         hub, names = engines[ready.hub], engines.keys() - {ready.hub}

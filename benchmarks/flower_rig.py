@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.deploy.nats_server import free_port
+from coterie.operate.nats_server import free_port
 
 TASK_POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 QUIET = {

@@ -30,8 +30,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from coterie.deploy.supervision import warm
-from coterie.deploy.trial import rehearse
+from coterie.operate.supervision import warm
+from coterie.operate.trial import rehearse
 from coterie.runs import on_data
 from coterie.runs.config import RunConfig
 from coterie.runs.runner import Result, run

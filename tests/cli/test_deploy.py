@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from coterie.cli.app import app
 from coterie.deploy.engine import Engine, EngineError
 from coterie.deploy.engines import connect
-from coterie.deploy.folder import Folder, current_plan
 from coterie.deploy.home import Home, plan_of, read_home
+from coterie.operate.folder import Folder, current_plan
 
 COMMANDS = ("init", "invite", "join", "approve", "revoke", "server", "doctor", "files")
 RUN = 'system = "fedavg"\ndata = "digits"\nrounds = 2\n'
@@ -140,8 +140,8 @@ def test_the_terminal_asks_before_it_approves(cli: Command, monkeypatch: pytest.
 
 
 def test_no_secret_is_printed(cli: Command) -> None:
-    from coterie.deploy.doctor import _holder_of_home, _holders_of_folder
-    from coterie.deploy.secrets import Patterns
+    from coterie.operate.doctor import _holder_of_home, _holders_of_folder
+    from coterie.operate.secrets import Patterns
 
     told = founded(cli)
     invited(cli)
@@ -310,7 +310,7 @@ def test_a_taken_port_is_named(cli: Command, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_server_without_the_operators_keys_says_where_to_go_on(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may lie on a medium of their own. Then the server runs all the same."""
-    from coterie.deploy.nats_server import free_port
+    from coterie.operate.nats_server import free_port
 
     pytest.importorskip("nats")
     ran = list[str]()
@@ -324,8 +324,8 @@ def test_a_server_without_the_operators_keys_says_where_to_go_on(cli: Command, m
 
 def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nats")
-    monkeypatch.setattr("coterie.deploy.applying.CONNECT_S", 1.0)
-    from coterie.deploy.nats_server import free_port
+    monkeypatch.setattr("coterie.operate.applying.CONNECT_S", 1.0)
+    from coterie.operate.nats_server import free_port
 
     port = free_port()
     founded(cli, server=f"nats://127.0.0.1:{port}")

@@ -11,15 +11,16 @@ from command import Command
 from federation import planted, rig
 from nodes import Doom, Killed, Nodes, nodes
 
-from coterie.deploy import account, authority, founding, joining
+from coterie.deploy import account
 from coterie.deploy.account import Account, account_of, add, ledger_of
 from coterie.deploy.hub import HubNode
-from coterie.deploy.members import Member
 from coterie.deploy.place import place
 from coterie.deploy.plan import Facts, Settings
 from coterie.deploy.store import FileStore, Kept, pack
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Ledger, Release
+from coterie.operate import authority, founding, joining
+from coterie.operate.members import Member
 from coterie.protocol.errors import RunError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig

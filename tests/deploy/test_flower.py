@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from tampering import flipped
 
 from coterie.deploy import flower_pipe as pipe
-from coterie.deploy.applying import apply, serve
+from coterie.deploy.addresses import hosts_of
 from coterie.deploy.engine import EngineError, UndeliverableError
-from coterie.deploy.engine_files import hosts_of
 from coterie.deploy.flower import FlowerEngine
 from coterie.deploy.flower_queue import Queue
 from coterie.deploy.flower_words import Answer, Call, Carried, read_answer, read_call, write
+from coterie.operate.applying import apply, serve
 from coterie.protocol.errors import PeerError, UserError
 
 # -- queues ------------------------------------------------------------------------------------------------------------

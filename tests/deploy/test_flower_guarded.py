@@ -20,13 +20,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from benchmarks.flower_rig import BIN, Flower
-from coterie.deploy.allowed import deployable
 from coterie.deploy.engines import connect
 from coterie.deploy.flower import FlowerEngine
-from coterie.deploy.folder import hub_home
-from coterie.deploy.home import plan_of, read_home
-from coterie.deploy.nats_server import free_port
-from coterie.deploy.trial import found
+from coterie.deploy.home import hub_home, plan_of, read_home
+from coterie.operate.allowed import deployable
+from coterie.operate.nats_server import free_port
+from coterie.operate.trial import found
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
 
@@ -44,7 +43,7 @@ class Guarded:
         experiment.close()
         self.homes = ready.homes
         homes = {name: read_home(path) for name, path in ready.homes.items()}
-        homes[ready.hub] = hub_home(ready.folder)  # with the newest plan
+        homes[ready.hub] = hub_home(ready.folder.path)  # with the newest plan
         plan = plan_of(homes[ready.hub])
         self.engines: dict[str, FlowerEngine] = {}
         for name, home in homes.items():

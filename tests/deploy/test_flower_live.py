@@ -16,17 +16,16 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 from deployments import Study, members
 
 from benchmarks.flower_rig import Flower, descendants
-from coterie.deploy import authority, joining
-from coterie.deploy.allowed import deployable
 from coterie.deploy.engine import Delivery
 from coterie.deploy.engines import connect
 from coterie.deploy.flower import FlowerEngine
-from coterie.deploy.folder import hub_home
-from coterie.deploy.home import plan_of, read_home
-from coterie.deploy.nats_server import free_port
+from coterie.deploy.home import hub_home, plan_of, read_home
 from coterie.deploy.process import as_hub, as_party
-from coterie.deploy.supervision import Life, Supervision, warm
-from coterie.deploy.trial import collected, found
+from coterie.operate import authority, joining
+from coterie.operate.allowed import deployable
+from coterie.operate.nats_server import free_port
+from coterie.operate.supervision import Life, Supervision, warm
+from coterie.operate.trial import collected, found
 from coterie.runs.config import RunConfig
 from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import build
@@ -85,7 +84,7 @@ def parties(tmp_path: Path) -> Iterator[tuple[Flower, dict[str, FlowerEngine]]]:
     for name in ("a", "b"):
         homes[name], request = study.join(study.invite(name, now_s=now_s), name, now_s=now_s)
         joining.accept(homes[name], authority.approve(study.path, request).certificate.read_text())
-    homes["server"] = hub_home(study.folder)  # with the newest plan
+    homes["server"] = hub_home(study.folder.path)  # with the newest plan
     plan = plan_of(homes["b"])
     engines = {name: connect(home, plan) for name, home in homes.items()}
     with Flower(tmp_path / "flwr", port, study.folder.nats, study.folder.flower) as flower:

@@ -22,7 +22,8 @@ from nats_rig import PARTIES, Authority, Rig, drain
 from benchmarks.engines import pin
 from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_server import Tls, free_port
+from coterie.deploy.nats_names import Tls
+from coterie.operate.nats_server import free_port
 
 
 @pytest.fixture(scope="module")

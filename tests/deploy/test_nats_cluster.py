@@ -13,7 +13,7 @@ pytest.importorskip("nats", reason="the extra deploy is not installed")
 
 from nats_rig import Rig
 
-from coterie.deploy.nats_server import Tls
+from coterie.deploy.nats_names import Tls
 
 
 def heard_as_server(rig: Rig, tls: Tls, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:

@@ -14,11 +14,12 @@ pytest.importorskip("nats", reason="the extra deploy is not installed")
 
 from nats_rig import Rig, drain
 
-from coterie.deploy import applying, nats_server
-from coterie.deploy.doctor import _apart
 from coterie.deploy.engine import EngineError
 from coterie.deploy.engines import check_apart
-from coterie.deploy.nats_server import OWN_RIGHTS, configuration
+from coterie.deploy.nats_names import OWN_RIGHTS
+from coterie.operate import applying, nats_server
+from coterie.operate.doctor import _apart
+from coterie.operate.nats_server import configuration
 from coterie.protocol.errors import RunError
 
 

@@ -18,8 +18,8 @@ from coterie.cli.app import app
 from coterie.deploy.engine import EngineError, FullError
 from coterie.deploy.engines import connect
 from coterie.deploy.home import plan_of
+from coterie.deploy.nats_names import SUBJECT
 from coterie.deploy.nats_parts import MESSAGE, PART, parts_of
-from coterie.deploy.nats_server import SUBJECT
 from coterie.deploy.nats_stream import STORE, WAITING, waits
 from coterie.runs.config import RunConfig
 

@@ -18,7 +18,8 @@ from nats.aio.client import Client
 from nats_rig import Rig, drain
 
 from coterie.deploy.nats_link import Link
-from coterie.deploy.nats_server import OPERATOR, PRESENCE, STREAM
+from coterie.deploy.nats_names import PRESENCE, STREAM
+from coterie.operate.nats_server import OPERATOR
 
 NEXT, RESET = "$JS.API.CONSUMER.MSG.NEXT.COT.evil", "$JS.API.CONSUMER.RESET.COT.evil"
 ONE = b'{"batch":1,"no_wait":true}'

@@ -118,7 +118,7 @@ def test_a_party_whose_data_are_refused_has_no_home(tmp_path: Path) -> None:
     study = Study(tmp_path)
     study.found()
     text = study.invite()
-    from coterie.deploy import joining
+    from coterie.operate import joining
 
     for data, options, says in (
         (None, {}, "name them with --data"),

@@ -15,8 +15,8 @@ from nodes import Nodes
 
 from coterie.deploy import logs
 from coterie.deploy.plan import Facts, Plan, Settings
-from coterie.deploy.prometheus import serving
 from coterie.deploy.recorder import HubJournal, Recorder
+from coterie.operate.prometheus import serving
 from coterie.report.load import Run, load
 from coterie.runs.config import RunConfig, resolve, to_toml
 

@@ -20,7 +20,8 @@ from coterie.deploy.packets import Report
 from coterie.deploy.plan import Facts, Plan, Settings, fingerprint
 from coterie.deploy.recorder import HubJournal, Open, Recorder
 from coterie.deploy.reported import Check, Sums, kinds_of
-from coterie.deploy.status import Status, is_alive, read_status
+from coterie.deploy.status import Status
+from coterie.operate.status import is_alive, read_status
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
 from coterie.report import render

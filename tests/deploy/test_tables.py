@@ -11,14 +11,14 @@ from command import Command
 from hospitals import COLUMNS, write_hospitals
 
 from coterie.data.own import PARTIES, is_path
-from coterie.deploy import authority, founding, joining
-from coterie.deploy.allowed import deployable, scores_of
-from coterie.deploy.folder import Folder, current_plan
-from coterie.deploy.members import Member
 from coterie.deploy.packets import Report
 from coterie.deploy.place import place
 from coterie.deploy.plan import Facts, Plan, Settings
 from coterie.deploy.reported import Check, scored
+from coterie.operate import authority, founding, joining
+from coterie.operate.allowed import deployable, scores_of
+from coterie.operate.folder import Folder, current_plan
+from coterie.operate.members import Member
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, from_text, resolve

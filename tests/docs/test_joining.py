@@ -25,7 +25,7 @@ def test_their_commands_exist() -> None:
 
 
 def test_its_members_are_members(tmp_path: Path) -> None:
-    from coterie.deploy.members import check_members, read_members
+    from coterie.operate.members import check_members, read_members
     from coterie.runs import registry
 
     (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "joining.md").read_text(), re.DOTALL)

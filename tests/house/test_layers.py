@@ -27,6 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"runs"}),
     frozenset({"report", "reproductions"}),
     frozenset({"deploy"}),
+    frozenset({"operate"}),
     frozenset({"cli"}),
     frozenset({"__main__", "api"}),
 )

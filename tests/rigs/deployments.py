@@ -13,11 +13,11 @@ import pytest
 
 from coterie.crypto.roster import new_identity
 from coterie.crypto.signing import SigningKey
-from coterie.deploy import authority, certificates, founding, joining, tokens
-from coterie.deploy.folder import Folder
 from coterie.deploy.home import Home
-from coterie.deploy.members import Member
 from coterie.deploy.plan import Facts, Plan, Settings
+from coterie.operate import authority, certificates, founding, joining, tokens
+from coterie.operate.folder import Folder
+from coterie.operate.members import Member
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.told import Identity

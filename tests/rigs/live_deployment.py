@@ -11,19 +11,20 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from coterie.deploy import authority, joining
-from coterie.deploy.allowed import scores_of
-from coterie.deploy.engine_files import access_of
-from coterie.deploy.folder import Folder, hub_home
-from coterie.deploy.founding import init
-from coterie.deploy.home import Home
+from coterie.deploy.home import Home, hub_home
 from coterie.deploy.kills import Kill
-from coterie.deploy.members import Member
 from coterie.deploy.names import safe
-from coterie.deploy.nats_server import Listen, Server, Tls, free_port
+from coterie.deploy.nats_names import Tls
 from coterie.deploy.plan import Facts, Settings
 from coterie.deploy.process import as_hub, as_party
-from coterie.deploy.supervision import Life, Supervision, warm
+from coterie.operate import authority, joining
+from coterie.operate.allowed import scores_of
+from coterie.operate.engine_files import access_of
+from coterie.operate.folder import Folder
+from coterie.operate.founding import init
+from coterie.operate.members import Member
+from coterie.operate.nats_server import Listen, Server, free_port
+from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError
 from coterie.protocol.system import System
 from coterie.runs import registry
@@ -112,7 +113,7 @@ def live(
     hub = members[0].name
     from coterie.deploy.nats_stream import provision
 
-    homes[hub] = hub_home(folder)
+    homes[hub] = hub_home(folder.path)
     nats = folder.nats
     port = int(url.rpartition(":")[2])
     listen = Listen(nats / "store", nats / "certificate.pem", nats / "key.pem", nats / "authority.pem", port)

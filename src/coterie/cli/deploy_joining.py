@@ -35,7 +35,7 @@ def invite(
 
       coterie deploy invite study hospital-a --again > a.token    its disk was lost: it joins with new keys
     """
-    from coterie.deploy.authority import invite as written
+    from coterie.operate.authority import invite as written
 
     text = written(folder, name, again=again, hours=hours)
     typer.echo(text, nl=False)
@@ -84,11 +84,11 @@ def join(
 
       coterie deploy join hospital-a.cert --home /srv/coterie/a
     """
-    from coterie.deploy import tokens
     from coterie.deploy.home import read_home
-    from coterie.deploy.joining import accept
-    from coterie.deploy.joining import join as joined
     from coterie.deploy.plan import grouped, plan_hash, shown
+    from coterie.operate import tokens
+    from coterie.operate.joining import accept
+    from coterie.operate.joining import join as joined
     from coterie.protocol.errors import UserError
 
     text, say = _text(paper), typer.echo
@@ -147,9 +147,9 @@ def approve(
 
       coterie deploy approve study hospital-a.request --yes --offline
     """
-    from coterie.deploy.authority import approve as approved
-    from coterie.deploy.authority import examine
     from coterie.deploy.plan import fingerprint, plan_hash, shown
+    from coterie.operate.authority import approve as approved
+    from coterie.operate.authority import examine
     from coterie.protocol.errors import RunError
 
     text, say = _text(request), typer.echo
@@ -187,8 +187,8 @@ def revoke(
 
       coterie deploy revoke study hospital-a
     """
-    from coterie.deploy.authority import revoke as revoked
-    from coterie.deploy.folder import current_plan, open_folder
+    from coterie.operate.authority import revoke as revoked
+    from coterie.operate.folder import current_plan, open_folder
 
     before = current_plan(open_folder(folder)).version
     plan = revoked(folder, name)
@@ -198,8 +198,8 @@ def revoke(
 
 
 def tell_server(folder: Path, offline: bool) -> None:
-    from coterie.deploy.applying import apply
-    from coterie.deploy.folder import open_folder
+    from coterie.operate.applying import apply
+    from coterie.operate.folder import open_folder
 
     if offline:
         typer.echo(f"The server was not told: run coterie deploy server {folder}")
@@ -223,7 +223,7 @@ def _own_fingerprint(home: Any) -> str:
 
 def _text(path: Path) -> str:
     """The text of an invitation, a request or a certificate."""
-    from coterie.deploy.tokens import MAX_TEXT
+    from coterie.operate.tokens import MAX_TEXT
     from coterie.protocol.errors import UserError
     from coterie.runs.files import opened, reading
 

@@ -68,14 +68,15 @@ def hub(
 
       coterie deploy hub study --metrics 9464
     """
-    from coterie.deploy.folder import current_plan, open_folder
     from coterie.deploy.process import as_hub
-    from coterie.deploy.status import read_status
+    from coterie.operate.folder import current_plan, open_folder
+    from coterie.operate.prometheus import serving
+    from coterie.operate.status import read_status
 
     plan = current_plan(open_folder(folder))
     _say_plan(plan.roster.hub, "the hub", plan)
     typer.echo(f"Watch it with coterie deploy status {folder} --watch")
-    as_hub(folder, metrics=metrics, stderr=verbose, say=_say)
+    as_hub(folder, serve=None if metrics is None else partial(serving, metrics), stderr=verbose, say=_say)
     if read_status(folder).phase == "ended":
         typer.echo(f"Its numbers: coterie report {folder / 'run'}")
 
@@ -146,10 +147,10 @@ def rehearse(
 
       coterie deploy try /tmp/trial --system pafed --crypto emulated --kill hub@2 --kill client/1@2:mid
     """
-    from coterie.deploy.supervision import warm
+    from coterie.operate.supervision import warm
 
     warm()  # imports while this process does
-    from coterie.deploy.trial import rehearse as run_it
+    from coterie.operate.trial import rehearse as run_it
     from coterie.runs.metrics import leading
 
     given = opt.given({"system": system, **options})

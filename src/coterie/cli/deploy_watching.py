@@ -51,7 +51,7 @@ def status(
 
       coterie deploy status study --json
     """
-    from coterie.deploy.status import NotBegunError, read_status
+    from coterie.operate.status import NotBegunError, read_status
 
     shell = console(140)
     if json_:
@@ -76,7 +76,7 @@ def status(
 def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]:
     """The lines and the table, as wide as the console. now: Unix seconds."""
     from coterie.deploy.plan import shown as shown_plan
-    from coterie.deploy.status import is_alive
+    from coterie.operate.status import is_alive
     from coterie.report.words import plural
     from coterie.transport.transcript import shown
 
@@ -108,7 +108,7 @@ def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]
 
 def _where(status: Status, now: float) -> Text:
     """What the run is at."""
-    from coterie.deploy.status import is_alive
+    from coterie.operate.status import is_alive
     from coterie.report.words import plural
     from coterie.transport.transcript import shown
 
@@ -230,7 +230,7 @@ def logs(
 
       coterie deploy logs study --level warning
     """
-    from coterie.deploy.logs import at_least, find, level_of, parse, read, worded
+    from coterie.operate.logs import at_least, find, level_of, parse, read, worded
 
     least = level_of(level)
 

@@ -128,13 +128,13 @@ def init(
       coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --shape 30 --outputs 2
     """
     from coterie.data.own import PARTIES
-    from coterie.deploy.allowed import scores_of, training
-    from coterie.deploy.facts import facts_of
-    from coterie.deploy.folder import Folder as Place
-    from coterie.deploy.folder import operator_of
-    from coterie.deploy.founding import init as found
-    from coterie.deploy.members import read_members
     from coterie.deploy.plan import Settings, grouped
+    from coterie.operate.allowed import scores_of, training
+    from coterie.operate.facts import facts_of
+    from coterie.operate.folder import Folder as Place
+    from coterie.operate.folder import operator_of
+    from coterie.operate.founding import init as found
+    from coterie.operate.members import read_members
     from coterie.protocol.errors import UserError
     from coterie.runs.config import from_text, from_toml, read_toml
 
@@ -189,9 +189,9 @@ def server(
 
       coterie deploy server study
     """
-    from coterie.deploy.applying import serve, waiting
-    from coterie.deploy.engines import uses_flower
-    from coterie.deploy.folder import current_plan, open_folder
+    from coterie.deploy.addresses import uses_flower
+    from coterie.operate.applying import serve, waiting
+    from coterie.operate.folder import current_plan, open_folder
 
     place = open_folder(folder)
     if start:
@@ -235,7 +235,7 @@ def doctor(
     from rich.console import Console
     from rich.text import Text
 
-    from coterie.deploy.doctor import doctor as looked
+    from coterie.operate.doctor import doctor as looked
 
     style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
     console = Console(highlight=False, soft_wrap=True)
@@ -263,7 +263,7 @@ def files(
 
       coterie deploy files study --compose
     """
-    from coterie.deploy.service_files import Kind, service_files
+    from coterie.operate.service_files import Kind, service_files
     from coterie.protocol.errors import UserError
 
     if not systemd and not compose:
@@ -276,7 +276,7 @@ def files(
 
 
 def _clock() -> Any:
-    from coterie.deploy.applying import clock_s
+    from coterie.operate.applying import clock_s
 
     return clock_s
 

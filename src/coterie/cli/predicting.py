@@ -46,7 +46,7 @@ def export(
     export_model(model, out)
     typer.echo(f"Model of {model.facts.name or model.facts.client} after round {after}: {out}")
     if _is_home(source):
-        from coterie.deploy.own_model import own_account
+        from coterie.operate.own_model import own_account
 
         typer.echo(f"Released of its data so far: {own_account(source)}.")
 
@@ -123,7 +123,7 @@ def _is_home(source: Path) -> bool:
 
 def _of_folder(source: Path, client: str | None) -> tuple[TrainedModel, int]:
     """The model of a client in a run's folder, or of a party's home, and after which round."""
-    from coterie.deploy.own_model import own_model
+    from coterie.operate.own_model import own_model
     from coterie.runs.models import load_models
 
     if _is_home(source):

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from coterie.deploy.engine import Engine, EngineError
+from coterie.deploy.addresses import uses_flower
+from coterie.deploy.engine import Engine
 from coterie.deploy.home import Home, keyring_of, plan_of
 from coterie.deploy.names import safe
-from coterie.deploy.nats_server import Tls, binary
+from coterie.deploy.nats_names import Tls
 from coterie.deploy.plan import Plan
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.extras import to_install
 
 EXTRA = f"nats-py is not installed: {to_install('deploy')}"
-
-
-FLOWER = "flower://"
-
-
-def check_installed() -> None:
-    """Raises UserError if this machine lacks what the extra brings: the client's library and a server."""
-    try:
-        import nats  # noqa: F401
-
-        binary()
-    except ImportError:
-        raise UserError(EXTRA) from None
-    except EngineError as error:
-        raise UserError(str(error)) from None
-
-
-def uses_flower(address: str) -> bool:
-    """Whether an address is that of a SuperLink, such as ``flower://hub.example:9092``."""
-    return address.startswith(FLOWER)
 
 
 def servers(address: str) -> list[str]:

@@ -27,7 +27,9 @@ from coterie.runs.keyring import PartyKeys
 
 __all__ = ["About", "Home", "keyring_of", "make_home", "named", "plan_of", "read_home", "safe", "take_plan"]
 
-INFO, STATE = "home.json", "state.bin"
+INFO, STATE, PLAN = "home.json", "state.bin", "plan.bin"
+HUB, RUN = "hub", "run"
+"""In an operator's folder: the hub's home, and the run folder. The newest plan is there as in a home."""
 ADVICE = "is this the home of a party, as `coterie deploy join` makes it?"
 MAX_BYTES = 1 << 24
 _SEED_BYTES = 4
@@ -108,7 +110,7 @@ class Home:
     @property
     def plan(self) -> Path:
         """The newest plan that it has seen."""
-        return self.path / "plan.bin"
+        return self.path / PLAN
 
     @property
     def data(self) -> Path:
@@ -233,6 +235,16 @@ def _check_numbers(home: Home, old: Plan, new: Plan) -> None:
             f"version {new.version} of the plan has {', '.join(others)}, and the run has begun without: put "
             f"{home.plan} back in its place, and found a new deployment for them"
         )
+
+
+def hub_home(folder: Path) -> Home:
+    """The hub's home in an operator's folder, with the newest plan there taken in. Raises UserError."""
+    home, newest = read_home(folder / HUB), folder / PLAN
+    try:
+        take_plan(home, read_private(newest))
+    except PeerError as error:
+        raise UserError(f"{newest}: {error}") from None
+    return home
 
 
 def keyring_of(home: Home, plan: Plan) -> PartyKeys:

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -21,17 +21,15 @@ from typing import Any
 
 from coterie.deploy.node import NodeObserver
 from coterie.deploy.packets import Era
-from coterie.protocol.errors import UserError
-from coterie.runs.files import FILE_MODE, open_own, opened, reading
+from coterie.runs.files import FILE_MODE, open_own
 from coterie.transport.envelope import Envelope
 from coterie.transport.transcript import shown
 
 LOG = "log.jsonl"
 LOGGER = logging.getLogger("coterie.deploy")
-_FILE_BYTES, _FILES = 16 << 20, 4
+_FILE_BYTES, FILES = 16 << 20, 4
 _MOST = 32  # entries of a list or table in a field
 _PER_S = 20.0  # refusals that are written each second; the others are counted
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def plain(value: Any) -> Any:
@@ -91,7 +89,7 @@ def start(path: Path, party: str, *, stderr: bool = False) -> logging.Handler:
     Replaces what an earlier call has begun. Raises UserError for a symbolic link, RunError if it can't be written.
     """
     stop()
-    handlers: list[logging.Handler] = [_OwnFile(path, maxBytes=_FILE_BYTES, backupCount=_FILES - 1, delay=False)]
+    handlers: list[logging.Handler] = [_OwnFile(path, maxBytes=_FILE_BYTES, backupCount=FILES - 1, delay=False)]
     if stderr:
         handlers.append(logging.StreamHandler(sys.stderr))
     for handler in handlers:
@@ -180,63 +178,3 @@ class Journal(NodeObserver):
 
     def committed(self, commit: int, size: int) -> None:
         event("commit", logging.DEBUG, commit=commit, bytes=size)
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-Line = dict[str, Any]
-
-
-def find(place: Path) -> list[Path]:
-    """The logs in a party's home, or in the homes below an operator's folder. Raises UserError if there is none."""
-    if not place.is_dir():
-        raise UserError(f"{place}: no such folder; name a party's home, or the folder of a deployment")
-    found = sorted({path.parent for pattern in (LOG, f"*/{LOG}", f"*/*/{LOG}") for path in place.glob(pattern)})
-    if not found:
-        raise UserError(f"{place} holds no {LOG}: no party has run there. A party's log is in its home, on its machine")
-    return [folder / LOG for folder in found]
-
-
-def read(path: Path) -> Iterator[Line]:
-    """The lines of a log with its older files, oldest first. A line that was cut off by a kill is left out."""
-    older = [path.with_name(f"{path.name}.{number}") for number in range(_FILES - 1, 0, -1)]
-    for one in (*older, path):
-        if one.exists():
-            with reading(one, "see that you are the user who runs this party"), opened(one, follow=False) as file:
-                yield from parse(file)
-
-
-def parse(lines: Iterable[bytes]) -> Iterator[Line]:
-    """Lines of JSON objects; what is none is left out."""
-    for line in lines:
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict):
-            yield found
-
-
-def level_of(name: str) -> int:
-    """The number of a level's name. Raises UserError for an unknown one."""
-    if name not in _LEVELS:
-        raise UserError(f"unknown level {name!r}: {', '.join(_LEVELS)}")
-    return _LEVELS[name]
-
-
-def at_least(line: Line, level: int) -> bool:
-    """Whether a line is of this level or above."""
-    return _LEVELS.get(str(line.get("level")), logging.INFO) >= level
-
-
-def worded(line: Line) -> str:
-    """A line for people: time, party, event, fields."""
-    head = f"{str(line.get('time', ''))[:23]:23}  {shown(str(line.get('party', ''))):14} "
-    rest = {key: value for key, value in line.items() if key not in ("time", "level", "party", "event")}
-    fields = "  ".join(f"{shown(key)}={_value(value)}" for key, value in rest.items())
-    return f"{head}{shown(str(line.get('event', ''))):10} {fields}".rstrip()
-
-
-def _value(value: Any) -> str:
-    words = shown(value if isinstance(value, str) else json.dumps(value))
-    return f'"{words}"' if isinstance(value, str) and " " in words else words

@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
-from coterie.deploy.nats_server import Tls
+from coterie.deploy.nats_names import Tls
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import nats.errors
 
 from coterie.deploy.engine import EngineError, UndeliverableError
 from coterie.deploy.nats_link import ANSWER_S, Link
-from coterie.deploy.nats_server import OWN_RIGHTS, PRESENCE
+from coterie.deploy.nats_names import OWN_RIGHTS, PRESENCE
 
 _OTHERS_S = 0.25  # for the other servers of a cluster, after the first has answered
 

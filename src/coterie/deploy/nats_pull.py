@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from coterie.deploy.nats_server import STREAM
+from coterie.deploy.nats_names import STREAM
 
 TOGETHER = 8
 """So many messages are asked for at a time."""

@@ -11,10 +11,10 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 
 from coterie.deploy.engine import EngineError
-from coterie.deploy.names import safe
+from coterie.deploy.names import OPERATOR, safe
 from coterie.deploy.nats_link import Link
+from coterie.deploy.nats_names import STREAM, SUBJECT, Access, Tls
 from coterie.deploy.nats_parts import MESSAGE
-from coterie.deploy.nats_server import OPERATOR, STREAM, SUBJECT, Access, Tls
 
 ACK_WAIT_S = 30.0
 """A message that was neither done nor worked on for so long comes again."""

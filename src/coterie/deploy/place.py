@@ -18,7 +18,7 @@ import torch
 from coterie.crypto.roster import new_identity
 from coterie.data.targets import Targets
 from coterie.deploy.account import Account, account_of
-from coterie.deploy.engine_files import hosts_of, is_loopback
+from coterie.deploy.addresses import hosts_of, is_loopback
 from coterie.deploy.home import Home, keyring_of, plan_of, take_plan
 from coterie.deploy.logs import event
 from coterie.deploy.own_data import read_data

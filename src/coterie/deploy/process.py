@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from coterie.deploy import account, logs
+from coterie.deploy.addresses import uses_flower
 from coterie.deploy.beginning import begun, check_enough, gathered, newest
 from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.engine import EngineError, NotAdmittedError
-from coterie.deploy.engines import check_apart, connect, uses_flower
-from coterie.deploy.folder import Folder, hub_home
-from coterie.deploy.home import Home, plan_of, read_home
+from coterie.deploy.engines import check_apart, connect
+from coterie.deploy.home import PLAN, RUN, Home, hub_home, plan_of, read_home
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.kills import Doomed, Interrupted, Kill
 from coterie.deploy.logs import Journal, event
@@ -25,9 +25,8 @@ from coterie.deploy.node import Effects, Node, NodeObserver, Settings
 from coterie.deploy.packets import Era
 from coterie.deploy.place import Place, place
 from coterie.deploy.plan import Plan, plan_hash
-from coterie.deploy.prometheus import serving
 from coterie.deploy.recorder import HubJournal, Recorder
-from coterie.deploy.status import at_words
+from coterie.deploy.status import Status, at_words
 from coterie.deploy.store import FileStore, unpack
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import Party
@@ -44,6 +43,7 @@ _HELD = "{} is at work in another process already: a party runs once. End that p
 
 Say = Callable[[str], None]
 """Is told in a line what a process is at."""
+Serve = Callable[[Callable[[], Status]], contextlib.AbstractContextManager[object]]
 GOES_ON = "Stopped. Started again, it goes on where it was."
 
 
@@ -100,16 +100,15 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
 
 
 def as_hub(
-    folder: Path, kill: Kill | None = None, *, metrics: int | None = None, stderr: bool = False, say: Say = silent
+    folder: Path, kill: Kill | None = None, *, serve: Serve | None = None, stderr: bool = False, say: Say = silent
 ) -> None:
     """The life of the hub, from the operator's folder on: all rounds that are not done yet. Raises what ends it early.
 
-    metrics: the port of a Prometheus endpoint on this machine's loopback.  say: as for a party.
+    serve: a context in which others are shown the status while the hub runs.  say: as for a party.
 
     Raises UserError if it runs already.
     """
-    of = Folder(folder)
-    home = hub_home(of)
+    home, run = hub_home(folder), folder / RUN
     with contextlib.ExitStack() as held:
         held.enter_context(_admitted())
         held.enter_context(locked(home.path, _HELD))
@@ -121,15 +120,15 @@ def as_hub(
         found, store = place(home), FileStore(home.state)
         done = _done(store, found.party, found.rounds)
         recorder = Recorder(
-            of.run,
+            run,
             plan,
             engine="flower" if uses_flower(plan.settings.server) else "nats",
             parameters=found.model.spec.size,
             done=done,
         )
         held.callback(recorder.close)
-        if metrics is not None:
-            held.enter_context(serving(metrics, lambda: recorder.status))
+        if serve is not None:
+            held.enter_context(serve(lambda: recorder.status))
 
         def renew(data: bytes) -> tuple[Keyring, Common]:
             keys = found.renew(data)
@@ -165,7 +164,7 @@ def as_hub(
             observer=observer,
             samples=found.samples,
             renew=renew,
-            newest=newest(of.plan),
+            newest=newest(folder / PLAN),
         )
         stopped.node = node
         try:
@@ -181,7 +180,7 @@ def as_hub(
         else:
             recorder.ended()
             say(f"The run has ended: {plural(recorder.status.done, 'round')} done.")
-            check_not_all_skipped(read_lines(of.run / METRICS))
+            check_not_all_skipped(read_lines(run / METRICS))
 
 
 def _gathering(recorder: Recorder, say: Say) -> Callable[[Collection[str], Sequence[str]], None]:

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from coterie.cli.app import app
 from coterie.deploy import logs
-from coterie.deploy.authority import revoke
-from coterie.deploy.engine_files import access_of
 from coterie.deploy.kills import Kill
 from coterie.deploy.own_data import read_data
-from coterie.deploy.own_model import own_model
 from coterie.deploy.place import place
 from coterie.deploy.process import as_hub, as_party
-from coterie.deploy.status import read_status
+from coterie.operate.authority import revoke
+from coterie.operate.engine_files import access_of
+from coterie.operate.own_model import own_model
+from coterie.operate.status import read_status
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.folder import locked

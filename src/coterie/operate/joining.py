@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.crypto.roster import entry
-from coterie.deploy import certificates, tokens
 from coterie.deploy import plan as plans
 from coterie.deploy.home import About, Home, make_home, read_private, take_plan, write_private
 from coterie.deploy.names import safe
 from coterie.deploy.own_data import OwnData, read_data, write_data
 from coterie.deploy.plan import Plan
-from coterie.deploy.tokens import Invitation
+from coterie.operate import certificates, tokens
+from coterie.operate.tokens import Invitation
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.runs.files import atomic_write
 

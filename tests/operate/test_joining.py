@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from coterie.crypto.roster import new_identity
 from coterie.crypto.signing import SigningKey
-from coterie.deploy import authority, certificates, joining, tokens
-from coterie.deploy.folder import current_plan, hub_home
-from coterie.deploy.home import plan_of, read_home, take_plan
+from coterie.deploy.home import hub_home, plan_of, read_home, take_plan
+from coterie.operate import authority, certificates, joining, tokens
+from coterie.operate.folder import current_plan
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.told import Identity
 from coterie.runs.config import RunConfig
@@ -38,7 +38,7 @@ def test_the_whole_way(study: Study) -> None:
         assert home.identity != homes[0].identity or home is homes[0]
         public = certificates.public_of(home.tls_key.read_bytes())
         certificates.check(home.certificate.read_bytes(), home.ca.read_bytes(), home.name, public, NOW_S)
-    assert plan_of(hub_home(study.folder)) == plan
+    assert plan_of(hub_home(study.folder.path)) == plan
     assert len({home.seed() for home in homes}) == 3
     assert (homes[0].server, homes[0].about.facts) == ("nats://hub.example.org:4222", FACTS)
 
@@ -50,7 +50,7 @@ def test_members_may_join_in_any_order(study: Study) -> None:
 
 
 def test_servers_join_without_data(tmp_path: Path) -> None:
-    from coterie.deploy.members import Member
+    from coterie.operate.members import Member
 
     study = Study(tmp_path)
     named = [Member(role, role, f"{role}.example.org") for role in ("business_server", "key_centre", "csp")]
@@ -76,7 +76,7 @@ def test_everything_is_private(study: Study) -> None:
 
 
 def test_no_paper_holds_a_secret(study: Study) -> None:
-    from coterie.deploy.doctor import doctor
+    from coterie.operate.doctor import doctor
 
     text = study.invite()
     home, request = study.join(text)

@@ -11,10 +11,10 @@ import pytest
 from deployments import CLIENTS, FACTS, NOW_S, Study, asked, everything, members, refused, samples
 
 from coterie.crypto.signing import SigningKey
-from coterie.deploy import authority, certificates, founding, joining, tokens
-from coterie.deploy.folder import Folder, current_plan, hub_home, read_joined
-from coterie.deploy.home import plan_of, take_plan
+from coterie.deploy.home import hub_home, plan_of, take_plan
 from coterie.deploy.plan import fingerprint
+from coterie.operate import authority, certificates, founding, joining, tokens
+from coterie.operate.folder import Folder, current_plan, read_joined
 from coterie.protocol.errors import PeerError, UserError
 from coterie.runs.config import RunConfig
 
@@ -185,7 +185,7 @@ def test_the_operators_keys_may_be_elsewhere(study: Study, shared_study: Study) 
     for command in (lambda: study.invite("hospital-b"), lambda: study.approve(request)):
         with pytest.raises(UserError, match="operator's keys are not here"):
             command()
-    assert hub_home(study.folder).name == "server"
+    assert hub_home(study.folder.path).name == "server"
     os.symlink(shared_study.folder.authority, study.folder.authority)
     with pytest.raises(UserError, match="another deployment's operator"):
         study.approve(request)
@@ -220,8 +220,8 @@ def test_what_cannot_be_founded(tmp_path: Path, options: dict[str, Any], says: s
 
 
 def test_a_hub_with_public_samples(tmp_path: Path) -> None:
-    from coterie.deploy.members import Member
     from coterie.deploy.own_data import read_data
+    from coterie.operate.members import Member
     from coterie.runs import registry
 
     study = Study(tmp_path)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from deployments import NOW_S, Study, members
 
-from coterie.deploy import authority, founding
-from coterie.deploy.members import Member
 from coterie.deploy.plan import Settings
-from coterie.deploy.service_files import Service, service_files
+from coterie.operate import authority, founding
+from coterie.operate.members import Member
+from coterie.operate.service_files import Service, service_files
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 

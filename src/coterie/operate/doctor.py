@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.crypto.roster import entry
-from coterie.deploy import certificates
 from coterie.deploy import plan as plans
+from coterie.deploy.addresses import uses_flower
 from coterie.deploy.engine import EngineError
-from coterie.deploy.engines import uses_flower
-from coterie.deploy.folder import Folder, current_plan, open_folder, operator_of
 from coterie.deploy.home import INFO, Home, read_home, read_private
 from coterie.deploy.plan import Plan
 from coterie.deploy.recorder import OPEN
-from coterie.deploy.secrets import PEM, Patterns, of_pem
 from coterie.deploy.status import STATUS
-from coterie.deploy.tokens import INVITATION
+from coterie.operate import certificates
+from coterie.operate.folder import Folder, current_plan, open_folder, operator_of
+from coterie.operate.secrets import PEM, Patterns, of_pem
+from coterie.operate.tokens import INVITATION
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.report.words import plural
 from coterie.runs import registry

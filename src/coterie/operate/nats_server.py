@@ -14,71 +14,22 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sysconfig
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coterie.deploy.engine import EngineError
-from coterie.deploy.names import safe
+from coterie.deploy.names import OPERATOR, safe
+from coterie.deploy.nats_names import OWN_RIGHTS, PRESENCE, STREAM, SUBJECT, Access
 from coterie.protocol.extras import to_install
 
-STREAM = "COT"
-SUBJECT = "cot"
-OPERATOR = "operator"
 ACCOUNT, SYSTEM = "COTERIE", "$SYS"
-PRESENCE = "$SYS.REQ.SERVER.PING.CONNZ"
-OWN_RIGHTS = "$SYS.REQ.USER.INFO"
-"""A user is told its account and its permissions there."""
 READY_S = 10.0
 ANSWERED = "10s"
 """For so long a server keeps in mind where the answer to a request goes: a pull waits for less (``nats.PULL_S``)."""
-
-
-@dataclass(frozen=True)
-class Tls:
-    """PEM files: a party's certificate and key, and the certificate of the authority that signs all of them."""
-
-    certificate: Path
-    key: Path
-    authority: Path
-
-    def context(self) -> ssl.SSLContext:
-        """For a client that shows its certificate and knows no other authority. Raises EngineError."""
-        try:
-            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.authority))
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-            context.load_cert_chain(str(self.certificate), str(self.key))
-        except OSError as error:
-            files = f"{self.certificate}, {self.key} and {self.authority}"
-            raise EngineError(f"TLS cannot be set up with {files}: {error}") from None
-        return context
-
-
-@dataclass(frozen=True)
-class Access:
-    """Who may use the server.
-
-    parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate, so that an older key of a
-    party that was enrolled again is refused; None admits any certificate of the party, and then of all parties.
-    watchers: those that may ask who is connected, and from which address: the hub, and other parties that lead.
-    operator: the same of the operator's own certificate, whose common name is ``operator``.
-    members: all that may be admitted later. They have their accounts from the start, since a server (nats-server
-    2.15.1) connects an account that is new in its configuration only when it has read the configuration once more.
-    """
-
-    parties: Mapping[str, str | None]
-    watchers: frozenset[str] = frozenset()
-    operator: str | None = None
-    members: Collection[str] = ()
-
-    def pinned(self) -> tuple[str, ...]:
-        """The keys that are admitted; empty if those of a party are not known."""
-        keys = [*self.parties.values(), self.operator]
-        return tuple(sorted({key for key in keys if key is not None})) if None not in keys else ()
 
 
 @dataclass(frozen=True)
@@ -154,11 +105,6 @@ def configuration(access: Access, listen: Listen) -> str:
         }
         lines.append(_setting("cluster", cluster))
     return "\n".join(lines) + "\n"
-
-
-def subject(dst: str, src: str) -> str:
-    """Where the packets from ``src`` to ``dst`` travel: ``cot.client-3.hub``."""
-    return f"{SUBJECT}.{safe(dst)}.{safe(src)}"
 
 
 def _accounts(access: Access) -> dict[str, object]:

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from coterie.deploy.addresses import addresses, uses_flower
 from coterie.deploy.engine import EngineError
-from coterie.deploy.engine_files import access_of, addresses, admit, listening
-from coterie.deploy.engines import EXTRA, servers, uses_flower
-from coterie.deploy.folder import Folder, current_plan
+from coterie.deploy.engines import EXTRA, servers
 from coterie.deploy.names import OPERATOR
-from coterie.deploy.nats_server import STREAM, Tls, binary
+from coterie.deploy.nats_names import STREAM, Tls
+from coterie.operate.engine_files import access_of, admit, listening
+from coterie.operate.folder import Folder, current_plan
+from coterie.operate.nats_server import binary
 from coterie.protocol.errors import RunError, UserError
 
 CONNECT_S = 5.0

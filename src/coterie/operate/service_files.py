@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from coterie.deploy.engine_files import addresses, configuration_of, is_loopback
-from coterie.deploy.engines import uses_flower
-from coterie.deploy.folder import current_plan, open_folder
-from coterie.deploy.members import Member, check_hosts, read_members
+from coterie.deploy.addresses import addresses, is_loopback, uses_flower
 from coterie.deploy.names import safe
 from coterie.deploy.plan import Plan
+from coterie.operate.engine_files import configuration_of
+from coterie.operate.folder import current_plan, open_folder
+from coterie.operate.members import Member, check_hosts, read_members
 from coterie.protocol.errors import UserError
 from coterie.runs.files import atomic_write, writing
 

@@ -24,20 +24,13 @@ from nats.js.errors import BadRequestError
 from nats_rig import Authority, Rig, drain
 
 from benchmarks.engines import leader, stream_of
-from coterie.deploy import engines, founding, nats_server, nats_stream
+from coterie.deploy import engines, nats_stream
 from coterie.deploy.engine import EngineError
-from coterie.deploy.nats_server import (
-    Access,
-    Cluster,
-    Listen,
-    Server,
-    binary,
-    configuration,
-    free_port,
-    subject,
-)
+from coterie.deploy.nats_names import Access, subject
 from coterie.deploy.plan import Settings
-from coterie.deploy.service_files import service_files
+from coterie.operate import founding, nats_server
+from coterie.operate.nats_server import Cluster, Listen, Server, binary, configuration, free_port
+from coterie.operate.service_files import service_files
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from tests.deploy.test_plan import PLAN

@@ -3,62 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from coterie import __version__
-from coterie.deploy import certificates
-from coterie.deploy.engines import uses_flower
-from coterie.deploy.folder import Authority, Folder, current_plan, joined_members, write_public
+from coterie.deploy.addresses import addresses, is_loopback, uses_flower
 from coterie.deploy.home import read_private, write_private
-from coterie.deploy.members import HOST
 from coterie.deploy.names import ENGINE
-from coterie.deploy.nats_server import Access, Cluster, Listen, configuration
+from coterie.deploy.nats_names import Access
 from coterie.deploy.plan import Plan
-from coterie.protocol.errors import UserError
+from coterie.operate import certificates
+from coterie.operate.folder import Authority, Folder, current_plan, joined_members, write_public
+from coterie.operate.nats_server import Cluster, Listen, configuration
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
 from coterie.runs.files import make_folder
 
-PORT, FLOWER_PORT = 4222, 8000
 ROUTES = 2000
 """A server's port for the others of its cluster is its port for parties plus this."""
-
-
-def addresses(server: str) -> tuple[tuple[str, int], ...]:
-    """Host and port of each server in ``nats://host:port``, or several with commas between. Raises UserError.
-
-    Of a SuperLink, ``flower://host:port``, there is one.
-    """
-    found = []
-    if uses_flower(server) and "," in server:
-        raise UserError(f"{server[:80]!r} has several addresses, and a federation over Flower has one SuperLink")
-    for url in server.split(","):
-        try:
-            parts = urlsplit(url.strip())
-            host, port = parts.hostname, parts.port or (FLOWER_PORT if uses_flower(server) else PORT)
-        except ValueError:
-            host, port, parts = None, 0, urlsplit("")
-        if (
-            parts.scheme not in ("nats", "tls", "flower")
-            or not HOST.fullmatch(host or "")
-            or parts.path.strip("/")
-            or parts.query
-        ):
-            raise UserError(f"{url[:80]!r} is no address of a server: write nats://host:port, such as nats://hub:4222")
-        if parts.username or parts.password:
-            raise UserError("a server's address has no user and no password: parties show their certificates")
-        found.append((str(host), port))
-    return tuple(found)
-
-
-def hosts_of(server: str) -> tuple[str, ...]:
-    """The hosts of the servers, each once, for the servers' certificate. A SuperLink's own apps ask at the loopback."""
-    own = ("127.0.0.1",) if uses_flower(server) else ()
-    return tuple(dict.fromkeys((*(host for host, _ in addresses(server)), *own)))
 
 
 def found_engine(folder: Folder, authority: Authority, hosts: Sequence[str], now_s: float, days: float) -> None:
@@ -157,14 +120,6 @@ coterie-home = {json.dumps(str(home))}
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself, so that no other reaches it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _pin(public: bytes) -> str:

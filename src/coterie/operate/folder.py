@@ -18,10 +18,10 @@ import msgspec
 
 from coterie.crypto.signing import KEY_BYTES, SigningKey, VerifyKey
 from coterie.deploy import plan as plans
-from coterie.deploy.home import STATE, Home, decode_json, read_home, read_private, take_plan, write_private
+from coterie.deploy.home import HUB, PLAN, RUN, STATE, decode_json, read_private, write_private
 from coterie.deploy.names import safe
 from coterie.deploy.plan import Plan
-from coterie.deploy.tokens import Id
+from coterie.operate.tokens import Id
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.told import Entry
 from coterie.runs.files import FILE_MODE, atomic_write, open_own
@@ -68,7 +68,7 @@ class Folder:
     @property
     def plan(self) -> Path:
         """The newest plan."""
-        return self.path / "plan.bin"
+        return self.path / PLAN
 
     @property
     def operator(self) -> Path:
@@ -103,12 +103,12 @@ class Folder:
     @property
     def hub(self) -> Path:
         """The home of the hub."""
-        return self.path / "hub"
+        return self.path / HUB
 
     @property
     def run(self) -> Path:
         """The run folder, which the hub writes."""
-        return self.path / "run"
+        return self.path / RUN
 
     @property
     def begun(self) -> bool:
@@ -222,16 +222,6 @@ def read_joined(folder: Folder, name: str) -> Joined:
 def write_joined(folder: Folder, joined: Joined) -> None:
     """Keep what is known of a member."""
     write_private(folder.joined_file(joined.entry.name), msgspec.json.format(msgspec.json.encode(joined), indent=2))
-
-
-def hub_home(folder: Folder) -> Home:
-    """The hub's home, with the deployment's newest plan taken in. Raises UserError."""
-    home = read_home(folder.hub)
-    try:
-        take_plan(home, read_private(folder.plan))
-    except PeerError as error:
-        raise UserError(f"{folder.plan}: {error}") from None
-    return home
 
 
 def write_public(path: Path, data: bytes) -> None:

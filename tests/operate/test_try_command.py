@@ -15,7 +15,7 @@ import pytest
 from command import Command, caller, heard
 
 from coterie.deploy import logs
-from coterie.deploy.doctor import doctor
+from coterie.operate.doctor import doctor
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
 

@@ -16,13 +16,13 @@ from nats_rig import delete_stream
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
-from coterie.deploy.doctor import _holder_of_home, _holders_of_folder
 from coterie.deploy.kills import Kill
-from coterie.deploy.nats_server import Tls
+from coterie.deploy.nats_names import Tls
 from coterie.deploy.process import as_hub, as_party
-from coterie.deploy.secrets import Patterns
-from coterie.deploy.status import read_status
-from coterie.deploy.supervision import OUTPUT
+from coterie.operate.doctor import _holder_of_home, _holders_of_folder
+from coterie.operate.secrets import Patterns
+from coterie.operate.status import read_status
+from coterie.operate.supervision import OUTPUT
 from coterie.runs.config import RunConfig
 
 

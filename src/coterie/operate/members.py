@@ -11,7 +11,6 @@ role = "client"
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +18,11 @@ from typing import Any
 
 import msgspec
 
+from coterie.deploy.addresses import HOST
 from coterie.deploy.names import check_name
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 
-HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?")
-"""A DNS name or an address. No path can be hidden in one: folders are named by hosts."""
 _KEYS = ("name", "role", "host")
 _EXAMPLE = 'a member is a table such as\n[[member]]\nname = "hospital-a"\nrole = "client"\nhost = "a.example.org"'
 

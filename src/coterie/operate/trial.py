@@ -19,25 +19,26 @@ import numpy as np
 
 from coterie.deploy import kills as killing
 from coterie.deploy.account import ledger_of
-from coterie.deploy.allowed import deployable, scores_of
-from coterie.deploy.authority import approve, invite
 from coterie.deploy.engine import EngineError
-from coterie.deploy.engine_files import access_of
-from coterie.deploy.engines import check_installed
-from coterie.deploy.folder import Folder
-from coterie.deploy.founding import init
+from coterie.deploy.engines import EXTRA
 from coterie.deploy.home import read_home
-from coterie.deploy.joining import accept, join
 from coterie.deploy.kills import Kill
-from coterie.deploy.members import Member
 from coterie.deploy.names import safe
-from coterie.deploy.nats_server import Listen, Server, Tls, free_port
+from coterie.deploy.nats_names import Tls
 from coterie.deploy.place import place
 from coterie.deploy.plan import Facts, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.result import with_facts
 from coterie.deploy.store import FileStore, unpack
-from coterie.deploy.supervision import Life, Supervision, warm
+from coterie.operate.allowed import deployable, scores_of
+from coterie.operate.authority import approve, invite
+from coterie.operate.engine_files import access_of
+from coterie.operate.folder import Folder
+from coterie.operate.founding import init
+from coterie.operate.joining import accept, join
+from coterie.operate.members import Member
+from coterie.operate.nats_server import Listen, Server, binary, free_port
+from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs.advice import advise
 from coterie.runs.config import RunConfig
@@ -48,6 +49,19 @@ from coterie.runs.folder import METRICS, RESULT, jsonable, locked, read_lines, w
 from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData
 from coterie.runs.runner import Result, load_result, write_partition
+
+
+def check_installed() -> None:
+    """Raises UserError if this machine lacks what the extra brings: the client's library and a server."""
+    try:
+        import nats  # noqa: F401
+
+        binary()
+    except ImportError:
+        raise UserError(EXTRA) from None
+    except EngineError as error:
+        raise UserError(str(error)) from None
+
 
 HOMES = "homes"
 GRACE_S = 5.0

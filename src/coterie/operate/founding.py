@@ -14,16 +14,17 @@ import tomli_w
 
 from coterie.crypto.roster import entry, sign_roster
 from coterie.crypto.signing import OpeningKey, SigningKey
-from coterie.deploy import certificates, tokens
 from coterie.deploy import plan as plans
-from coterie.deploy.allowed import deployable, scores_of
-from coterie.deploy.engine_files import admit, found_engine, hosts_of
-from coterie.deploy.folder import Authority, Folder, Joined, write_joined, write_public
+from coterie.deploy.addresses import hosts_of
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
-from coterie.deploy.members import Member, check_members
 from coterie.deploy.names import OPERATOR
 from coterie.deploy.own_data import read_data, write_data
 from coterie.deploy.plan import Facts, Plan, Settings
+from coterie.operate import certificates, tokens
+from coterie.operate.allowed import deployable, scores_of
+from coterie.operate.engine_files import admit, found_engine
+from coterie.operate.folder import Authority, Folder, Joined, write_joined, write_public
+from coterie.operate.members import Member, check_members
 from coterie.protocol.errors import UserError, suggest
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, system_config, to_toml

@@ -18,10 +18,13 @@ import msgspec
 
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import OpeningKey
-from coterie.deploy import certificates, tokens
 from coterie.deploy import plan as plans
-from coterie.deploy.engine_files import admit
-from coterie.deploy.folder import (
+from coterie.deploy.home import decode_json, read_private, write_private
+from coterie.deploy.names import safe
+from coterie.deploy.plan import Plan
+from coterie.operate import certificates, tokens
+from coterie.operate.engine_files import admit
+from coterie.operate.folder import (
     Authority,
     Folder,
     Joined,
@@ -34,11 +37,8 @@ from coterie.deploy.folder import (
     write_joined,
     write_public,
 )
-from coterie.deploy.home import decode_json, read_private, write_private
-from coterie.deploy.names import safe
-from coterie.deploy.plan import Plan
-from coterie.deploy.status import has_ended
-from coterie.deploy.tokens import Invitation, Keys
+from coterie.operate.status import has_ended
+from coterie.operate.tokens import Invitation, Keys
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.protocol.told import Entry
 from coterie.runs import registry

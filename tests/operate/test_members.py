@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from coterie.deploy.allowed import deployable
-from coterie.deploy.engine_files import addresses
-from coterie.deploy.facts import facts_of
-from coterie.deploy.members import Member, check_members, read_members
+from coterie.deploy.addresses import addresses
 from coterie.deploy.plan import Facts
+from coterie.operate.allowed import deployable
+from coterie.operate.facts import facts_of
+from coterie.operate.members import Member, check_members, read_members
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, from_text, from_toml, system_config, to_toml

@@ -25,8 +25,9 @@ from typer.testing import CliRunner
 from coterie.cli import deploy_watching
 from coterie.cli.command import Command, Group
 from coterie.crypto.signing import SigningKey
-from coterie.deploy import logs, prometheus
+from coterie.deploy import logs
 from coterie.deploy.status import PartyStatus, Status, at_words
+from coterie.operate import prometheus
 from coterie.protocol.errors import UserError
 from coterie.protocol.told import Identity
 from coterie.transport.envelope import Envelope
@@ -161,7 +162,7 @@ def test_an_error_is_logged_with_its_place_and_without_values(log: Path) -> None
     assert weights is not None
     (line,) = (json.loads(line) for line in log.read_text().splitlines())
     assert line["error"] == "ValueError: no"
-    assert line["at"][0].startswith("test_deploy_logs.py:")
+    assert line["at"][0].startswith("test_logs.py:")
     assert "1.25" not in json.dumps(line)
 
 

@@ -9,7 +9,7 @@ import pytest
 from torch.nn.utils import parameters_to_vector
 
 from coterie.deploy import logs
-from coterie.deploy.trial import HOMES, rehearse
+from coterie.operate.trial import HOMES, rehearse
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve
