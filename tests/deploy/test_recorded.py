@@ -43,7 +43,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Nodes, Run, list
     one, folder = apart(), tmp_path_factory.mktemp("deployed") / "run"
     logs.start(folder.parent / "log.jsonl", HUB)
     logs.LOGGER.setLevel(logging.DEBUG)
-    recorder, scraped = Recorder(folder, plan_of(one), engine="memory", parameters=24), []
+    recorder, scraped = Recorder(folder, plan_of(one), parameters=24), []
 
     def live(name: str, rounds: int) -> None:
         def scores(r: int) -> dict[str, float]:

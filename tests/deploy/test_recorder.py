@@ -51,7 +51,7 @@ def plan(*, joined: int = 4, version: int = 1, session: bytes = b"s" * 16, **con
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    made = Recorder(tmp_path / "run", plan(), engine="memory", parameters=10)
+    made = Recorder(tmp_path / "run", plan(), parameters=10)
     yield made
     made.close()
 
@@ -186,14 +186,14 @@ def test_a_hub_that_was_killed_goes_on_as_if_nothing_had_happened(tmp_path: Path
         recorder.close()
         return read_lines(recorder.folder / "metrics.jsonl")
 
-    through, killed = (Recorder(tmp_path / name, plan(), engine="memory") for name in ("one", "two"))
+    through, killed = (Recorder(tmp_path / name, plan()) for name in ("one", "two"))
     begin(through)
     begin(killed)
     path = tmp_path / "two" / "open.bin"
     wait_for(lambda: (2, 0) in msgspec.msgpack.decode(path.read_bytes(), type=Open).reports.get("csp", {}))
     left = shutil.ignore_patterns(".*")  # files that are being written
     shutil.copytree(tmp_path / "two", tmp_path / "three", ignore=left)  # as the disk is after kill -9
-    again = Recorder(tmp_path / "three", plan(), engine="memory", done=2)
+    again = Recorder(tmp_path / "three", plan(), done=2)
     lines = end(through)
     assert lines == end(again)
     assert [line["round"] for line in lines] == [1, 2, 3]
@@ -202,10 +202,10 @@ def test_a_hub_that_was_killed_goes_on_as_if_nothing_had_happened(tmp_path: Path
 
 
 def test_a_round_that_was_closed_and_not_committed_is_forgotten(tmp_path: Path) -> None:
-    one = Recorder(tmp_path, plan(), engine="memory")
+    one = Recorder(tmp_path, plan())
     rounds(one, 3)
     one.close()
-    again = Recorder(tmp_path, plan(), engine="memory", done=1)
+    again = Recorder(tmp_path, plan(), done=1)
     assert again.status.done == 1
     rounds(again, 3, first=2)
     again.ended()
@@ -214,10 +214,10 @@ def test_a_round_that_was_closed_and_not_committed_is_forgotten(tmp_path: Path) 
 
 
 def test_a_round_that_was_committed_and_not_closed_has_a_line_without_notes(tmp_path: Path) -> None:
-    one = Recorder(tmp_path, plan(), engine="memory")
+    one = Recorder(tmp_path, plan())
     rounds(one, 1)
     one.close()
-    again = Recorder(tmp_path, plan(), engine="memory", done=2)
+    again = Recorder(tmp_path, plan(), done=2)
     rounds(again, 3, first=3)
     again.ended()
     again.close()
@@ -228,19 +228,19 @@ def test_a_round_that_was_committed_and_not_closed_has_a_line_without_notes(tmp_
 
 
 def test_a_folder_of_another_federation_or_process_is_refused(tmp_path: Path) -> None:
-    one = Recorder(tmp_path, plan(), engine="memory")
+    one = Recorder(tmp_path, plan())
     with pytest.raises(UserError, match="another run is at work"):
-        Recorder(tmp_path, plan(), engine="memory")
+        Recorder(tmp_path, plan())
     one.close()
     with pytest.raises(UserError, match="another federation"):
-        Recorder(tmp_path, plan(session=b"t" * 16), engine="memory")
-    Recorder(tmp_path, plan(), engine="memory").close()  # neither error keeps the lock
+        Recorder(tmp_path, plan(session=b"t" * 16))
+    Recorder(tmp_path, plan()).close()  # neither error keeps the lock
 
 
 def test_a_simulations_folder_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"round": 1}\n')
     with pytest.raises(UserError, match="no deployment's"):
-        Recorder(tmp_path, plan(), engine="memory")
+        Recorder(tmp_path, plan())
     assert (tmp_path / "metrics.jsonl").read_text() == '{"round": 1}\n'
 
 
@@ -381,7 +381,7 @@ def test_the_status_file_says_what_the_operator_must_know(recorder: Recorder) ->
 
 
 def test_members_that_have_not_joined_and_that_are_revoked_are_shown(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, plan(joined=3), engine="memory")
+    recorder = Recorder(tmp_path, plan(joined=3))
     assert [one.name for one in recorder.status.parties if not one.fingerprint] == ["client/3"]
     recorder.renewed(msgspec.structs.replace(plan(version=2), revoked=("client/0",)))
     parties = {one.name: one for one in recorder.status.parties}

@@ -20,7 +20,7 @@ def made(state: str) -> dict[str, bytes]:
     """A run folder, and all its files. state: ``ended``, ``begun`` before its first round is over, or ``copied``
     without the private files.
     """
-    recorder = Recorder(FOLDER, plan(), engine="memory")
+    recorder = Recorder(FOLDER, plan())
     if state != "begun":
         rounds(recorder, 3)
         recorder.ended()

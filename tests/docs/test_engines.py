@@ -19,7 +19,6 @@ FOUND = json.loads((DOCS / "engines" / "nats.json").read_text())
 LOOPBACK = json.loads((DOCS / "engines" / "loopback.json").read_text())
 LINES = json.loads((DOCS / "engines" / "lines.json").read_text())
 PARTS = json.loads((DOCS / "engines" / "parts.json").read_text())
-FLOWER = json.loads((DOCS / "engines" / "flower.json").read_text())
 
 
 def spread(key: str, digits: int) -> str:
@@ -68,20 +67,6 @@ def test_the_sizes_of_parts_are_those_of_the_code() -> None:
     assert f"parts of {(PART + 4096) >> 10} KiB less 4 KiB" in PAGE
     assert f"at most {WAITING:,} parts from one party to another" in PAGE
     assert f"at most {WAITING * MESSAGE / (1 << 30):.2f} GiB" in PAGE
-
-
-def test_the_table_of_flower_is_its_record() -> None:
-    for run in FLOWER["runs"]:
-        hop, there = (
-            f"{row['median']:.1f} ({row['least']:.1f} to {row['most']:.1f}) s"
-            for row in (run["hop, s"], run["to the sites, s"])
-        )
-        reached, load = f"{run['until all are reached, s']:.0f} s", f"{run['load before']:.0f}"
-        every = f"{run['FLWR_SUPEREXEC_TASK_POLL_INTERVAL']:g} s"
-        line = f"| {run['sites']} | {every} | {hop} | {there} | {reached} | {load} |"
-        assert line in PAGE, line
-    assert f"Medians of {FLOWER['hops']} hops" in PAGE
-    assert f"flower.json)), flwr {FLOWER['flwr']}" in PAGE
 
 
 def test_the_table_of_rounds_is_its_record() -> None:

@@ -204,8 +204,8 @@ def tell_server(folder: Path, offline: bool) -> None:
     if offline:
         typer.echo(f"The server was not told: run coterie deploy server {folder}")
         return
-    told = apply(open_folder(folder))
-    typer.echo("The server knows of it." if told else "The hub tells the parties.")
+    apply(open_folder(folder))
+    typer.echo("The server knows of it.")
 
 
 def _joined(plan: Any) -> str:

@@ -58,11 +58,7 @@ def init(
     members: Annotated[Path, typer.Option("--members", help="Who takes part: names, roles and hosts (TOML).")],
     server: Annotated[
         str,
-        typer.Option(
-            "--server",
-            metavar="URL",
-            help="The NATS server, as nats://host:port; or Flower's SuperLink, as flower://host:port.",
-        ),
+        typer.Option("--server", metavar="URL", help="The NATS server, as nats://host:port."),
     ],
     shape: Annotated[
         str | None,
@@ -189,17 +185,14 @@ def server(
 
       coterie deploy server study
     """
-    from coterie.deploy.addresses import uses_flower
     from coterie.operate.applying import serve, waiting
-    from coterie.operate.folder import current_plan, open_folder
+    from coterie.operate.folder import open_folder
 
     place = open_folder(folder)
     if start:
         serve(place, typer.echo)
         return
     tell_server(folder, offline=False)
-    if uses_flower(current_plan(place).settings.server):
-        return
     for of, to, count in waiting(place)[:_MOST]:
         typer.echo(f"From {of} to {to}: {count} part{'s' * (count != 1)} of packets wait{'s' * (count == 1)}")
 

@@ -1,4 +1,4 @@
-"""Engines: what moves bytes between the parties of a federation. ``nats.py`` and ``flower.py`` are two.
+"""The engine: what moves bytes between the parties of a federation. ``nats.py`` is one, and tests have another.
 
 An engine delivers at least once, keeps the order of each pair of parties, and knows which party has sent. It reads
 nothing: what travels is sealed to its recipient and signed (``packets.py``). Connections, queues, repeated delivery

@@ -1,26 +1,23 @@
-"""Which engine a party uses: its home says where the server is, and the address says what kind of server that is."""
+"""The connection of a party: its home says where the server is, and holds its certificate."""
 
 from __future__ import annotations
 
-from coterie.deploy.addresses import uses_flower
+from coterie.deploy.addresses import urls
 from coterie.deploy.engine import Engine
-from coterie.deploy.home import Home, keyring_of, plan_of
+from coterie.deploy.home import Home
 from coterie.deploy.names import safe
 from coterie.deploy.nats_names import Tls
 from coterie.deploy.plan import Plan
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.extras import to_install
 
-EXTRA = f"nats-py is not installed: {to_install('deploy')}"
 
-
-def servers(address: str) -> list[str]:
-    """The servers of an address such as ``nats://a:4222,nats://b:4222``. Raises UserError."""
-    found = [one.strip() for one in address.split(",")]
-    wrong = [one for one in found if not one.startswith(("nats://", "tls://"))]
-    if wrong:
-        raise UserError(f"{wrong[0]!r} is no address of a NATS server, such as nats://hub.example:4222")
-    return found
+def check_installed() -> None:
+    """Raises UserError if this machine lacks the client library."""
+    try:
+        import nats  # noqa: F401
+    except ImportError:
+        raise UserError(f"nats-py is not installed: {to_install('deploy')}") from None
 
 
 def tls_of(home: Home) -> Tls:
@@ -29,35 +26,24 @@ def tls_of(home: Home) -> Tls:
 
 
 def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
-    """The engine of this party, connected. Raises UserError without the extra, EngineError if no server is reached.
+    """The engine of this party, connected. Raises UserError without the extra, EngineError if no server is reached."""
+    check_installed()
+    from coterie.deploy.nats import NatsEngine
 
-    Over Flower, the connection is made by the SuperNode and the SuperLink, and this is the end of the pipe to it.
-    """
     names = [name for name, _ in plan.members]
-    if uses_flower(home.server):
-        from coterie.deploy.flower import FlowerEngine
-
-        return FlowerEngine(home.name, plan.roster.hub, home.path, names, lambda: keyring_of(home, plan_of(home)))
-    try:
-        from coterie.deploy.nats import NatsEngine
-    except ImportError:
-        raise UserError(EXTRA) from None
-    return NatsEngine(home.name, servers(home.server), tls_of(home), names, spool=home.path, connect_s=connect_s)
+    return NatsEngine(home.name, urls(home.server), tls_of(home), names, spool=home.path, connect_s=connect_s)
 
 
 def check_apart(home: Home, *, connect_s: float = 20.0) -> None:
-    """Raises RunError if the NATS server has members in one account, and EngineError if no server is reached.
+    """Raises RunError if the server has members in one account, and EngineError if no server is reached.
 
-    It asks for the rights of this party, and changes nothing. Over Flower there is nothing to ask.
+    It asks for the rights of this party, and changes nothing.
     """
-    if uses_flower(home.server):
-        return
-    try:
-        from coterie.deploy.nats_link import Link
-        from coterie.deploy.nats_presence import kept_apart
-    except ImportError:
-        raise UserError(EXTRA) from None
-    link = Link(safe(home.name), servers(home.server), tls_of(home), connect_s)
+    check_installed()
+    from coterie.deploy.nats_link import Link
+    from coterie.deploy.nats_presence import kept_apart
+
+    link = Link(safe(home.name), urls(home.server), tls_of(home), connect_s)
     try:
         if not kept_apart(link):
             raise RunError(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from coterie.deploy import account, logs
-from coterie.deploy.addresses import uses_flower
 from coterie.deploy.beginning import begun, check_enough, gathered, newest
 from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.engine import EngineError, NotAdmittedError
@@ -122,7 +121,6 @@ def as_hub(
         recorder = Recorder(
             run,
             plan,
-            engine="flower" if uses_flower(plan.settings.server) else "nats",
             parameters=found.model.spec.size,
             done=done,
         )

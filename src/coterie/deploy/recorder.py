@@ -68,13 +68,13 @@ class Open(msgspec.Struct):
 class Recorder:
     """Writes the run folder and the status, as the hub's node tells it what happens. Any thread may call its methods.
 
-    engine: its name.  parameters: of a model.  done: rounds that the hub has committed; the folder forgets later ones.
+    parameters: of a model.  done: rounds that the hub has committed; the folder forgets later ones.
     The hub's process holds the folder's lock from here to ``close``. Raises UserError if another process writes there,
     or if the folder holds another run.
     """
 
-    def __init__(self, folder: Path, plan: Plan, *, engine: str, parameters: int = 0, done: int = 0) -> None:
-        self.folder, self.engine, self.parameters, self.done = folder, engine, parameters, done
+    def __init__(self, folder: Path, plan: Plan, *, parameters: int = 0, done: int = 0) -> None:
+        self.folder, self.parameters, self.done = folder, parameters, done
         self.config = from_text(plan.config)
         self.system, self.rounds = registry.get(self.config.system), int(self.config.rounds or 0)
         self.measures = metrics_of(named(self.config.metrics), self.config.task)
@@ -340,7 +340,7 @@ class Recorder:
             session=plan.session,
             plan_sha256=plan_hash(plan),
             plan=plan.version,
-            engine=self.engine,
+            engine="nats",
             pid=os.getpid(),
             rounds=self.rounds,
             clients=len(self.clients),

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from coterie.deploy.addresses import addresses, uses_flower
+from coterie.deploy.addresses import addresses, urls
 from coterie.deploy.engine import EngineError
-from coterie.deploy.engines import EXTRA, servers
+from coterie.deploy.engines import check_installed
 from coterie.deploy.names import OPERATOR
 from coterie.deploy.nats_names import STREAM, Tls
 from coterie.operate.engine_files import access_of, admit, listening
@@ -27,49 +27,42 @@ CONNECT_S = 5.0
 _RELOAD_S = 0.3
 
 
-def apply(folder: Folder) -> bool:
+def apply(folder: Folder) -> None:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
-    Returns False over Flower: its SuperLink need not be told, since it admits nobody by itself, and the hub tells the
-    parties. A server on another machine is reloaded by its own operator, who copies ``nats/nats.conf`` there. Raises
+    A server on another machine is reloaded by its own operator, who copies ``nats/nats.conf`` there. Raises
     RunError if the server cannot be reached, and UserError without the extra or the operator's keys. Everything else is
     done then, and the command may be repeated.
     """
     admit(folder)
     plan = current_plan(folder)
-    if uses_flower(plan.settings.server):
-        return False
     if (pid := running(folder)) is not None:
         for _ in range(2):  # else a server with the configuration of an earlier version has no stream for new accounts
             os.kill(pid, signal.SIGHUP)
             time.sleep(_RELOAD_S)
     own = _operator(folder)
+    check_installed()
+    from coterie.deploy.nats_stream import provision
+
     try:
-        from coterie.deploy.nats_stream import provision
-    except ImportError:
-        raise UserError(EXTRA) from None
-    try:
-        provision(servers(plan.settings.server), own, access_of(folder), connect_s=CONNECT_S)
+        provision(urls(plan.settings.server), own, access_of(folder), connect_s=CONNECT_S)
     except EngineError as error:
         raise RunError(
             f"the server does not know of it yet: {error}. Start it: coterie deploy server {folder.path} --start tells "
             f"it by itself. If you start one of your own with {folder.nats_conf}, then run coterie deploy server "
             f"{folder.path}"
         ) from None
-    return True
 
 
 def waiting(folder: Folder) -> list[tuple[str, str, int]]:
     """Sender, recipient, and how many parts of packets are not done, the most first. Raises as ``clock_s``."""
     own = _operator(folder)
-    _check_nats(folder)
     plan = current_plan(folder)
+    check_installed()
+    from coterie.deploy.nats_stream import waits
+
     try:
-        from coterie.deploy.nats_stream import waits
-    except ImportError:
-        raise UserError(EXTRA) from None
-    try:
-        found = waits(servers(plan.settings.server), own, [name for name, _ in plan.members], connect_s=CONNECT_S)
+        found = waits(urls(plan.settings.server), own, [name for name, _ in plan.members], connect_s=CONNECT_S)
     except EngineError as error:
         raise RunError(str(error)) from None
     return sorted(((of, to, count) for (of, to), count in found.items()), key=lambda one: -one[2])
@@ -78,13 +71,11 @@ def waiting(folder: Folder) -> list[tuple[str, str, int]]:
 def clock_s(folder: Folder) -> float:
     """How many seconds the server's clock is ahead of this machine's. Raises RunError and UserError as ``apply``."""
     own = _operator(folder)
-    _check_nats(folder)
+    check_installed()
+    from coterie.deploy.nats_link import Link
+
     try:
-        from coterie.deploy.nats_link import Link
-    except ImportError:
-        raise UserError(EXTRA) from None
-    try:
-        link = Link(OPERATOR, servers(current_plan(folder).settings.server), own, CONNECT_S)
+        link = Link(OPERATOR, urls(current_plan(folder).settings.server), own, CONNECT_S)
     except EngineError as error:
         raise RunError(f"the server cannot be asked for its time: {error}") from None
     try:
@@ -96,15 +87,6 @@ def clock_s(folder: Folder) -> float:
         raise RunError(f"the server does not tell its time: {error}") from None
     finally:
         link.close()
-
-
-def _check_nats(folder: Folder) -> None:
-    """Raises UserError where the engine is Flower."""
-    if uses_flower(address := current_plan(folder).settings.server):
-        raise UserError(
-            f"this deployment goes over Flower: start its SuperLink at {address} with flower-superlink, and "
-            f"`flwr run {folder.flower}` (docs/engines.md)"
-        )
 
 
 def _operator(folder: Folder) -> Tls:
@@ -137,7 +119,6 @@ def serve(folder: Folder, say: Callable[[str], None]) -> None:
     is told if not. Its store and its log are in ``nats/``. Raises RunError if there is no nats-server, one runs
     already, or the port is taken.
     """
-    _check_nats(folder)
     if (pid := running(folder)) is not None:
         raise RunError(f"a server with {folder.nats_conf} runs already, as process {pid}")
     admit(folder)

@@ -16,7 +16,6 @@ from typing import Literal
 
 from coterie.crypto.roster import entry
 from coterie.deploy import plan as plans
-from coterie.deploy.addresses import uses_flower
 from coterie.deploy.engine import EngineError
 from coterie.deploy.home import INFO, Home, read_home, read_private
 from coterie.deploy.plan import Plan
@@ -81,7 +80,7 @@ def doctor(
     plan = _newest([*map(current_plan, folders), *_plans(homes)])
     for home in homes:
         found += _of_home(home, plan, now_s)
-        if check_apart is not None and home.plan.exists() and not uses_flower(home.server):
+        if check_apart is not None and home.plan.exists():
             found += _apart(home, check_apart)
     found += _modes(folders, homes)
     found += _shared(homes, plan)

@@ -7,8 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie import __version__
-from coterie.deploy.addresses import addresses, is_loopback, uses_flower
+from coterie.deploy.addresses import addresses, bracketed, is_loopback
 from coterie.deploy.home import read_private, write_private
 from coterie.deploy.names import ENGINE
 from coterie.deploy.nats_names import Access
@@ -18,7 +17,6 @@ from coterie.operate.folder import Authority, Folder, current_plan, joined_membe
 from coterie.operate.nats_server import Cluster, Listen, configuration
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
-from coterie.runs.files import make_folder
 
 ROUTES = 2000
 """A server's port for the others of its cluster is its port for parties plus this."""
@@ -53,17 +51,10 @@ def leaders(plan: Plan) -> frozenset[str]:
 def admit(folder: Folder, at: Path | None = None) -> None:
     """Write the configuration of each server for the newest plan: ``nats.conf``, and ``nats-2.conf`` of the second.
 
-    Over Flower, whose SuperLink admits nobody by itself: the app that the SuperLink is to run (``flower_project``).
     at: where the folder will lie, if not where it is.
     """
     place = Folder(at or folder.path).nats.absolute()
     plan = current_plan(folder)
-    if uses_flower(plan.settings.server):
-        make_folder(folder.flower)
-        write_public(
-            folder.flower / "pyproject.toml", flower_project(Folder(at or folder.path).hub.absolute()).encode()
-        )
-        return
     for number in range(len(addresses(plan.settings.server))):
         path = folder.nats_conf if number == 0 else folder.nats / f"nats-{number + 1}.conf"
         write_public(path, configuration_of(folder, place, place / "store", plan, number).encode())
@@ -77,7 +68,7 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, numbe
     servers = addresses(plan.settings.server)
     host, port = servers[number]
     own = _pin(certificates.certified(read_private(folder.nats / "certificate.pem")))  # all servers share one
-    others = [f"{_bracketed(host)}:{port + ROUTES}" for host, port in (*servers[:number], *servers[number + 1 :])]
+    others = [f"{bracketed(host)}:{port + ROUTES}" for host, port in (*servers[:number], *servers[number + 1 :])]
     listen = Listen(
         store=store,
         certificate=place / "certificate.pem",
@@ -94,32 +85,6 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, numbe
 def listening(host: str) -> str:
     """Where a server listens that parties call by this name: on all its addresses, or on the loopback one alone."""
     return host if is_loopback(host) else "0.0.0.0"
-
-
-def flower_project(home: Path) -> str:
-    """The Flower app of a federation: it names the apps of this package. home: of the hub, whose pipe the app opens."""
-    return f"""\
-# Written by `coterie deploy`. Run it with `flwr run`: docs/engines.md says how.
-[project]
-name = "coterie"
-version = "{__version__}"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "coterie"
-
-[tool.flwr.app.components]
-serverapp = "coterie.deploy.flower_app:server"
-clientapp = "coterie.deploy.flower_app:client"
-
-[tool.flwr.app.config]
-coterie-home = {json.dumps(str(home))}
-"""
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _pin(public: bytes) -> str:

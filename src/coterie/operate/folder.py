@@ -91,11 +91,6 @@ class Folder:
         return self.path / "nats"
 
     @property
-    def flower(self) -> Path:
-        """The app for Flower's SuperLink, where Flower is the engine."""
-        return self.path / "flower"
-
-    @property
     def nats_conf(self) -> Path:
         """The configuration of the engine's server."""
         return self.nats / "nats.conf"

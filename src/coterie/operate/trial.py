@@ -20,7 +20,7 @@ import numpy as np
 from coterie.deploy import kills as killing
 from coterie.deploy.account import ledger_of
 from coterie.deploy.engine import EngineError
-from coterie.deploy.engines import EXTRA
+from coterie.deploy.engines import check_installed
 from coterie.deploy.home import read_home
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
@@ -37,7 +37,7 @@ from coterie.operate.folder import Folder
 from coterie.operate.founding import init
 from coterie.operate.joining import accept, join
 from coterie.operate.members import Member
-from coterie.operate.nats_server import Listen, Server, binary, free_port
+from coterie.operate.nats_server import Listen, Server, check_server, free_port
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs.advice import advise
@@ -49,19 +49,6 @@ from coterie.runs.folder import METRICS, RESULT, jsonable, locked, read_lines, w
 from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData
 from coterie.runs.runner import Result, load_result, write_partition
-
-
-def check_installed() -> None:
-    """Raises UserError if this machine lacks what the extra brings: the client's library and a server."""
-    try:
-        import nats  # noqa: F401
-
-        binary()
-    except ImportError:
-        raise UserError(EXTRA) from None
-    except EngineError as error:
-        raise UserError(str(error)) from None
-
 
 HOMES = "homes"
 GRACE_S = 5.0
@@ -99,6 +86,7 @@ def rehearse(
     if config.out is not None:
         raise UserError(f"the run folder of a rehearsal is {Folder(path).run}: leave out away")
     check_installed()
+    check_server()
     warm()
     config = deployable(config, rehearsal=True)
     with ExitStack() as held:

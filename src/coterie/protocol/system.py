@@ -54,10 +54,8 @@ BROKER = "broker"
 
 BROKER_LEARNS = (
     "the sender, recipient, size and time of every sealed packet between machines, from which it can guess the steps "
-    "of the protocol; nothing of any message. Over Flower the hub learns the same of packets between other parties, "
-    "which it relays"
+    "of the protocol; nothing of any message"
 )
-"""Over Flower that is the SuperLink, and the hub is the switch between the sites (``deploy/flower_switch.py``)."""
 
 
 @dataclass(frozen=True, eq=False)
