@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import RunError
+from coterie.record.folder import write_json
 from coterie.runs import RunConfig
 from coterie.runs.experiment import build
-from coterie.runs.folder import write_json
 from coterie.runs.intervals import spread
 
 PARTITIONS = ("iid", "dirichlet:0.3")

@@ -22,8 +22,8 @@ from typing import Any
 
 import coterie
 from coterie.protocol.errors import RunError
-from coterie.runs.files import atomic_write
-from coterie.runs.folder import METRICS, read_lines
+from coterie.record.files import atomic_write
+from coterie.record.folder import METRICS, read_lines
 from coterie.runs.runner import is_divergence, run
 from papers.ofl import PRINTED, config
 

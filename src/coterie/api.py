@@ -16,13 +16,13 @@ from coterie.cli.progress import progress as shown
 from coterie.data import own
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
+from coterie.record.files import atomic_write, writing
+from coterie.record.folder import COMPARE
 from coterie.report.notebook import frame, scores, spread_words, table
 from coterie.runs import comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.audited import learned
 from coterie.runs.config import OPTIONS, RunConfig, resolve
-from coterie.runs.files import atomic_write, writing
-from coterie.runs.folder import COMPARE
 from coterie.runs.logs import numbers
 from coterie.runs.metrics import leading, score
 from coterie.runs.settings import NONE, convert, field_types
@@ -267,7 +267,7 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
 
     Raises UserError if no run has views.
     """
-    from coterie.report.load import find
+    from coterie.record.load import find
     from coterie.runs.audited import audit_runs
 
     return audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active)
@@ -298,7 +298,7 @@ def load(folder: str | Path, *, model: Any = None) -> Result | Comparison:
 
     Raises UserError for a folder that holds neither.
     """
-    from coterie.report.load import compared
+    from coterie.record.load import compared
 
     folder = Path(folder)
     if not (folder / COMPARE).exists():
@@ -310,7 +310,7 @@ def load(folder: str | Path, *, model: Any = None) -> Result | Comparison:
 
 
 def _loaded(folder: Path, model: Any = None) -> Result:
-    from coterie.report.load import load as checked
+    from coterie.record.load import load as checked
 
     done = runner.load_result(folder, model)
     return _of(replace(done, summary=_filled(done.summary, to_builtins(checked(folder).result))))

@@ -23,10 +23,10 @@ from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.interpreters import each
 from coterie.protocol.system import Mixture
+from coterie.record.folder import read_lines
 from coterie.report.html import render
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import Experiment, build
-from coterie.runs.folder import read_lines
 from coterie.runs.runner import run as run_to_the_end
 
 GROUPS = [0, 1, 0, 1, 0, 1]

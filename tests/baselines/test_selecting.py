@@ -23,8 +23,8 @@ from coterie.protocol.interpreters import each
 from coterie.protocol.system import System
 from coterie.protocols.averaging import Train
 from coterie.protocols.selecting import round_seconds
+from coterie.record.folder import read_lines
 from coterie.runs import Interrupted, RunConfig, build, run
-from coterie.runs.folder import read_lines
 
 GROUPS = [0, 0, 0, 1, 1, 1]
 TARGETS = planted(GROUPS, 20)

@@ -18,8 +18,8 @@ from coterie.privacy.attacks.identity import expected_accuracy
 from coterie.privacy.audits.plain import ATTACKS
 from coterie.privacy.audits.received import Received, received
 from coterie.protocol.system import BROKER_LEARNS
+from coterie.record.folder import read_lines
 from coterie.runs import SYSTEMS
-from coterie.runs.folder import read_lines
 from coterie.runs.recorded import read_recorded
 from coterie.runs.registry import audit_of
 from coterie.transport.transcript import Seen, View

@@ -17,7 +17,7 @@ import pytest
 from command import QUICK, TESTS, Command, Ended, heard
 
 import coterie
-from coterie.runs.folder import read_lines
+from coterie.record.folder import read_lines
 
 
 def written(folder: Path) -> set[str]:

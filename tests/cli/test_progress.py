@@ -21,9 +21,9 @@ import coterie
 from coterie.cli import progress as shown
 from coterie.cli.progress import Pace, named, progress, work
 from coterie.cli.reproducing import _outlook
+from coterie.record.folder import read_lines
 from coterie.reproductions.study import Calculation, Cell, Item, by_cell, standings, study
 from coterie.runs import Interrupted, RunConfig
-from coterie.runs.folder import read_lines
 
 TINY = RunConfig("fedavg", "digits", clients=4, rounds=2, partition="iid", settings={"lr": 0.1, "max_epochs": 1})
 SLOWER = replace(TINY, settings={"lr": 0.01, "max_epochs": 1})

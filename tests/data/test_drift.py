@@ -23,7 +23,7 @@ from coterie.data.sources import load
 from coterie.data.tasks import deal
 from coterie.protocol.errors import UserError
 from coterie.protocols.averaging import Server
-from coterie.report import load as reports
+from coterie.record import load as reports
 from coterie.report import render
 from coterie.runs import RunConfig, build, run
 from coterie.runs.audited import audited

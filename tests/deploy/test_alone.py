@@ -10,7 +10,7 @@ from deployments import NOW_S, Study
 from coterie.deploy.engine import EngineError, NotAdmittedError
 from coterie.deploy.process import as_hub, as_party
 from coterie.protocol.errors import RunError, UserError
-from coterie.runs.folder import locked
+from coterie.record.files import locked
 
 
 def test_a_second_process_of_a_home_does_not_begin(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from coterie.deploy import logs
 from coterie.deploy.plan import Facts, Plan, Settings
 from coterie.deploy.recorder import HubJournal, Recorder
 from coterie.operate.prometheus import serving
-from coterie.report.load import Run, load
+from coterie.record.load import Run, load
 from coterie.runs.config import RunConfig, resolve, to_toml
 
 ROUNDS = 3

@@ -24,11 +24,11 @@ from coterie.deploy.status import Status
 from coterie.operate.status import is_alive, read_status
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
+from coterie.record.folder import read_lines
+from coterie.record.load import load
 from coterie.report import render
-from coterie.report.load import load
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config, to_toml
-from coterie.runs.folder import read_lines
 
 CLIENTS = tuple(f"client/{i}" for i in range(4))
 

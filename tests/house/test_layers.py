@@ -24,6 +24,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"privacy"}),
     frozenset({"protocols"}),
     frozenset({"systems", "baselines"}),
+    frozenset({"record"}),
     frozenset({"runs"}),
     frozenset({"report", "reproductions"}),
     frozenset({"deploy"}),

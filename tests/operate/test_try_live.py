@@ -22,8 +22,8 @@ from coterie.operate.engine_files import access_of
 from coterie.operate.own_model import own_model
 from coterie.operate.status import read_status
 from coterie.protocol.errors import UserError
+from coterie.record.files import locked
 from coterie.runs.config import RunConfig
-from coterie.runs.folder import locked
 from coterie.runs.models import export_model, load_exported
 from coterie.runs.runner import load_result
 

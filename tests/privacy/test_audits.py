@@ -361,7 +361,7 @@ def test_an_audit_is_kept_with_its_run_and_stands_in_its_report(race: Path, here
 
 
 def test_an_audit_that_cannot_be_kept_is_shown_all_the_same(race: Path, here: Path) -> None:
-    from coterie.runs.folder import locked
+    from coterie.record.files import locked
 
     with locked(race / "fedavg-0"):
         code, out, err = call(str(race / "fedavg-0"))

@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from report_folders import write_comparison, write_run
 
 import coterie
+from coterie.record.load import Run, find, load
 from coterie.report import clusters, comparison, html, plots, words
 from coterie.report.figure import PALETTE, colour, drawn, new_figure, plain_log
-from coterie.report.load import Run, find, load
 
 
 @pytest.fixture(scope="module")

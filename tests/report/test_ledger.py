@@ -14,7 +14,8 @@ from coterie.cli.running import audited, clusters
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Release, statements
 from coterie.protocol.errors import UserError
-from coterie.report import ledger, load, render
+from coterie.record import load
+from coterie.report import ledger, render
 from coterie.report.ledger import in_words as released
 from coterie.report.words import number
 

@@ -17,7 +17,8 @@ import pytest
 from report_folders import write_comparison, write_run
 
 from coterie.protocol.errors import RunError, UserError
-from coterie.report import html, load, plots, render
+from coterie.record import load
+from coterie.report import html, plots, render
 
 SMALL: dict[str, Any] = {"clients": 6, "rounds": 4}
 BADGE = "EMULATED CIPHER"

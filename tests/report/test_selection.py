@@ -12,10 +12,10 @@ import pytest
 from report_folders import write_run
 
 from coterie.protocol.errors import UserError
+from coterie.record.load import load
 from coterie.report import selection
 from coterie.report.comparison import group
 from coterie.report.html import render
-from coterie.report.load import load
 
 CLIENTS, ROUNDS = 6, 4
 CHOSEN = [[0, 1], [0, 3], [0, 4], [0, 1]]  # client/2 and client/5 never

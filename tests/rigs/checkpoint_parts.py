@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from coterie.protocol import state
 from coterie.protocol.party import Nothing
+from coterie.record.files import digest
 from coterie.runs import Interrupted, RunConfig, run
 from coterie.runs.checkpoint import CHECKPOINT, party_file, read_party
-from coterie.runs.files import digest
 
 TESTS = Path(__file__).parent
 TOY = RunConfig(

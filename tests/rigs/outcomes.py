@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coterie.runs.folder import read_lines
+from coterie.record.folder import read_lines
 
 REAL = {"seconds", "phase_seconds", "observing_seconds"}
 """Keys of real time, which differs from run to run."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from coterie.protocol.errors import UserError
+from coterie.record.load import compared
 from coterie.report import race
-from coterie.report.load import compared
 from coterie.runs import Interrupted, RunConfig, run
 from coterie.runs.runner import load_result
 

@@ -14,10 +14,12 @@ from torch import nn
 from coterie.devices.profiles import fleet
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.report import devices, load, render, words
+from coterie.record import load
+from coterie.record.folder import read_lines
+from coterie.report import devices, render, words
 from coterie.runs import RunConfig, run
 from coterie.runs.device_costs import training_bytes
-from coterie.runs.folder import read_lines, resumed
+from coterie.runs.folder import resumed
 from coterie.runs.registry import SYSTEMS
 from coterie.runs.settings import field_types
 from coterie.training.model import Model

@@ -26,12 +26,12 @@ from coterie.protocol.party import Work, on
 from coterie.protocol.steps import Steps, ask, compute, post
 from coterie.protocol.system import Federation, Sees
 from coterie.protocols.averaging import Client, Server
+from coterie.record.folder import read_lines
 from coterie.report import render
 from coterie.reproductions.study import one
 from coterie.runs import Result, RunConfig, checkpoint, run
 from coterie.runs.config import resolve
 from coterie.runs.evaluation import models_digest
-from coterie.runs.folder import read_lines
 from coterie.runs.recorded import record
 from coterie.runs.runner import load_result
 from coterie.runs.views import message_kinds, read_views

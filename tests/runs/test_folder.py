@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from coterie.protocol.errors import RunError, UserError
+from coterie.record.files import Log, atomic_write
+from coterie.record.folder import jsonable, read_lines, write_json
 from coterie.runs import RunConfig, resolve
-from coterie.runs.files import Log, atomic_write
-from coterie.runs.folder import check_free, claim, jsonable, read_lines, resumed, write_json
+from coterie.runs.folder import check_free, claim, resumed
 
 
 def no_space(*_: object) -> int:

@@ -13,8 +13,8 @@ from command import Command
 from hospitals import write_hospitals
 from report_folders import write_comparison, write_run
 
+from coterie.record.load import find, load
 from coterie.report import comparison, race, render
-from coterie.report.load import find, load
 from coterie.runs.advice import no_better_than_chance
 from coterie.runs.comparison import _leads
 from coterie.runs.config import RunConfig, resolve

@@ -19,11 +19,11 @@ from outcomes import alike, numbers
 
 from coterie.cli.app import main
 from coterie.protocol.errors import RunError, UserError
+from coterie.record.files import LOCK, locked
 from coterie.report import render
 from coterie.runs import RunConfig, run
 from coterie.runs.audited import audited
 from coterie.runs.comparison import compare, plan
-from coterie.runs.folder import LOCK, locked
 
 TESTS = Path(__file__).parents[1] / "rigs"
 TOY = RunConfig("toy_federation:SYSTEM", clients=4, rounds=8, checkpoint_every=1, record=True)
@@ -155,7 +155,7 @@ def test_where_no_lock_can_be_made_it_says_so(tmp_path: Path, monkeypatch: pytes
     def lacking(descriptor: int) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    monkeypatch.setattr("coterie.runs.folder._lock", lacking)
+    monkeypatch.setattr("coterie.record.files._lock", lacking)
     with pytest.warns(UserWarning, match="without locks.*no second run"), locked(tmp_path):
         pass
 

@@ -16,8 +16,8 @@ from command import QUICK, Command
 
 import coterie
 from coterie.protocol.errors import RunError, UserError
+from coterie.record.folder import read_lines
 from coterie.runs import Interrupted, RunConfig, run
-from coterie.runs.folder import read_lines
 from coterie.runs.logs import CSV, MLFLOW, logged, numbers, targets
 
 TINY = RunConfig("fedavg", clients=3, rounds=3, eval_every=2, settings={"max_epochs": 1})

@@ -19,9 +19,9 @@ from coterie.protocol.party import Cost
 from coterie.protocol.randomness import Randomness
 from coterie.protocols.keeping import Last
 from coterie.protocols.local_training import LocalTraining, local_epochs
+from coterie.record.files import atomic_write, checked, sealed
 from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
-from coterie.runs.files import atomic_write, checked, sealed
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.views import ViewLog, message_kinds, read_views
 from coterie.transport.transcript import Transcript

@@ -23,8 +23,8 @@ from outcomes import alike, numbers
 from tampering import flipped
 
 from coterie.protocol.errors import RunError, UserError
+from coterie.record.folder import read_lines
 from coterie.runs import Interrupted, Result, RunConfig, checkpoint, run
-from coterie.runs.folder import read_lines
 from coterie.runs.views import message_kinds, read_views
 
 TESTS = Path(__file__).parents[1] / "rigs"

@@ -19,11 +19,11 @@ from kept_parties import file_of, kept, plain
 
 from coterie.crypto.roster import entry, signing_key, verify_key
 from coterie.protocol.told import Common, Own
+from coterie.record.folder import read_lines
 from coterie.runs import Interrupted, RunConfig, checkpoint, run
 from coterie.runs.checkpoint import Saver
 from coterie.runs.config import resolve
 from coterie.runs.experiment import Experiment, build
-from coterie.runs.folder import read_lines
 from coterie.runs.parties import restore
 
 TESTS = Path(__file__).parents[1] / "rigs"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from coterie.protocol.errors import RunError, UserError
+from coterie.record.folder import check_writable
 from coterie.runs import RunConfig, experiment, run
-from coterie.runs.folder import check_writable
 from coterie.training.jobs import DivergedError
 
 TINY = RunConfig("fedavg", clients=3, rounds=2, checkpoint_every=1, settings={"max_epochs": 1})

@@ -19,11 +19,11 @@ from coterie.devices.links import Delays, FleetLinks, delay_law
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.protocols.local_training import asked_in, sample_clients
+from coterie.record.folder import CONFIG, read_lines
 from coterie.runs import Interrupted, RunConfig, build, run
 from coterie.runs.comparison import plan
 from coterie.runs.config import from_toml, resolve, to_toml
 from coterie.runs.experiment import delays_of
-from coterie.runs.folder import CONFIG, read_lines
 from coterie.runs.registry import SYSTEMS, get
 
 NAMES = tuple(f"client/{i}" for i in range(10))

@@ -64,8 +64,8 @@ def audit(
 
       coterie audit runs/robbed --active
     """
+    from coterie.record.load import find
     from coterie.report import render
-    from coterie.report.load import find
     from coterie.runs.audited import audit_runs
 
     content = audit_runs(find(folders), data_dir, active=active)

@@ -225,7 +225,7 @@ def _text(path: Path) -> str:
     """The text of an invitation, a request or a certificate."""
     from coterie.operate.tokens import MAX_TEXT
     from coterie.protocol.errors import UserError
-    from coterie.runs.files import opened, reading
+    from coterie.record.files import opened, reading
 
     with reading(path, "name the file that you were sent"), opened(path) as file:
         data = file.read(MAX_TEXT + 1)

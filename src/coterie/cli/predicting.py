@@ -79,7 +79,7 @@ def predict(
 
       coterie predict client_3.safetensors new.npz --out labels.csv
     """
-    from coterie.runs.files import atomic_write
+    from coterie.record.files import atomic_write
     from coterie.runs.models import check_new
 
     if out is not None and check_new(out).suffix not in (".csv", ".npz"):

@@ -60,8 +60,9 @@ def run(system: System = None, **options: Any) -> None:
 
 def configured(given: dict[str, Any], texts: list[str], file: Path | None, resume: bool) -> Any:
     """The resolved config of the command line, the TOML file and, on --resume without a system, the run folder."""
+    from coterie.record.folder import CONFIG, check_writable
     from coterie.runs.config import RunConfig, check_options, from_toml, resolve, typed_settings
-    from coterie.runs.folder import CONFIG, check_code, check_writable, resumed
+    from coterie.runs.folder import check_code, resumed
     from coterie.runs.settings import assignments
 
     if file is None and resume and "system" not in given:
@@ -191,6 +192,7 @@ def audited(rows: Any) -> list[str]:
     """Each claim of an epsilon beside what neighbouring data prove (``result.json: dp_audit``)."""
     import msgspec
 
+    from coterie.record.schema import Audited
     from coterie.report import ledger
     from coterie.report.words import MISSING
 
@@ -198,7 +200,7 @@ def audited(rows: Any) -> list[str]:
         f"{row['mechanism']}: epsilon claimed {row['claimed']}, at least {row['proved']} by a test"
         + (f", {row['exact']} by a formula" if row["exact"] != MISSING else "")
         + f" ({row['neighbours']}): {row['verdict']}"
-        for row in ledger.audited(msgspec.convert(rows or [], tuple[ledger.Audited, ...]))
+        for row in ledger.audited(msgspec.convert(rows or [], tuple[Audited, ...]))
     ]
 
 

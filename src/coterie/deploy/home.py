@@ -22,7 +22,7 @@ from coterie.deploy.names import check_name, named, safe
 from coterie.deploy.plan import Facts, Plan
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.told import Identity
-from coterie.runs.files import FILE_MODE, atomic_write, check_own, make_folder, opened, reading, writing
+from coterie.record.files import FILE_MODE, atomic_write, check_own, make_folder, opened, reading, writing
 from coterie.runs.keyring import PartyKeys
 
 __all__ = ["About", "Home", "keyring_of", "make_home", "named", "plan_of", "read_home", "safe", "take_plan"]

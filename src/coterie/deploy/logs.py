@@ -21,7 +21,7 @@ from typing import Any
 
 from coterie.deploy.node import NodeObserver
 from coterie.deploy.packets import Era
-from coterie.runs.files import FILE_MODE, open_own
+from coterie.record.files import FILE_MODE, open_own
 from coterie.transport.envelope import Envelope
 from coterie.transport.transcript import shown
 

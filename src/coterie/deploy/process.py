@@ -30,9 +30,10 @@ from coterie.deploy.store import FileStore, unpack
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.told import Common
+from coterie.record.files import locked
+from coterie.record.folder import METRICS, read_lines
 from coterie.report.words import plural
 from coterie.runs.evaluation import check_not_all_skipped
-from coterie.runs.folder import METRICS, locked, read_lines
 from coterie.transport.envelope import Keyring
 from coterie.transport.transcript import shown
 

@@ -11,7 +11,6 @@ was killed goes on.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -28,13 +27,22 @@ from coterie.deploy.hub import Round
 from coterie.deploy.logs import Journal, event
 from coterie.deploy.packets import Era, Report
 from coterie.deploy.plan import Plan, fingerprint, plan_hash
-from coterie.deploy.reported import Line, Sums
+from coterie.deploy.reported import Sums
 from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, Status
 from coterie.protocol.errors import CoterieError, UserError
+from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
+from coterie.record.folder import (
+    CONFIG,
+    METRICS,
+    RESULT,
+    encode_line,
+    jsonable,
+    read_lines,
+    write_json,
+)
+from coterie.record.summary import Line, write_result
 from coterie.runs import registry
 from coterie.runs.config import from_text, to_toml
-from coterie.runs.files import FILE_MODE, Log, atomic_write, decoded, opened, reading
-from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
 from coterie.runs.metrics import metrics_of, named, score
 
 OPEN = "open.bin"
@@ -254,7 +262,7 @@ class Recorder:
         self.metrics = Log(self.folder / METRICS)
         known = read_lines(self.folder / METRICS)
         self._lines = [line for line in known if line["round"] <= self.done]
-        self.metrics.truncate(sum(len(_bytes(line)) for line in self._lines))
+        self.metrics.truncate(sum(len(encode_line(line)) for line in self._lines))
         of = self._open
         written = self._lines[-1]["round"] if self._lines else 0
         of.lines = [one for one in of.lines if one["round"] <= self.done and not 0 < one["round"] <= written]
@@ -323,7 +331,7 @@ class Recorder:
         elif self._is_finish(round):
             of.finish = line
         else:
-            self.metrics.append(_bytes(line))
+            self.metrics.append(encode_line(line))
             self._lines.append(line)
 
     def _skipped(self) -> int:
@@ -400,7 +408,7 @@ class Recorder:
             self._present(), self.config, self.system, self.measures, of.set_up, self._lines, of.finish
         )
         facts = {"parameters": self.parameters, "client_role": self.client_role, **facts}
-        write_json(self.folder / RESULT, result.content(known, running, facts))
+        write_result(self.folder, result.content(known, running, facts))
         for name, table in result.tables(self.clients, of.by_client, of.samples).items():
             write_json(self.folder / name, table)
 
@@ -434,7 +442,3 @@ class HubJournal(Journal):
     def began(self, era: Era) -> None:
         super().began(era)
         self.recorder.begins(*era)
-
-
-def _bytes(line: Line) -> bytes:
-    return (json.dumps(line) + "\n").encode()

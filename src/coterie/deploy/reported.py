@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from coterie.deploy.hub import EXCLUDED
 from coterie.deploy.packets import Packet, Report
 from coterie.protocol.system import System
+from coterie.record.summary import Line
 from coterie.runs.metrics import Metric
 
 OWN_LOG = "the reason is in its own log"
@@ -28,8 +29,6 @@ WHYS = frozenset({"late", "gone", "offline", "refused"})
 
 _MOST_BYTES, _MOST_S, _MOST_COUNT = 1 << 50, 1e9, 1 << 40  # of one party in one attempt: more is no report
 _MOST_SUM = 1 << 62  # of a party's whole run: files hold no larger numbers
-
-Line = dict[str, Any]
 
 
 class Sums(msgspec.Struct):

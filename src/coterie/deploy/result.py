@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import coterie
 from coterie.data.own import name_of
-from coterie.deploy.reported import Line, unknown
+from coterie.deploy.reported import unknown
 from coterie.deploy.status import Status
 from coterie.protocol.system import System
+from coterie.record.folder import CLIENTS, PARTITION
+from coterie.record.summary import Line, totals
 from coterie.runs.config import RunConfig, system_config
 from coterie.runs.metrics import Metric
 
-EACH, PARTITION = "clients.json", "partition.json"
 OWN_DATA = "the clients' own data"
 _OPTIONS = ("mode", "seed", "rounds", "model", "devices")
-_SCORES = ("global_accuracy", "local_accuracy", "global_loss", "local_loss")
 
 
 @dataclass(frozen=True)
@@ -33,25 +31,10 @@ class Known:
     lines: Sequence[Line]
     finish: Line | None
 
-    @property
-    def everything(self) -> list[Line]:
-        """All stretches of the run in order; the set-up and the finish may be missing."""
-        return [line for line in (self.set_up, *self.lines, self.finish) if line]
-
-    def total(self, key: str) -> Counter[str]:
-        """Sums of a table over all stretches."""
-        counter: Counter[str] = Counter()
-        for line in self.everything:
-            counter.update(line.get(key, {}))
-        return counter
-
 
 def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The content of ``result.json``. running: the run goes on.  facts: values that are known all the same."""
     status, config, system, lines = known.status, known.config, known.system, known.lines
-    last: Line = {**lines[-1], **(known.finish or {})}
-    stopped, up, down = lines[-1]["notes"].get("stopped"), known.total("bytes_up"), known.total("bytes_down")
-    refused = known.total("refused")
     reporting = [max(line.get("reported", {}).values(), default=0) for line in lines]
     found = {
         "system": status.system,
@@ -62,27 +45,11 @@ def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, 
         "clients": status.clients,
         "data": name_of(config.data) if status.rehearsal else OWN_DATA,
         "partition": config.partition if status.rehearsal else "each client holds its own",
-        "rounds_done": lines[-1]["round"],
-        "stopped": None if stopped is None else str(stopped),
         "task": config.task,
         "measures": [metric.facts for metric in known.measures],
-        **{key: last.get(key) for key in _SCORES},
-        "metrics": last.get("metrics", {}),
-        "bytes_up": up.total(),
-        "bytes_down": down.total(),
-        "bytes_up_by_role": dict(up),
-        "bytes_down_by_role": dict(down),
-        "seconds": sum(line.get("seconds", 0.0) for line in known.everything),
+        **totals(known.set_up, lines, known.finish),
         "virtual_seconds": None,
-        "refused": refused.total(),
-        "refused_why": dict(refused),
-        "skipped": {str(line["round"]): str(line["notes"]["skipped"]) for line in lines if "skipped" in line["notes"]},
-        "lost": sum(len(line.get("lost", {})) for line in known.everything),
-        "late": sum(len(line.get("late", ())) for line in known.everything),
-        "set_up": known.set_up,
-        "finish": known.finish,
         "sees": system.seen_by(config.mode, system_config(config)),
-        "version": coterie.__version__,
     }
     deployment = {
         "engine": status.engine,
@@ -114,7 +81,8 @@ def tables(
     names = sorted({name for own in scores.values() for name in own})
     found: dict[str, dict[str, Any]] = {}
     if names:
-        found[EACH] = {"clients": list(scores), **{name: [own.get(name) for own in scores.values()] for name in names}}
+        values = {name: [own.get(name) for own in scores.values()] for name in names}
+        found[CLIENTS] = {"clients": list(scores), **values}
     told = [samples.get(name) for name in clients]
     known = {} if None in told else {"samples": told}
     found[PARTITION] = {"clients": list(clients), **known}

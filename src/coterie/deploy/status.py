@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from coterie.runs.folder import STATUS as STATUS
+from coterie.record.folder import STATUS as STATUS
 
 HEARTBEAT_S = 5.0
 """The hub writes its status at least so often."""

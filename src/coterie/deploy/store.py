@@ -13,7 +13,7 @@ from coterie.deploy.engine import Parcel
 from coterie.deploy.packets import Era, Instant
 from coterie.protocol import state
 from coterie.protocol.party import Party
-from coterie.runs.files import FILE_MODE, atomic_write, opened, reading
+from coterie.record.files import FILE_MODE, atomic_write, opened, reading
 from coterie.transport.envelope import Count, Envelope, Numbers
 
 Counts = dict[str, Count]

@@ -24,7 +24,7 @@ from coterie.deploy.plan import Plan
 from coterie.operate.tokens import Id
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.told import Entry
-from coterie.runs.files import FILE_MODE, atomic_write, open_own
+from coterie.record.files import FILE_MODE, atomic_write, open_own
 
 _ADVICE = "name the folder that `coterie deploy init` has made"
 

@@ -26,9 +26,9 @@ from coterie.operate.engine_files import admit, found_engine
 from coterie.operate.folder import Authority, Folder, Joined, write_joined, write_public
 from coterie.operate.members import Member, check_members
 from coterie.protocol.errors import UserError, suggest
+from coterie.record.files import make_folder
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, system_config, to_toml
-from coterie.runs.files import make_folder
 
 DAYS = 365.0
 

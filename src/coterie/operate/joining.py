@@ -16,7 +16,7 @@ from coterie.deploy.plan import Plan
 from coterie.operate import certificates, tokens
 from coterie.operate.tokens import Invitation
 from coterie.protocol.errors import PeerError, UserError, suggest
-from coterie.runs.files import atomic_write
+from coterie.record.files import atomic_write
 
 
 def join(

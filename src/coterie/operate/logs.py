@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.deploy.logs import FILES, LOG
 from coterie.protocol.errors import UserError
-from coterie.runs.files import opened, reading
+from coterie.record.files import opened, reading
 from coterie.transport.transcript import shown
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}

@@ -10,7 +10,7 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coterie.runs.files import opened
+from coterie.record.files import opened
 
 _CHUNK = 1 << 24
 _WORD = 8

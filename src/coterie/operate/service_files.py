@@ -21,7 +21,7 @@ from coterie.operate.engine_files import configuration_of
 from coterie.operate.folder import current_plan, open_folder
 from coterie.operate.members import Member, check_hosts, read_members
 from coterie.protocol.errors import UserError
-from coterie.runs.files import atomic_write, writing
+from coterie.record.files import atomic_write, writing
 
 Kind = Literal["systemd", "compose"]
 STATE = Path("/var/lib/coterie")

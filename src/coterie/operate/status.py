@@ -9,7 +9,7 @@ import msgspec
 from coterie.deploy.status import HEARTBEAT_S, STATUS, Status
 from coterie.operate.folder import Folder, current_plan
 from coterie.protocol.errors import UserError
-from coterie.runs.files import opened, reading
+from coterie.record.files import opened, reading
 
 
 class NotBegunError(UserError):

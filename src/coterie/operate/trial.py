@@ -7,7 +7,6 @@ models are those of ``coterie run`` with the same options.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -40,12 +39,14 @@ from coterie.operate.members import Member
 from coterie.operate.nats_server import Listen, Server, check_server, free_port
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError, UserError
+from coterie.record.files import atomic_write, locked
+from coterie.record.folder import CLIENTS, METRICS, OBSERVED, encode_line, jsonable, read_lines, write_json
+from coterie.record.load import read_summary
+from coterie.record.summary import write_result
 from coterie.runs.advice import advise
 from coterie.runs.config import RunConfig
 from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import Experiment, build
-from coterie.runs.files import atomic_write
-from coterie.runs.folder import METRICS, RESULT, jsonable, locked, read_lines, write_json
 from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData
 from coterie.runs.runner import Result, load_result, write_partition
@@ -213,14 +214,14 @@ def collected(ready: Rehearsal) -> Result:
         scores = experiment.observer.scores(honest)
         last = {**scores.line(), "bands": scores.bands(), "models_sha256": models_digest(models)}
         lines[-1] |= jsonable(last)
-        atomic_write(run / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        atomic_write(run / METRICS, b"".join(map(encode_line, lines)))
         write_partition(run, experiment)
         write_models(run, experiment, models, done)
-        write_json(run / "clients.json", {"clients": list(honest), **scores.values})
-        write_json(run / "observed.json", experiment.system.observe(experiment.federation))
-        summary = json.loads((run / RESULT).read_text())
+        write_json(run / CLIENTS, {"clients": list(honest), **scores.values})
+        write_json(run / OBSERVED, experiment.system.observe(experiment.federation))
+        summary = read_summary(run)
         more = {"inputs_digest": experiment.inputs_digest, "ledger": ledgers or None}
-        write_json(run / RESULT, with_facts(summary, {**last, **more}))
+        write_result(run, with_facts(summary, {**last, **more}))
     return load_result(run)
 
 

@@ -3,51 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 
+from coterie.record.schema import Audit, Unread
 from coterie.runs.audited import merged, noise
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class Found(msgspec.Struct, frozen=True):
-    """What one attack found: a row of ``runs.audited``."""
-
-    name: str
-    verdict: Literal["nothing found", "a little", "much", "everything"]
-    leak: float
-    error: Annotated[float, msgspec.Meta(ge=0)]
-    metric: str
-    chance: float
-    perfect: float
-    clients: Count
-    value: float | None = None
-    first: float | None = None
-    last: float | None = None
-    closed_form: float | None = None
-    rounds: Count = 0
-    round: Count | None = None
-
-
-class Unread(msgspec.Struct, frozen=True):
-    """A field of clients' messages that no attack has read (``audits.fields.NotJudged``)."""
-
-    role: str
-    message: str
-    field: str
-    why: str
-
-
-class Audit(msgspec.Struct, frozen=True):
-    """What ``coterie audit`` found in a run. not_applicable: by attack, why it can't be applied."""
-
-    attacks: tuple[Found, ...] = ()
-    not_applicable: dict[str, str] = {}
-    not_judged: tuple[Unread, ...] = ()
-    stopped: Count | None = None
-    drifted: Count | None = None
 
 
 def by_reason(not_applicable: Mapping[str, str]) -> list[tuple[str, str]]:

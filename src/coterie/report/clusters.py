@@ -11,8 +11,8 @@ from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from coterie.report.load import Run
-from coterie.report.notes import Members
+from coterie.record.load import Run
+from coterie.record.schema import Members
 
 Sets = tuple[frozenset[int], ...]  # of each client, its clusters; empty where it is in none or nobody knows
 

@@ -13,7 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from coterie.report.compared import ACCURACY, Measure
+from coterie.record.comparison import ACCURACY, Measure
+from coterie.record.load import Run
+from coterie.record.schema import EMULATED
 from coterie.report.figure import (
     MARKERS,
     MUTED,
@@ -27,7 +29,6 @@ from coterie.report.figure import (
     plain_log,
     round_axis,
 )
-from coterie.report.load import EMULATED, Run
 from coterie.report.plots import WIDTH, explained
 from coterie.report.words import metric
 from coterie.runs.config import OPTIONS, SIDES

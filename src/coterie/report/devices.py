@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-
-from coterie.report.budget import Count
-from coterie.report.dealt import Seconds
+from coterie.record.schema import Used
 
 PARTS = ("compute", "radio", "idle")
-
-
-class Joules(msgspec.Struct, frozen=True):
-    """Nominal energy of all clients of a type together."""
-
-    compute: Seconds
-    radio: Seconds
-    idle: Seconds
-
-
-class Used(msgspec.Struct, frozen=True):
-    """What all clients with one type of device used together."""
-
-    clients: Annotated[int, msgspec.Meta(ge=1)]
-    compute_s: Seconds
-    radio_s: Seconds
-    there_s: Seconds
-    joules: Joules
-    peak_memory_bytes: Count
-    memory_gib: Seconds
 
 
 def table(used: Mapping[str, Used] | None) -> list[dict[str, Any]]:

@@ -13,11 +13,11 @@ import jinja2
 
 from coterie import __version__
 from coterie.protocol.errors import UserError
+from coterie.record.comparison import Measure
+from coterie.record.files import atomic_write
+from coterie.record.load import Run, compared, find, load
 from coterie.report import audits, clusters, comparison, devices, ledger, plots, poisoning, race, selection, words
-from coterie.report.compared import Measure
 from coterie.report.figure import colour
-from coterie.report.load import Run, compared, find, load
-from coterie.runs.files import atomic_write
 from coterie.runs.metrics import score
 
 _ROUND = re.compile(r" of round \d+")

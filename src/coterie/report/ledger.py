@@ -3,53 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 
+from coterie.record.schema import CLIENT, SAMPLE, Audited, Epsilon, Ledger, Release
 from coterie.report.words import MISSING, number
 
-Epsilon = Annotated[float, msgspec.Meta(ge=0)] | Literal["infinite"]
-"""``"infinite"``: there is no proof."""
 NO_PROOF = "no proof"
-SAMPLE, CLIENT = "replace one sample", "replace one client"
-
-
-class Release(msgspec.Struct, frozen=True):
-    """One kind of release of one client."""
-
-    what: str
-    mechanism: str
-    count: Annotated[int, msgspec.Meta(ge=1)]
-    epsilon: Epsilon
-    epsilon_after_one_more: Epsilon
-    neighbours: str = SAMPLE
-    claimed_epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None
-
-
-class Ledger(msgspec.Struct, frozen=True):
-    """All of one client's releases. epsilon: of everything together, by relation of neighbours.
-
-    epsilon_after_one_more_round: the same after another round like its last.
-    """
-
-    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)]
-    epsilon: dict[str, Epsilon]
-    releases: tuple[Release, ...] = ()
-    epsilon_after_one_more_round: dict[str, Epsilon] = {}
-
-
-class Audited(msgspec.Struct, frozen=True):
-    """What neighbouring data prove of a claim (``attacks/noisy_uploads.py``)."""
-
-    mechanism: str
-    neighbours: str
-    claimed_epsilon: Epsilon
-    lower_bound: Epsilon
-    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)]
-    trials: Annotated[int, msgspec.Meta(ge=1)]
-    holds: bool
-    exact_epsilon: Epsilon | None = None
 
 
 def in_words(ledgers: Any) -> str:

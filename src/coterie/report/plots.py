@@ -14,9 +14,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from coterie.record.comparison import Measure
+from coterie.record.load import Run
+from coterie.record.schema import Matrix, Partition, Round
 from coterie.report.clusters import History, Sets, groups_like, pixels
-from coterie.report.compared import Measure
-from coterie.report.dealt import Partition
 from coterie.report.figure import (
     GRID,
     MUTED,
@@ -33,7 +34,6 @@ from coterie.report.figure import (
     plain_log,
     round_axis,
 )
-from coterie.report.load import Matrix, Round, Run
 from coterie.report.words import metric, plural
 
 WIDTH = 10.4  # inches; about 1000 px on a laptop

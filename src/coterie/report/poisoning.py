@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
+from coterie.record.schema import Detection
 from coterie.report.words import percent, plural
 
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _SHOWN = 8
-
-
-class Detection(msgspec.Struct, frozen=True):
-    """``aggregation.flagged.Detection``: shares of poisoned and of other contributions that were flagged."""
-
-    rate: Share | None
-    false_alarms: Share | None
-    rounds: Annotated[int, msgspec.Meta(ge=1)]
 
 
 def attackers(attack: str, names: Sequence[str], clients: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.report.compared import ACCURACY
+from coterie.record.comparison import ACCURACY
 from coterie.report.words import MISSING, metric, percent
 from coterie.runs.intervals import mean_and_interval
 from coterie.runs.metrics import score

@@ -15,9 +15,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from coterie.record.load import Run
+from coterie.record.schema import Matrix
 from coterie.report.clusters import Sets, groups_like
 from coterie.report.figure import MARKERS, MUTED, PAPER, colour, drawn, image, legend, new_figure, round_axis
-from coterie.report.load import Matrix, Run
 from coterie.report.plots import WIDTH, clients_axis, explained
 from coterie.report.words import plural
 

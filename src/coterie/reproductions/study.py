@@ -17,9 +17,9 @@ from statistics import fmean, stdev
 from typing import Any, Generic, TypeVar
 
 from coterie.protocol.errors import RunError, UserError, suggest
+from coterie.record.files import atomic_write, writing
+from coterie.record.folder import METRICS, RESULT, check_simulated, check_writable, read_lines
 from coterie.runs.config import SIDES, RunConfig, resolve
-from coterie.runs.files import atomic_write, writing
-from coterie.runs.folder import METRICS, RESULT, check_simulated, check_writable, read_lines
 from coterie.runs.runner import Interrupted, is_divergence, load_result, run
 
 _SIDES = SIDES | {"rounds"}

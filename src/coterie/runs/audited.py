@@ -18,12 +18,14 @@ from coterie.privacy.audits.plain import plain_findings
 from coterie.privacy.audits.received import received
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.system import BROKER, BROKER_LEARNS
+from coterie.record.files import locked
+from coterie.record.folder import CONFIG, jsonable
+from coterie.record.load import read_summary
+from coterie.record.summary import write_result
 from coterie.runs.config import SIDES, read_toml
-from coterie.runs.folder import CONFIG, RESULT, jsonable, locked, write_json
 from coterie.runs.intervals import mean_and_interval
 from coterie.runs.recorded import read_recorded
 from coterie.runs.registry import SYSTEMS, audit_of
-from coterie.runs.runner import load_result
 
 Content = dict[str, Any]
 Row = Mapping[str, Any]
@@ -126,7 +128,7 @@ def keep(folder: str | Path, content: Content) -> None:
     """Write the audit into the run's ``result.json``. Raises UserError or RunError if that can't be written."""
     folder = Path(folder)
     with locked(folder):
-        write_json(folder / RESULT, {**load_result(folder).summary, "audit": content})
+        write_result(folder, {**read_summary(folder), "audit": content})
 
 
 def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: bool = False) -> Content:
@@ -240,7 +242,7 @@ def _mean(rows: Sequence[Row]) -> Row:
 
 def kept(folder: str | Path) -> Content | None:
     """The audit in a run's ``result.json``, or None. Raises UserError for a folder without a result."""
-    found: Content | None = load_result(folder).summary.get("audit")
+    found: Content | None = read_summary(Path(folder)).get("audit")
     return found
 
 

@@ -7,10 +7,11 @@ method cannot share is listed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from coterie.protocol.errors import UserError
+from coterie.record.comparison import Difference
 from coterie.runs.config import RunConfig, resolve, system_config
 
 WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0}
@@ -40,20 +41,6 @@ Rounds, data and devices are the same for all methods anyway.
 """
 
 _ONLY_WITH = {"delay": "delta", "newcomers": "founders", "join_every": "founders"}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A setting that one method does not share. value: its own, or None if it has no such setting.  why: in words.
-
-    shared: the value of all others, or None for work that a method does beyond the budget.
-    """
-
-    method: str
-    setting: str
-    value: Any
-    shared: Any
-    why: str
 
 
 def _told(config: RunConfig, what: str) -> Mapping[str, str]:

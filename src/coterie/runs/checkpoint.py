@@ -33,9 +33,7 @@ from coterie.crypto.roster import DerivedRoster, check_roster, entry
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.system import Mixture
 from coterie.protocol.told import Identity, Roster
-from coterie.runs.config import RunConfig, differences, from_text, to_toml
-from coterie.runs.experiment import Experiment
-from coterie.runs.files import (
+from coterie.record.files import (
     ADVICE,
     DIGEST_BYTES,
     FILE_MODE,
@@ -50,7 +48,9 @@ from coterie.runs.files import (
     sealed,
     writing,
 )
-from coterie.runs.folder import METRICS
+from coterie.record.folder import METRICS
+from coterie.runs.config import RunConfig, differences, from_text, to_toml
+from coterie.runs.experiment import Experiment
 from coterie.runs.own_code import check_same_code
 from coterie.transport.wire import Snapshot
 

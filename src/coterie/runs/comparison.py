@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 import coterie
 from coterie.data.own import name_of
 from coterie.protocol.errors import UserError
+from coterie.record.comparison import Difference
+from coterie.record.files import locked, writing
+from coterie.record.folder import COMPARE, CONFIG, RESULT, check_simulated, write_json
+from coterie.record.summary import Line
 from coterie.runs import registry
-from coterie.runs.budget import Difference, budget_of, with_budget
+from coterie.runs.budget import budget_of, with_budget
 from coterie.runs.config import RunConfig, check_settings, resolve, typed_settings
-from coterie.runs.experiment import Line, build
-from coterie.runs.files import writing
-from coterie.runs.folder import COMPARE, CONFIG, RESULT, check_simulated, locked, numbered, write_json
+from coterie.runs.experiment import build
+from coterie.runs.folder import numbered
 from coterie.runs.intervals import spread
 from coterie.runs.metrics import score
 from coterie.runs.own_code import check_same_code, own_code
@@ -200,7 +205,7 @@ def compare(
             "measures": results[resolved[0][0]][0].summary["measures"],
             "budget": planned.budget,
             "budget_from": planned.budget_from,
-            "differences": [asdict(difference) for difference in planned.differences],
+            "differences": [structs.asdict(difference) for difference in planned.differences],
             "rows": rows,
             "leads": _leads(rows, results[resolved[0][0]][0].summary["measures"]),
             "version": coterie.__version__,

@@ -21,6 +21,8 @@ from coterie.devices.links import check_share, delay_law
 from coterie.devices.traces import parse
 from coterie.protocol.errors import UserError, nearest, suggest
 from coterie.protocol.model_spec import TaskKind
+from coterie.record.folder import check_format
+from coterie.record.schema import FORMAT
 from coterie.runs import registry
 from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
 
@@ -318,7 +320,9 @@ def system_config(config: RunConfig) -> Any:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Options of a TOML file, checked; raises UserError naming the file."""
     try:
-        return check_options(tomllib.loads(Path(path).read_bytes().decode()))
+        given = tomllib.loads(Path(path).read_bytes().decode())
+        check_format(path, given.pop("format", FORMAT))
+        return check_options(given)
     except OSError as error:
         raise UserError(f"cannot read the config {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -340,7 +344,9 @@ def from_toml(path: str | Path, **overrides: Any) -> RunConfig:
 def from_text(text: str) -> RunConfig:
     """The run that ``to_toml`` wrote; raises UserError."""
     try:
-        return resolve(RunConfig(**check_options(tomllib.loads(text))))
+        given = tomllib.loads(text)
+        check_format("config", given.pop("format", FORMAT))
+        return resolve(RunConfig(**check_options(given)))
     except (tomllib.TOMLDecodeError, TypeError) as error:
         raise UserError(f"not a run's config: {error}") from None
 
@@ -348,7 +354,8 @@ def from_text(text: str) -> RunConfig:
 def to_toml(config: RunConfig) -> str:
     """All options of a resolved run but its folder and its workers, so that the file repeats the run anywhere."""
     left_out = ("out", "workers", "settings")
-    table = {key: value for key, value in values_of(config).items() if value is not None and key not in left_out}
+    given = {key: value for key, value in values_of(config).items() if value is not None and key not in left_out}
+    table = {"format": FORMAT, **given}
     table["settings"] = {key: NONE if value is None else value for key, value in config.settings.items()}
     head = f"# coterie {coterie.__version__}; this file repeats the run: coterie run --config THIS_FILE\n\n"
     return head + tomli_w.dumps(table)

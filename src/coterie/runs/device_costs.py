@@ -14,27 +14,10 @@ from typing import Any
 import msgspec
 
 from coterie.protocol.model_spec import ModelSpec
+from coterie.record.schema import Joules, Used
 from coterie.runs.experiment import Experiment
 
 _FLOAT_BYTES = 4
-
-
-class Used(msgspec.Struct, frozen=True):
-    """Of all clients with one type of device together.
-
-    compute_s, radio_s: virtual seconds of work, and of transfers with the link's latency.  there_s: of presence while
-    rounds go on; pauses between rounds don't count.
-    joules: by ``compute``, ``radio`` and ``idle``.  peak_memory_bytes: of the client that needs most.
-    memory_gib: of the device that has least.
-    """
-
-    clients: int
-    compute_s: float
-    radio_s: float
-    there_s: float
-    joules: dict[str, float]
-    peak_memory_bytes: int
-    memory_gib: float
 
 
 def by_type(experiment: Experiment, lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -70,7 +53,7 @@ def by_type(experiment: Experiment, lines: Iterable[Mapping[str, Any]]) -> dict[
             )
             for name in members
         )
-        joules = profile.joules(compute_s, radio_s, there_s)
+        joules = Joules(**profile.joules(compute_s, radio_s, there_s))
         memory_gib = min(one.memory_gib for one in members.values())
         found[kind] = msgspec.to_builtins(Used(of_kind[kind], compute_s, radio_s, there_s, joules, peak, memory_gib))
     return found

@@ -24,6 +24,7 @@ from coterie.protocol.steps import NoAnswerError, Steps, wake
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocol.told import Identity, Roster
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
+from coterie.record.summary import Line
 from coterie.runs import registry
 from coterie.runs.attackers import Attackers
 from coterie.runs.config import RunConfig, resolve, system_config
@@ -47,9 +48,6 @@ from coterie.runs.workers import workers_of
 from coterie.training.solvers import Sgd
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript
-
-Line = dict[str, Any]
-"""What one round left, as it stands in ``metrics.jsonl``."""
 
 
 class Experiment:

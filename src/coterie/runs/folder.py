@@ -1,122 +1,22 @@
-"""The run folder. It is created after all checks, and only one process at a time writes in it.
-
-The lock is one of the operating system, on a file of its own, ``.lock``, and ends with the process that holds it. The
-file stays when the lock is gone: removing it would let two processes lock two files of that name. Reading needs no
-lock, since every file in a run folder is whole or only grows. The file is for its owner alone (mode 0600). Any user who
-can open it, even only for reading, can hold the lock, and so could keep the owner out.
-"""
+"""The folder of a run: created after all checks with its config, and found again to go on."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
-import math
 import os
 import re
 import shutil
-import stat
-import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
-import numpy as np
 
 from coterie.data.own import name_of
-from coterie.protocol.errors import CoterieWarning, RunError, UserError
+from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.import_path import check_elsewhere
+from coterie.record.files import atomic_write, umask, writing
+from coterie.record.folder import COMPARE, CONFIG, RESULT, check_simulated, check_writable
 from coterie.runs.config import RunConfig, from_toml, read_toml, to_toml
-from coterie.runs.files import FILE_MODE, atomic_write, open_own, opened, reading, umask, writing
-
-CONFIG, METRICS, RESULT, COMPARE = "config.toml", "metrics.jsonl", "result.json", "compare.json"
-STATUS = "status.json"
-"""Of a deployment: its hub has written it into the run folder."""
-LOCK = ".lock"
-_HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
-
-
-def jsonable(value: Any) -> Any:
-    """Numbers, arrays and containers as JSON values. NaN and infinities become null."""
-    if isinstance(value, np.ndarray | np.generic):
-        return jsonable(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int | bool):
-        return value
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
-
-
-def write_json(path: Path, value: Mapping[str, Any], mode: int = 0o644) -> None:
-    """A JSON object for people to read, one key a line; whole or not at all."""
-    lines = (f"  {json.dumps(key)}: {json.dumps(item)}" for key, item in jsonable(value).items())
-    atomic_write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode(), mode)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a ``metrics.jsonl``. Raises UserError that names a malformed line."""
-    with reading(path, "restore the file or run again"), opened(path) as file:
-        lines = file.read().splitlines()
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            records.append(msgspec.json.decode(line, type=dict[str, Any]))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: {error}") from None
-    return records
-
-
-def check_writable(out: Path) -> None:
-    """Raises UserError unless files can be made in this folder or, if it does not exist, in its parent."""
-    nearest = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.exists(place))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UserError(
-            f"cannot write to {out}: {nearest} is not a folder that you may write to; change that, or choose another "
-            "--out"
-        )
-
-
-class _Deployment(msgspec.Struct, frozen=True):
-    """Of ``status.json``, and of ``deployment`` in ``result.json``."""
-
-    rehearsal: bool
-
-
-class _Result(msgspec.Struct, frozen=True):
-    deployment: _Deployment
-
-
-def _of_result(data: bytes) -> _Deployment:
-    return msgspec.json.decode(data, type=_Result).deployment
-
-
-def deployed(out: Path) -> Literal["machines", "rehearsal"] | None:
-    """Whether this is the run folder of a deployment, and of which kind, by its result or its status."""
-    for name in (RESULT, STATUS):
-        with (
-            contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError),
-            opened(out / name) as file,
-        ):
-            data = file.read()
-            of = msgspec.json.decode(data, type=_Deployment) if name == STATUS else _of_result(data)
-            return "rehearsal" if of.rehearsal else "machines"
-    return None
-
-
-def check_simulated(out: Path) -> None:
-    """Raises UserError for the run folder of a deployment, in which nobody but its hub writes."""
-    if deployed(out) is not None:
-        raise UserError(
-            f"{out} holds the run of a deployment, which only its hub continues (coterie deploy hub DIR): choose "
-            "another --out"
-        )
 
 
 def check_free(out: Path) -> None:
@@ -212,53 +112,3 @@ def check_code(config: Path, said: Collection[str] | None = None) -> None:
             advice = () if said is None else (f"name it on the command line: {word}",)
             if ":" in path:
                 check_elsewhere(path, what, came_in(config.parent), *advice)
-
-
-@contextlib.contextmanager
-def locked(
-    folder: Path, held: str = "another run is at work in {}: wait until it has ended, or choose another --out"
-) -> Iterator[None]:
-    """Hold the folder for this process, also against its other threads.
-
-    held: what to say if another process holds it; {} is the folder.
-
-    Raises UserError if another process holds it, or if its lock is a symbolic link, and RunError if no file can be made
-    in it. If the file system has no locks, a warning says that nothing stops a second run.
-    """
-    descriptor = open_own(folder / LOCK, os.O_RDWR, FILE_MODE)
-    try:
-        _make_own(descriptor)
-        try:
-            _lock(descriptor)
-        except OSError as error:
-            if error.errno in _HELD:
-                raise UserError(held.format(folder)) from None
-            warnings.warn(
-                f"{folder} lies on a file system without locks ({error.strerror or error}): see to it that no second "
-                "run is started there while this one lasts",
-                CoterieWarning,
-                stacklevel=3,
-            )
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _make_own(descriptor: int) -> None:
-    """Remove other users' access, which older versions of the file allowed. Does nothing to another user's file."""
-    if sys.platform != "win32":
-        found = os.fstat(descriptor)
-        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != FILE_MODE:
-            with contextlib.suppress(OSError):  # a file system without modes
-                os.fchmod(descriptor, FILE_MODE)

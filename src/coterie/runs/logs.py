@@ -18,8 +18,8 @@ from typing import Any
 
 from coterie.protocol.errors import CoterieError, RunError, UserError
 from coterie.protocol.extras import to_install
+from coterie.record.files import atomic_write, writing
 from coterie.runs.config import RunConfig
-from coterie.runs.files import atomic_write, writing
 from coterie.runs.settings import unknown
 
 Line = Mapping[str, Any]

@@ -41,9 +41,10 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
 from coterie.protocol.system import ClientModel, Mixture
+from coterie.record.files import FILE_MODE, atomic_write, make_folder, opened, writing
+from coterie.record.folder import CONFIG, RESULT, deployed, write_json
 from coterie.runs.experiment import Experiment
-from coterie.runs.files import FILE_MODE, atomic_write, make_folder, opened, writing
-from coterie.runs.folder import CONFIG, RESULT, came_in, deployed, write_json
+from coterie.runs.folder import came_in
 from coterie.runs.trained import Facts, TrainedModel, Word, Words, state
 
 MODELS, INDEX, SUFFIX = "models", "index.json", ".safetensors"

@@ -13,8 +13,8 @@ from pathlib import Path
 import coterie
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import import_object
+from coterie.record.files import reading
 from coterie.runs.config import RunConfig
-from coterie.runs.files import reading
 from coterie.runs.metrics import named
 
 _OURS = Path(coterie.__file__).resolve().parent

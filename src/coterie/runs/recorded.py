@@ -14,9 +14,11 @@ from torch import Tensor
 
 from coterie.privacy.audits import Meddle, Recorded, Samples
 from coterie.protocol.errors import UserError
+from coterie.record.folder import CONFIG, deployed
+from coterie.record.summary import Line
 from coterie.runs.config import RunConfig, from_toml
-from coterie.runs.experiment import Experiment, Line, build
-from coterie.runs.folder import CONFIG, check_code, deployed
+from coterie.runs.experiment import Experiment, build
+from coterie.runs.folder import check_code
 from coterie.runs.on_data import ClientData
 from coterie.runs.runner import check_inputs, load_result
 from coterie.runs.views import VIEWS, message_kinds, read_views

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import shutil
 import sys
@@ -18,20 +17,33 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-import coterie
 from coterie.data.own import name_of
 from coterie.devices.traces import parse
 from coterie.dp.ledger import DELTA, Release, statements
 from coterie.protocol.errors import CoterieError, RunError, UserError
+from coterie.record.files import Log, atomic_write, locked, writing
+from coterie.record.folder import (
+    CLIENTS,
+    CONFIG,
+    METRICS,
+    OBSERVED,
+    PARTITION,
+    RESULT,
+    check_writable,
+    encode_line,
+    jsonable,
+    read_lines,
+    write_json,
+)
+from coterie.record.load import read_summary
+from coterie.record.summary import Line, last_line, stretches, totals, write_result
 from coterie.runs import checkpoint, folder
 from coterie.runs.advice import absent_to_the_end, advise, no_better_than_chance, surplus_clusters
 from coterie.runs.attackers import NoAttackError
 from coterie.runs.config import RunConfig, differences, resolve, to_toml
 from coterie.runs.device_costs import by_type
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
-from coterie.runs.experiment import Experiment, Line, build
-from coterie.runs.files import Log, atomic_write, opened, writing
-from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
+from coterie.runs.experiment import Experiment, build
 from coterie.runs.logs import check_installed, logged
 from coterie.runs.models import Models, export_model, load_models, write_models
 from coterie.runs.trained import OwnModel
@@ -132,16 +144,7 @@ def load_result(out: str | Path, model: OwnModel | None = None) -> Result:
     model: the architecture, if the run was given it as an object of Python.
     """
     out = Path(out)
-    try:
-        with opened(out / RESULT) as file:
-            summary = json.loads(file.read())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{out} holds no finished run: {error}") from None
-    if not isinstance(summary, dict):
-        raise UserError(
-            f"{out / RESULT} holds no JSON object, so it is not a run's result: restore the file or run again"
-        )
-    return Result(out, summary, read_lines(out / METRICS), model)
+    return Result(out, read_summary(out), read_lines(out / METRICS), model)
 
 
 def check_inputs(result: Result, present: str) -> None:
@@ -169,7 +172,7 @@ def resumable(config: RunConfig) -> Path:
     if config.out is None:
         raise UserError("--resume continues the run in a folder: say which with --out")
     out = Path(config.out)
-    folder.check_writable(out)
+    check_writable(out)
     old = resolve(folder.resumed(out))
     if found := differences(old, config):
         raise UserError(
@@ -249,7 +252,7 @@ class _Running:
 
     def _round(self, r: int, tell: OnRound) -> None:
         line = jsonable(self.experiment.round(r))
-        self.metrics.append((json.dumps(line) + "\n").encode())
+        self.metrics.append(encode_line(line))
         if self.views is not None:
             self.views.append()
         self.done, self.stopped = r, "stopped" in line["notes"]
@@ -280,10 +283,10 @@ class _Running:
         models = e.models(self.done)
         write_models(self.out, e, models, self.done)
         honest = e.attackers.left_out(models)
-        write_json(self.out / "clients.json", {"clients": list(honest), **e.observer.scores(honest).values})
-        write_json(self.out / "observed.json", e.observed())
+        write_json(self.out / CLIENTS, {"clients": list(honest), **e.observer.scores(honest).values})
+        write_json(self.out / OBSERVED, e.observed())
         result = summary(e, self.set_up, rounds, finish)
-        write_json(self.out / RESULT, result)
+        write_result(self.out, result)
         advise(no_better_than_chance(e.config, result, e.label_counts))
         return Result(self.out, result, rounds)
 
@@ -303,7 +306,7 @@ def write_partition(out: Path, experiment: Experiment) -> None:
         "public": e.common.public,
         "drift": None if e.drift is None or e.config.evaluated else {"round": e.drift.round, "data_of": e.drift.givers},
     }
-    write_json(out / "partition.json", dealt)
+    write_json(out / PARTITION, dealt)
 
 
 def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish: Line | None = None) -> dict[str, Any]:
@@ -311,20 +314,9 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
 
     Scores are those of the last round, or of the models that the finish has changed; means over the honest clients.
     """
-    after = [] if finish is None else [finish]
-    config, everything = experiment.config, [set_up, *rounds, *after]
-    last: Line = {**rounds[-1], **(finish or {})}
-    stopped = rounds[-1]["notes"].get("stopped")
-
-    def total(key: str) -> Counter[str]:
-        counter: Counter[str] = Counter()
-        for line in everything:
-            counter.update(line[key])
-        return counter
-
+    config, everything, last = experiment.config, stretches(set_up, rounds, finish), last_line(rounds, finish)
     honest = experiment.attackers.left_out(experiment.models(len(rounds)))
     trained = experiment.observer.train_accuracies(honest)
-    up, down, refused = total("bytes_up"), total("bytes_down"), total("refused")
     emulated = experiment.crypto == "emulated"
     measured = {key: value for key, value in last.items() if key.startswith("fine_tuned_") or key == "grouping"}
     if epochs := measured.get("fine_tuned_epochs"):
@@ -340,8 +332,6 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
         "emulated": emulated,
         **{key: getattr(config, key) for key in _OPTIONS},
         "evaluated": config.evaluated,
-        "rounds_done": len(rounds),
-        "stopped": None if stopped is None else str(stopped),
         "data": name_of(config.data),
         "availability": None if config.availability is None else parse(config.availability).name,
         "public_samples": experiment.common.public,
@@ -350,27 +340,13 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
         "parameters": experiment.model.spec.size,
         "task": config.task,
         "measures": [metric.facts for metric in experiment.observer.metrics],
-        **{key: last.get(key) for key in ("global_accuracy", "local_accuracy", "global_loss", "local_loss")},
-        "metrics": last.get("metrics", {}),
+        **totals(set_up, rounds, finish),
         **experiment.attackers.facts(config, rounds),
         "backdoor_success": last.get("backdoor_success"),
         "train_accuracy": None if trained is None else float(trained.mean()),
         **measured,
-        "bytes_up": up.total(),
-        "bytes_down": down.total(),
-        "bytes_up_by_role": dict(up),
-        "bytes_down_by_role": dict(down),
-        "seconds": sum(line["seconds"] for line in everything),
-        "observing_seconds": sum(line.get("observing_seconds", 0.0) for line in [*rounds, *after]),
-        "virtual_seconds": last["virtual_seconds"],
-        "refused": refused.total(),
-        "refused_why": dict(refused),
-        "skipped": {str(line["round"]): line["notes"]["skipped"] for line in rounds if "skipped" in line["notes"]},
+        "observing_seconds": sum(line.get("observing_seconds", 0.0) for line in everything),
         "outliers": dict(Counter(name for line in rounds for name in line["notes"].get("outliers", ()))),
-        "lost": sum(len(line["lost"]) for line in everything),
-        "late": sum(len(line["late"]) for line in everything),
-        "set_up": dict(set_up),
-        "finish": finish,
         "client_role": experiment.common.roster.client_role,
         "sees": experiment.system.seen_by(config.mode, experiment.settings),
         "ledger": _ledger(experiment, everything),
@@ -378,7 +354,6 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
         "devices_used": by_type(experiment, everything),
         "recording": recording,
         "peak_memory_bytes": peak_memory_bytes(),
-        "version": coterie.__version__,
     }
 
 

@@ -25,8 +25,8 @@ from mingledpie_parts import (
 from outcomes import alike, numbers
 
 from coterie.protocol.errors import RunError, UserError
+from coterie.record.folder import read_lines
 from coterie.runs import Interrupted, RunConfig, build, run
-from coterie.runs.folder import read_lines
 from coterie.runs.runner import load_result
 from coterie.systems.mingledpie.client import Client
 

@@ -2,6 +2,11 @@
 
 Private files and folders are for this user alone, and refused if they are damaged or another user's. A private file
 ends with a digest of its content. It detects damage, but is no signature.
+
+Only one process at a time writes in a folder. The lock is one of the operating system, on a file of its own, ``.lock``,
+and ends with the process that holds it. The file stays when the lock is gone: removing it would let two processes lock
+two files of that name. Reading needs no lock, since every file is whole or only grows. The file has mode 0600: any user
+who can open it, even only for reading, can hold the lock, and so could keep the owner out.
 """
 
 from __future__ import annotations
@@ -13,16 +18,19 @@ import os
 import stat
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TypeVar
 
 import msgspec
 
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import CoterieWarning, RunError, UserError
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 DIGEST_BYTES = 32
+LOCK = ".lock"
+_HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)  # by another process
 _CHUNK = 1 << 20
 ADVICE = "start the run anew with another --out"
 
@@ -205,3 +213,53 @@ def decoded(path: Path, body: bytes, kind: type[T]) -> T:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is of another version of coterie ({error}): {ADVICE}") from None
+
+
+@contextlib.contextmanager
+def locked(
+    folder: Path, held: str = "another run is at work in {}: wait until it has ended, or choose another --out"
+) -> Iterator[None]:
+    """Hold the folder for this process, also against its other threads.
+
+    held: what to say if another process holds it; {} is the folder.
+
+    Raises UserError if another process holds it, or if its lock is a symbolic link, and RunError if no file can be made
+    in it. If the file system has no locks, a warning says that nothing stops a second run.
+    """
+    descriptor = open_own(folder / LOCK, os.O_RDWR, FILE_MODE)
+    try:
+        _make_own(descriptor)
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            if error.errno in _HELD:
+                raise UserError(held.format(folder)) from None
+            warnings.warn(
+                f"{folder} lies on a file system without locks ({error.strerror or error}): see to it that no second "
+                "run is started there while this one lasts",
+                CoterieWarning,
+                stacklevel=3,
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _make_own(descriptor: int) -> None:
+    """Remove other users' access, which older versions of the file allowed. Does nothing to another user's file."""
+    if sys.platform != "win32":
+        found = os.fstat(descriptor)
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != FILE_MODE:
+            with contextlib.suppress(OSError):  # a file system without modes
+                os.fchmod(descriptor, FILE_MODE)

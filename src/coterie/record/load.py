@@ -13,164 +13,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from coterie.protocol.errors import UserError
-from coterie.report.audits import Audit
-from coterie.report.budget import Count
-from coterie.report.compared import ACCURACY, Compared, Measure, Share
-from coterie.report.dealt import Partition, Seconds
-from coterie.report.deployed import Deployed, why_missing
-from coterie.report.devices import Used
-from coterie.report.ledger import Audited, Ledger
-from coterie.report.notes import Members, Notes
-from coterie.report.poisoning import Detection
-from coterie.runs.folder import CONFIG, METRICS, RESULT
+from coterie.record.comparison import Compared, Measure
+from coterie.record.files import opened
+from coterie.record.folder import CLIENTS, COMPARE, CONFIG, METRICS, OBSERVED, PARTITION, RESULT, check_format, deployed
+from coterie.record.schema import FORMAT, Band, Costs, Observed, Partition, Result, Round
 
-Band = tuple[float | None, float | None, float | None, float | None, float | None]
-"""Smallest, lower quartile, median, upper quartile and largest over the clients."""
-Matrix = tuple[tuple[float | None, ...], ...]
-
-PARTITION, OBSERVED, COMPARE, EACH = "partition.json", "observed.json", "compare.json", "clients.json"
-EMULATED = " (emulated cipher)"
 _FIT = "/Fit"
 _DEPTH = 3  # levels of folders below a comparison in which runs are looked for
-
-
-class Grouping(msgspec.Struct, frozen=True):
-    """Clusters beside the data's own groups: ``coterie.clustering.agreement``; ari may be -1/2 at the least."""
-
-    clusters: Count
-    per_client: Seconds
-    sizes: tuple[Count, ...]
-    ari: Annotated[float, msgspec.Meta(ge=-1, le=1 + 1e-6)] | None = None
-    without: Count = 0
-
-
-class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stretch of a run cost and what went wrong in it, by role, ``"role/work"`` or message."""
-
-    bytes_up: dict[str, Count] = {}
-    bytes_down: dict[str, Count] = {}
-    message_bytes: dict[str, Count] = {}
-    phase_seconds: dict[str, Seconds] = {}
-    phase_virtual_seconds: dict[str, Seconds] = {}
-    virtual_seconds: Seconds | None = None
-    refused: dict[str, Count] = {}
-    lost: dict[str, str] = {}
-    late: tuple[str, ...] = ()
-
-
-class Round(Costs, frozen=True, kw_only=True):
-    """One line of ``metrics.jsonl``. Accuracies are fractions; None where this round was not evaluated."""
-
-    round: Count
-    global_accuracy: Share | None = None
-    local_accuracy: Share | None = None
-    global_loss: float | None = None
-    local_loss: float | None = None
-    fine_tuned_global_accuracy: Share | None = None
-    fine_tuned_local_accuracy: Share | None = None
-    backdoor_success: Share | None = None
-    metrics: dict[str, float | None] = {}
-    grouping: Grouping | None = None
-    bands: dict[str, Band] = {}
-    notes: Notes = Notes()
-    reported: dict[str, Count] = {}
-
-
-class Result(msgspec.Struct, frozen=True):
-    """``result.json``. Bytes are those of all roles.
-
-    attack, attacker_names: what some clients did instead, and who. Scores are of the others.
-    set_up, finish: what came before the first round and after the last one.  stopped: why it ended after rounds_done.
-    evaluated: how many clients were, if not all.
-    """
-
-    system: str
-    crypto: Literal["real", "emulated", "none"]
-    seed: int
-    rounds: Count
-    clients: Annotated[int, msgspec.Meta(ge=1)]
-    data: str
-    partition: str
-    global_accuracy: Share | None
-    local_accuracy: Share | None
-    bytes_up: Count
-    bytes_down: Count
-    seconds: Seconds
-    virtual_seconds: Seconds | None
-    version: str
-    title: str | None = None
-    mode: str | None = None
-    model: str | None = None
-    fine_tuned_global_accuracy: Share | None = None
-    fine_tuned_local_accuracy: Share | None = None
-    grouping: Grouping | None = None
-    task: str = "classes"
-    measures: tuple[Measure, ...] = ()
-    metrics: dict[str, float | None] = {}
-    client_role: str | None = None
-    sees: dict[str, str] = {}
-    refused: Count = 0
-    lost: Count = 0
-    late: Count = 0
-    refused_why: dict[str, Count] = {}
-    outliers: dict[str, Count] = {}
-    skipped: dict[str, str] = {}
-    set_up: Costs = Costs()
-    finish: Costs | None = None
-    rounds_done: Count | None = None
-    stopped: str | None = None
-    public_samples: Count = 0
-    attack: str | None = None
-    attacker_names: tuple[str, ...] = ()
-    backdoor_success: Share | None = None
-    detection: Detection | None = None
-    audit: Audit | None = None
-    ledger: dict[str, Ledger] | None = None
-    dp_audit: tuple[Audited, ...] | None = None
-    devices_used: dict[str, Used] | None = None
-    deployment: Deployed | None = None
-    evaluated: Annotated[int, msgspec.Meta(ge=1)] | None = None
-
-    @property
-    def leading(self) -> Measure:
-        """The metric that leads the report: the first that was named."""
-        return self.measures[0] if self.measures else ACCURACY
-
-    def score(self, field: str) -> float | None:
-        """``local_auroc``, say, at the end; None where it is not known."""
-        value: float | None = getattr(self, field, self.metrics.get(field))
-        return value
-
-    @property
-    def shown(self) -> int:
-        """The clients that were evaluated, and that have numbers of their own."""
-        return self.clients if self.evaluated is None else self.evaluated
-
-    @property
-    def done(self) -> int:
-        """The rounds that were run: fewer than asked for if the run stopped by itself."""
-        return self.rounds if self.rounds_done is None else self.rounds_done
-
-    @property
-    def name(self) -> str:
-        """The system's name for people; a badge beside it tells whether the cipher was emulated."""
-        return (self.title or self.system).removesuffix(EMULATED)
-
-
-class Observed(msgspec.Struct, frozen=True):
-    """``observed.json``: affinity (clients, clients), membership of each client, at the end of the run.
-
-    features: (clients, C) what clients told of themselves; an empty row for a client that told nothing.
-    """
-
-    affinity: Matrix | None = None
-    membership: Members | None = None
-    features: Matrix | None = None
 
 
 @dataclass(frozen=True)
@@ -259,14 +113,16 @@ def find(folders: Sequence[Path]) -> list[Path]:
 def load(folder: Path) -> Run:
     """Read one run folder; UserError says which file is missing or wrong, where in it, and what to do."""
     result = _json(folder / RESULT, Result)
+    check_format(folder / RESULT, result.format)
     text = _text(folder / CONFIG)
     try:
         config = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{folder / CONFIG}: not valid TOML ({error}); restore the file or run again") from None
+    check_format(folder / CONFIG, config.get("format", FORMAT))
     partition = _json(folder / PARTITION, Partition) if (folder / PARTITION).exists() else Partition()
     observed = _json(folder / OBSERVED, Observed) if (folder / OBSERVED).exists() else Observed()
-    each = _json(folder / EACH, dict[str, tuple[float | str | None, ...]]) if (folder / EACH).exists() else {}
+    each = _json(folder / CLIENTS, dict[str, tuple[float | str | None, ...]]) if (folder / CLIENTS).exists() else {}
     rounds = _metrics(folder / METRICS)
     if result.evaluated is not None:  # what a hub notes of all clients has no partition beside it
         rounds = tuple(
@@ -277,6 +133,20 @@ def load(folder: Path) -> Run:
     return replace(run, partition=partition.after(result.done))
 
 
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The content of a finished run's ``result.json``, as it stands there. Raises UserError."""
+    path = folder / RESULT
+    try:
+        with opened(path) as file:
+            summary = json.loads(file.read())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{folder} holds no finished run: {error}") from None
+    if not isinstance(summary, dict):
+        raise UserError(f"{path} holds no JSON object, so it is not a run's result: restore the file or run again")
+    check_format(path, summary.get("format", FORMAT))
+    return summary
+
+
 def compared(folder: Path) -> dict[str, Any] | None:
     """The content of a comparison's ``compare.json``, checked; None for a folder without one. Raises UserError."""
     path = folder / COMPARE
@@ -285,6 +155,16 @@ def compared(folder: Path) -> dict[str, Any] | None:
     content: dict[str, Any] = msgspec.to_builtins(_json(path, Compared))
     alone = len(content["rows"]) == 1 and content["rows"][0]["method"]  # one method has no lead
     return content if content["budget_from"] is not None or content["leads"] or alone else None
+
+
+def why_missing(path: Path) -> str:
+    """Why a run's folder lacks this file, and what to do."""
+    if path.name == RESULT and deployed(path.parent) is not None:
+        return "no round of this deployment is over yet: wait for the first one"
+    if (path.parent / "run" / path.name).is_file():
+        return f"name the run folder, {path.parent / 'run'}"
+    unfinished = "the run has not finished (continue it with --resume) or " if path.name == RESULT else ""
+    return f"{unfinished}this is not a run's folder"
 
 
 def _below(folder: Path, depth: int) -> list[Path]:
@@ -380,7 +260,7 @@ def _check_shapes(run: Run) -> None:
                 "do its files come from one run? Run again"
             )
     if len({len(values) for values in run.each.values()}) > 1:
-        raise UserError(f"{run.folder / EACH}: its lists differ in length; run again")
+        raise UserError(f"{run.folder / CLIENTS}: its lists differ in length; run again")
     if run.rounds[-1].round != run.result.done:
         raise UserError(
             f"{run.folder / METRICS}: ends with round {run.rounds[-1].round}, but {RESULT} says {run.result.done} "

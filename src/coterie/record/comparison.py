@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
-from coterie.report.budget import Budget, Count
-from coterie.runs.budget import Difference
-
+Count = Annotated[int, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1 + 1e-6)]  # a mean of float32 shares may exceed 1 by rounding
 FolderName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00]+\Z")]  # of a subfolder
 
@@ -24,6 +22,47 @@ class Measure(msgspec.Struct, frozen=True):
 
 ACCURACY = Measure("accuracy", "accuracy")
 """What leads where a folder names no metric."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A setting that one method does not share. value: its own, or None if it has no such setting.  why: in words.
+
+    shared: the value of all others, or None for work that a method does beyond the budget.
+    """
+
+    method: str
+    setting: str
+    value: Any
+    shared: Any
+    why: str
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that all methods share (``runs/budget.py``); those that mean nothing in it are absent."""
+
+    server_lr: float
+    server_decay: float
+    delta: float
+    participation: float | msgspec.UnsetType = msgspec.UNSET
+    deadline_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    founders: Count | msgspec.UnsetType = msgspec.UNSET
+    newcomers: Count | msgspec.UnsetType = msgspec.UNSET
+    join_every: Count | msgspec.UnsetType = msgspec.UNSET
+    max_epochs: Count | msgspec.UnsetType = msgspec.UNSET
+    slowest: float | msgspec.UnsetType = msgspec.UNSET
+    batch_size: Count | msgspec.UnsetType = msgspec.UNSET
+    lr: float | msgspec.UnsetType = msgspec.UNSET
+    momentum: float | msgspec.UnsetType = msgspec.UNSET
+    weight_decay: float | msgspec.UnsetType = msgspec.UNSET
+    delay: str | msgspec.UnsetType = msgspec.UNSET
+    public: float | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        training = ("slowest", "batch_size", "lr", "momentum", "weight_decay")
+        for key, needs in (("max_epochs", training), ("delta", ("delay",)), ("founders", ("newcomers", "join_every"))):
+            missing = [name for name in needs if getattr(self, name) is msgspec.UNSET]
+            if missing and getattr(self, key) not in (msgspec.UNSET, 0):
+                raise ValueError(f"{key} without {', '.join(missing)}")
 
 
 class Spread(msgspec.Struct, frozen=True):

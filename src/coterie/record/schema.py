@@ -1,0 +1,379 @@
+"""The types of what a run folder holds: a key that a system does not have is absent, and one that is there is checked.
+
+A folder says in which form it is (``FORMAT``), so that a later version can tell it from its own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from coterie.record.comparison import ACCURACY, Count, Measure, Share
+
+FORMAT = 1
+"""Of ``config.toml`` and ``result.json``, under ``format``. Where it is missing, an earlier version wrote form 1."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+Delta = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+Epsilon = Annotated[float, msgspec.Meta(ge=0)] | Literal["infinite"]
+"""``"infinite"``: there is no proof."""
+Band = tuple[float | None, float | None, float | None, float | None, float | None]
+"""Smallest, lower quartile, median, upper quartile and largest over the clients."""
+Matrix = tuple[tuple[float | None, ...], ...]
+Members = tuple[tuple[Count, ...] | None, ...]
+"""Of each client, the clusters that it is in."""
+
+EMULATED = " (emulated cipher)"
+SAMPLE, CLIENT = "replace one sample", "replace one client"
+"""Relations of neighbours that an epsilon is for."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What one attack found: a row of ``runs.audited``."""
+
+    name: str
+    verdict: Literal["nothing found", "a little", "much", "everything"]
+    leak: float
+    error: Annotated[float, msgspec.Meta(ge=0)]
+    metric: str
+    chance: float
+    perfect: float
+    clients: Count
+    value: float | None = None
+    first: float | None = None
+    last: float | None = None
+    closed_form: float | None = None
+    rounds: Count = 0
+    round: Count | None = None
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """A field of clients' messages that no attack has read (``audits.fields.NotJudged``)."""
+
+    role: str
+    message: str
+    field: str
+    why: str
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """What ``coterie audit`` found in a run. not_applicable: by attack, why it can't be applied."""
+
+    attacks: tuple[Found, ...] = ()
+    not_applicable: dict[str, str] = {}
+    not_judged: tuple[Unread, ...] = ()
+    stopped: Count | None = None
+    drifted: Count | None = None
+
+
+class Release(msgspec.Struct, frozen=True):
+    """One kind of release of one client."""
+
+    what: str
+    mechanism: str
+    count: AtLeastOne
+    epsilon: Epsilon
+    epsilon_after_one_more: Epsilon
+    neighbours: str = SAMPLE
+    claimed_epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """All of one client's releases. epsilon: of everything together, by relation of neighbours.
+
+    epsilon_after_one_more_round: the same after another round like its last.
+    """
+
+    delta: Delta
+    epsilon: dict[str, Epsilon]
+    releases: tuple[Release, ...] = ()
+    epsilon_after_one_more_round: dict[str, Epsilon] = {}
+
+
+class Audited(msgspec.Struct, frozen=True):
+    """What neighbouring data prove of a claim (``attacks/noisy_uploads.py``)."""
+
+    mechanism: str
+    neighbours: str
+    claimed_epsilon: Epsilon
+    lower_bound: Epsilon
+    delta: Delta
+    trials: AtLeastOne
+    holds: bool
+    exact_epsilon: Epsilon | None = None
+
+
+class Joules(msgspec.Struct, frozen=True):
+    """Nominal energy of all clients of a type together."""
+
+    compute: Seconds
+    radio: Seconds
+    idle: Seconds
+
+
+class Used(msgspec.Struct, frozen=True):
+    """What all clients with one type of device used together.
+
+    compute_s, radio_s: virtual seconds of work, and of transfers with the link's latency.  there_s: of presence while
+    rounds go on; pauses between rounds don't count.  peak_memory_bytes: of the client that needs most.
+    memory_gib: of the device that has least.
+    """
+
+    clients: AtLeastOne
+    compute_s: Seconds
+    radio_s: Seconds
+    there_s: Seconds
+    joules: Joules
+    peak_memory_bytes: Count
+    memory_gib: Seconds
+
+
+class Detection(msgspec.Struct, frozen=True):
+    """``aggregation.flagged.Detection``: shares of poisoned and of other contributions that were flagged."""
+
+    rate: Share | None
+    false_alarms: Share | None
+    rounds: AtLeastOne
+
+
+class Deployed(msgspec.Struct, frozen=True):
+    """engine: that moved the packets.  plan: its version.  plan_sha256: its hash.  repeated: attempts beyond the first.
+
+    running: the run goes on.  rehearsal: it was on one machine, with dealt data.  reporting: how many clients reported
+    scores, in the round with the fewest and in that with the most.  unknown: what nobody knows of it, in words.
+    """
+
+    engine: str = ""
+    session: str = ""
+    plan_sha256: str = ""
+    plan: Count = 0
+    parties: Count = 0
+    rehearsal: bool = False
+    running: bool = False
+    repeated: Count = 0
+    reporting: tuple[Count, Count] = (0, 0)
+    unknown: tuple[str, ...] = ()
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How many clients each cluster has."""
+
+    sizes: tuple[Seconds, ...] | None = None
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What a cluster chose in a round: which clients, what reward was expected of them, or why it was skipped."""
+
+    chosen: tuple[str, ...] = ()
+    mean: float | None = None
+    deviation: float | None = None
+    skipped: str | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """What happened to clusters: ``merge``, ``split``, ... value: the divergence that decided."""
+
+    kind: str
+    clusters: tuple[Count, ...] = ()
+    names: tuple[str, ...] = ()
+    value: float | None = None
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """What a system noted of a round; every note may be missing.
+
+    selected: the cluster of each selected client.  too_slow: clients that no selection can have.
+    """
+
+    clustered: bool | None = None
+    clusters: Sizes | None = None
+    membership: Members | None = None
+    participants: Count | None = None
+    skipped: str | None = None
+    outliers: dict[str, float] = {}
+    too_slow: tuple[str, ...] = ()
+    selected: dict[str, Count] | None = None
+    choices: dict[str, Choice] = {}
+    events: tuple[Event, ...] = ()
+
+
+class Drifted(msgspec.Struct, frozen=True):
+    """round: before which clients exchanged data.  data_of: by client, whose data it has from then on."""
+
+    round: Count
+    data_of: tuple[Count, ...]
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client.
+
+    groups: which of the data's own groups each client belongs to, where they have any.  names: the clients' own, or ().
+    drift: which clients exchanged these during the run.
+    """
+
+    label_counts: tuple[tuple[Count, ...], ...] | None = None
+    groups: tuple[Count, ...] | None = None
+    samples: tuple[Count, ...] | None = None
+    epochs: tuple[Seconds, ...] | None = None
+    names: tuple[str, ...] = ()
+    drift: Drifted | None = None
+
+    def after(self, rounds: int) -> Partition:
+        """What clients had after so many rounds: what they were dealt, exchanged if the drift came before that."""
+        if self.drift is None or rounds < self.drift.round:
+            return self
+        of = self.drift.data_of
+        moved = {key: getattr(self, key) for key in ("label_counts", "groups", "samples")}
+        return msgspec.structs.replace(self, **{key: v and tuple(v[i] for i in of) for key, v in moved.items()})
+
+
+class Grouping(msgspec.Struct, frozen=True):
+    """Clusters beside the data's own groups: ``coterie.clustering.agreement``; ari may be -1/2 at the least."""
+
+    clusters: Count
+    per_client: Seconds
+    sizes: tuple[Count, ...]
+    ari: Annotated[float, msgspec.Meta(ge=-1, le=1 + 1e-6)] | None = None
+    without: Count = 0
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stretch of a run cost and what went wrong in it, by role, ``"role/work"`` or message."""
+
+    bytes_up: dict[str, Count] = {}
+    bytes_down: dict[str, Count] = {}
+    message_bytes: dict[str, Count] = {}
+    phase_seconds: dict[str, Seconds] = {}
+    phase_virtual_seconds: dict[str, Seconds] = {}
+    virtual_seconds: Seconds | None = None
+    refused: dict[str, Count] = {}
+    lost: dict[str, str] = {}
+    late: tuple[str, ...] = ()
+
+
+class Round(Costs, frozen=True, kw_only=True):
+    """One line of ``metrics.jsonl``. Accuracies are fractions; None where this round was not evaluated."""
+
+    round: Count
+    global_accuracy: Share | None = None
+    local_accuracy: Share | None = None
+    global_loss: float | None = None
+    local_loss: float | None = None
+    fine_tuned_global_accuracy: Share | None = None
+    fine_tuned_local_accuracy: Share | None = None
+    backdoor_success: Share | None = None
+    metrics: dict[str, float | None] = {}
+    grouping: Grouping | None = None
+    bands: dict[str, Band] = {}
+    notes: Notes = Notes()
+    reported: dict[str, Count] = {}
+
+
+class Result(msgspec.Struct, frozen=True):
+    """``result.json``. Bytes are those of all roles.
+
+    attack, attacker_names: what some clients did instead, and who. Scores are of the others.
+    set_up, finish: what came before the first round and after the last one.  stopped: why it ended after rounds_done.
+    evaluated: how many clients were, if not all.
+    """
+
+    system: str
+    crypto: Literal["real", "emulated", "none"]
+    seed: int
+    rounds: Count
+    clients: AtLeastOne
+    data: str
+    partition: str
+    global_accuracy: Share | None
+    local_accuracy: Share | None
+    bytes_up: Count
+    bytes_down: Count
+    seconds: Seconds
+    virtual_seconds: Seconds | None
+    version: str
+    title: str | None = None
+    mode: str | None = None
+    model: str | None = None
+    fine_tuned_global_accuracy: Share | None = None
+    fine_tuned_local_accuracy: Share | None = None
+    grouping: Grouping | None = None
+    task: str = "classes"
+    measures: tuple[Measure, ...] = ()
+    metrics: dict[str, float | None] = {}
+    client_role: str | None = None
+    sees: dict[str, str] = {}
+    refused: Count = 0
+    lost: Count = 0
+    late: Count = 0
+    refused_why: dict[str, Count] = {}
+    outliers: dict[str, Count] = {}
+    skipped: dict[str, str] = {}
+    set_up: Costs = Costs()
+    finish: Costs | None = None
+    rounds_done: Count | None = None
+    stopped: str | None = None
+    public_samples: Count = 0
+    attack: str | None = None
+    attacker_names: tuple[str, ...] = ()
+    backdoor_success: Share | None = None
+    detection: Detection | None = None
+    audit: Audit | None = None
+    ledger: dict[str, Ledger] | None = None
+    dp_audit: tuple[Audited, ...] | None = None
+    devices_used: dict[str, Used] | None = None
+    deployment: Deployed | None = None
+    evaluated: AtLeastOne | None = None
+    devices: str | None = None
+    availability: str | None = None
+    emulated: bool = False
+    parameters: Count | None = None
+    train_accuracy: Share | None = None
+    fine_tuned_epochs: Seconds | None = None
+    bytes_up_by_role: dict[str, Count] = {}
+    bytes_down_by_role: dict[str, Count] = {}
+    observing_seconds: Seconds = 0.0
+    attackers: Share | None = None
+    poisoned: dict[str, Count] = {}
+    inputs_digest: str | None = None
+    own_code: dict[str, str] = {}
+    recording: str | None = None
+    peak_memory_bytes: Count | None = None
+    format: Count = FORMAT
+
+    @property
+    def leading(self) -> Measure:
+        """The metric that leads the report: the first that was named."""
+        return self.measures[0] if self.measures else ACCURACY
+
+    def score(self, field: str) -> float | None:
+        """``local_auroc``, say, at the end; None where it is not known."""
+        value: float | None = getattr(self, field, self.metrics.get(field))
+        return value
+
+    @property
+    def shown(self) -> int:
+        """The clients that were evaluated, and that have numbers of their own."""
+        return self.clients if self.evaluated is None else self.evaluated
+
+    @property
+    def done(self) -> int:
+        """The rounds that were run: fewer than asked for if the run stopped by itself."""
+        return self.rounds if self.rounds_done is None else self.rounds_done
+
+    @property
+    def name(self) -> str:
+        """The system's name for people; a badge beside it tells whether the cipher was emulated."""
+        return (self.title or self.system).removesuffix(EMULATED)
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """``observed.json``: affinity (clients, clients), membership of each client, at the end of the run.
+
+    features: (clients, C) what clients told of themselves; an empty row for a client that told nothing.
+    """
+
+    affinity: Matrix | None = None
+    membership: Members | None = None
+    features: Matrix | None = None
