@@ -32,7 +32,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
-from coterie.runs import RunConfig, checkpoint, files, run
+from coterie.record import files
+from coterie.runs import RunConfig, checkpoint, run
 from coterie.runs.checkpoint import CHECKPOINT, party_file, read_party
 from coterie.runs.config import resolve
 from coterie.runs.experiment import build
