@@ -15,7 +15,6 @@ from coterie.deploy.plan import Plan
 from coterie.operate import certificates
 from coterie.operate.folder import Authority, Folder, current_plan, joined_members, write_public
 from coterie.operate.nats_server import Cluster, Listen, configuration
-from coterie.record.files import make_folder
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
 
