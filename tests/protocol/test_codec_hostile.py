@@ -24,7 +24,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits
 
 def measured(seed: int, count: int) -> dict[str, Any]:
     """Run the cases under a memory limit. A case that raises anything but DecodeError (MemoryError, say) fails here."""
-    script = Path(__file__).with_name("codec_cases.py")
+    script = Path(__file__).parents[1] / "rigs" / "codec_cases.py"
     command = [sys.executable, str(script), str(seed), str(count)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.protocol.messages import ANY, Message, message
-from coterie.protocol.party import Party, fork, on, transaction
+from coterie.protocol.party import Nothing, Party, fork, from_party, on, transaction
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.told import Own
 
@@ -220,3 +220,15 @@ def test_permutations_are_uniform(emulated: bool) -> None:
     assert set(seen) == set(itertools.permutations(range(3)))
     assert all(abs(count - 600) < 6 * np.sqrt(3600 * 5 / 36) for count in seen.values())
     assert secrets.permutation(3).dtype == np.int64
+
+
+def test_a_party_makes_its_state_from_its_set_up_info() -> None:
+    class Made(Party, role="own"):
+        class State(msgspec.Struct):
+            name: str = from_party(lambda party: party.name)
+            seen: list[int] = msgspec.field(default_factory=list)
+
+    one, other = Made(Own("a", Randomness(0, True))), Made(Own("b", Randomness(0, True)))
+    assert (one.state, other.state) == (Made.State("a", []), Made.State("b", []))
+    assert one.state.seen is not other.state.seen
+    assert isinstance(one.secret, Nothing)

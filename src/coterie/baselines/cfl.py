@@ -28,9 +28,9 @@ from coterie.aggregation.sums import WeightedMean
 from coterie.clustering.bipartition import bipartition
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
+from coterie.protocol.party import from_party
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import RELEASES, Averaging, Client, Train, Update, Updates
 from coterie.protocols.keeping import HandingOut, own_model
 from coterie.protocols.local_training import ask_all, asked_in, at_least
@@ -69,18 +69,14 @@ class Server(HandingOut, role="server"):
         was parted; they are placed by their next update.
         """
 
-        models: Vector
-        largest: list[float]
-        directions: Vector
+        models: Vector = from_party(lambda server: server.common.initial[None])
+        largest: list[float] = from_party(lambda server: [0.0])
+        directions: Vector = from_party(lambda server: np.zeros((1, server.spec.size), np.float32))
         groups: dict[str, int] = msgspec.field(default_factory=dict)
         waiting: list[str] = msgspec.field(default_factory=list)
 
     state: State
     config: CflConfig
-
-    def __init__(self, own: Own, common: Common, config: CflConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.initial[None], [0.0], np.zeros((1, self.spec.size), np.float32))
 
     def last(self) -> Mapping[str, Vector]:
         """Each client gets the model of its cluster."""

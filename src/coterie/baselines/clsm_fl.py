@@ -27,9 +27,10 @@ from coterie.aggregation.sums import Sum
 from coterie.clustering.fuzzy import first_centres, fuzzy_c_means
 from coterie.protocol.effects import Local, Losses, OwnData, Vector, local
 from coterie.protocol.errors import UserError
+from coterie.protocol.party import from_party
 from coterie.protocol.steps import Steps, compute
 from coterie.protocol.system import Federation, Sees, System
-from coterie.protocol.told import Common, Own
+from coterie.protocol.told import Common
 from coterie.protocols.averaging import RELEASES, Averaging, Client, Train, Update, Updates
 from coterie.protocols.keeping import HandingOut, own_model
 from coterie.protocols.local_training import ask_all, asked_in, at_least
@@ -75,21 +76,12 @@ class Server(HandingOut, role="server"):
         memberships: (k,) of each client that has trained, which sum to 1.
         """
 
-        models: Vector
-        centres: Doubles
-        memberships: dict[str, Doubles]
+        models: Vector = from_party(lambda server: np.stack([server.common.initial] * server.config.clusters))
+        centres: Doubles = from_party(lambda server: np.zeros((0, server.spec.outputs)))
+        memberships: dict[str, Doubles] = msgspec.field(default_factory=dict)
 
     state: State
     config: ClsmConfig
-
-    def __init__(self, own: Own, common: Common, config: ClsmConfig) -> None:
-        super().__init__(own, common, config)
-        if not self.samples:
-            raise UserError(
-                "clsm_fl judges models on public samples of its server: give it some (public, --public .05)"
-            )
-        starts = np.repeat(common.initial[None], config.clusters, axis=0)
-        self.state = self.State(starts, np.zeros((0, self.spec.outputs)), {})
 
     def last(self) -> Mapping[str, Vector]:
         """Each client gets its mixture."""
@@ -199,6 +191,12 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     }
 
 
+def check(config: ClsmConfig, common: Common) -> None:
+    """Raises UserError without public samples."""
+    if not common.public:
+        raise UserError("clsm_fl judges models on public samples of its server: give it some (public, --public .05)")
+
+
 SYSTEM = System(
     name="clsm_fl",
     title="CLSM-FL",
@@ -206,6 +204,7 @@ SYSTEM = System(
     "Internet of Things Journal 2024",
     config=ClsmConfig,
     parties=lambda config: {"server": Server, "client": Client},
+    check=check,
     models=models,
     own_model=own_model,
     sees={

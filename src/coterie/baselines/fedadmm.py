@@ -25,7 +25,7 @@ import numpy as np
 
 from coterie.aggregation.buffers import with_buffers
 from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.party import Work, on
+from coterie.protocol.party import Work, initial, on
 from coterie.protocol.system import System, telling
 from coterie.protocol.told import Common, Own
 from coterie.protocols import late
@@ -60,15 +60,11 @@ class Client(Keeper, role="client"):
     class State(Kept):
         """own: w_i, (d,).  dual: y_i, (d,), zeros before the first training."""
 
-        own: Vector
+        own: Vector = initial
         dual: Vector | None = None
 
     state: State
     config: FedAdmmConfig
-
-    def __init__(self, own: Own, common: Common, config: FedAdmmConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.initial)
 
     @on(Train, training_cost)
     def train(self, msg: Train, src: str) -> Work[Update]:

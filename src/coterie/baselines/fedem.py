@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.party import Cost, Work, on
+from coterie.protocol.party import Cost, Work, from_party, on
 from coterie.protocol.system import Federation, Mixture, Sees, System, telling
-from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Train, Update
 from coterie.protocols.keeping import Keeper, Kept, keep, told
@@ -80,24 +79,21 @@ class Client(Keeper, role="client"):
     class State(Kept):
         """mixture: pi_t, (M,)."""
 
-        mixture: Doubles
+        mixture: Doubles = from_party(lambda client: np.full(client.config.components, 1 / client.config.components))
 
     state: State
-
-    def __init__(self, own: Own, common: Common, config: FedEmConfig) -> None:
-        super().__init__(own, common, config)
-        self.components = config.components
-        self.state = self.State(np.full(config.components, 1 / config.components))
+    config: FedEmConfig
 
     def cost(self, msg: Train) -> Cost:
         """M forward passes, a third of a training step each, and its epochs for each component."""
-        samples = self.samples * self.components * (self.epochs + 1 / 3)
+        samples = self.samples * self.config.components * (self.epochs + 1 / 3)
         return Cost(samples=samples, flops_per_sample=self.spec.flops_per_sample)
 
     @on(Train, cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """Algorithm 1, what client t does in a round."""
-        theta = check_model(self.spec, msg.spec, msg.weights, self.components).reshape(self.components, -1)
+        m = self.config.components
+        theta = check_model(self.spec, msg.spec, msg.weights, m).reshape(m, -1)
         keep(self, theta)
         losses: NDArray[np.float32] = yield Losses(theta)
         q = responsibilities(self.state.mixture, losses)

@@ -26,9 +26,9 @@ from coterie.aggregation.sums import WeightedMean
 from coterie.clustering.agglomerative import agglomerated
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
+from coterie.protocol.party import Party, from_party, initial
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import RELEASES, Averaging, Client, Train, Update, Updates
 from coterie.protocols.keeping import HandingOut, own_model
 from coterie.protocols.local_training import ask_all, asked_in, at_least
@@ -51,6 +51,11 @@ class FlaccConfig(Averaging):
             raise UserError(f"similarity must lie in [-1, 1], not {self.similarity}")
 
 
+def no_models(party: Party) -> Vector:
+    """(0, d) float32."""
+    return np.zeros((0, party.spec.size), np.float32)
+
+
 class Server(HandingOut, role="server"):
     """Trains one model and merges groups; then trains one model for each group."""
 
@@ -60,19 +65,14 @@ class Server(HandingOut, role="server"):
         quiet: rounds in a row without a merge and without a new client.
         """
 
-        weights: Vector
-        models: Vector
-        directions: Vector
-        groups: dict[str, int]
+        weights: Vector = initial
+        models: Vector = from_party(no_models)
+        directions: Vector = from_party(no_models)
+        groups: dict[str, int] = msgspec.field(default_factory=dict)
         quiet: int = 0
 
     state: State
     config: FlaccConfig
-
-    def __init__(self, own: Own, common: Common, config: FlaccConfig) -> None:
-        super().__init__(own, common, config)
-        none = np.zeros((0, self.spec.size), np.float32)
-        self.state = self.State(common.initial, none, none, {})
 
     def last(self) -> Mapping[str, Vector]:
         """Each client gets the model of its cluster."""

@@ -32,10 +32,9 @@ from coterie.dp.ledger import Release
 from coterie.protocol.effects import Fit, Fitted, Local, OwnData, Vector, local
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import Integers, Message, message
-from coterie.protocol.party import Work, on
+from coterie.protocol.party import Work, initial, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import MOST_SAMPLES, Train
 from coterie.protocols.keeping import HandingOut, Keeper, Kept, keep, own_model
@@ -103,16 +102,12 @@ class Client(Keeper, role="client"):
         described: the round in which it was drawn.  trained: the rounds in which the client has sent a model.
         """
 
-        trained: list[int]
+        trained: list[int] = msgspec.field(default_factory=list)
         counts: Counts | None = None
         described: int = 0
 
     state: State
     config: HaccsConfig
-
-    def __init__(self, own: Own, common: Common, config: HaccsConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State([])
 
     @on(Describe)
     def describe(self, msg: Describe, src: str) -> Work[Described]:
@@ -143,19 +138,15 @@ class Server(HandingOut, role="server"):
         observed), its last loss, how many requests in a row it has missed, and its cluster.
         """
 
-        weights: Vector
-        counts: dict[str, Counts]
-        seconds: dict[str, float]
-        losses: dict[str, float]
-        missed: dict[str, int]
-        clusters: dict[str, int]
+        weights: Vector = initial
+        counts: dict[str, Counts] = msgspec.field(default_factory=dict)
+        seconds: dict[str, float] = msgspec.field(default_factory=dict)
+        losses: dict[str, float] = msgspec.field(default_factory=dict)
+        missed: dict[str, int] = msgspec.field(default_factory=dict)
+        clusters: dict[str, int] = msgspec.field(default_factory=dict)
 
     state: State
     config: HaccsConfig
-
-    def __init__(self, own: Own, common: Common, config: HaccsConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.initial, {}, {}, {}, {}, {})
 
     def setup(self) -> Steps[None]:
         """Get to know the devices that take part from the start."""

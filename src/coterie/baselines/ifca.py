@@ -23,7 +23,6 @@ from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Work, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System, telling
-from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Train, Updates
 from coterie.protocols.keeping import Keeper, Kept, keep, told
@@ -57,21 +56,18 @@ class Client(Keeper, role="client"):
         cluster: int = -1
 
     state: State
-
-    def __init__(self, own: Own, common: Common, config: IfcaConfig) -> None:
-        super().__init__(own, common, config)
-        self.clusters = config.clusters
-        self.state = self.State()
+    config: IfcaConfig
 
     def cost(self, msg: Train) -> Cost:
         """k forward passes, a third of a training step each, and its epochs."""
-        samples = self.samples * (self.epochs + self.clusters / 3)
+        samples = self.samples * (self.epochs + self.config.clusters / 3)
         return Cost(samples=samples, flops_per_sample=self.spec.flops_per_sample)
 
     @on(Train, cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """Estimate the cluster by loss, then train its model."""
-        candidates = check_model(self.spec, msg.spec, msg.weights, self.clusters).reshape(self.clusters, -1)
+        k = self.config.clusters
+        candidates = check_model(self.spec, msg.spec, msg.weights, k).reshape(k, -1)
         keep(self, candidates)
         self.state.cluster = best = yield from best_model(candidates)
         fitted: Fitted = yield Fit(candidates[best], self.config.solver(), self.epochs, batch_seed(self, msg.round))

@@ -18,10 +18,9 @@ import msgspec
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message, message
-from coterie.protocol.party import Party, Work, on
+from coterie.protocol.party import Party, Work, initial, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System, telling
-from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed, training_cost
 
 
@@ -45,14 +44,10 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """weights: (d,).  round: the last that it trained for."""
 
-        weights: Vector
+        weights: Vector = initial
         round: int = 0
 
     state: State
-
-    def __init__(self, own: Own, common: Common, config: LocalTraining) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.initial)
 
     @on(Train, training_cost)
     def train(self, msg: Train, src: str) -> Work[Trained]:

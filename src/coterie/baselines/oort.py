@@ -24,10 +24,9 @@ import msgspec
 import numpy as np
 
 from coterie.protocol.effects import Fit, Fitted, Losses, Vector
-from coterie.protocol.party import Cost, Work, on
+from coterie.protocol.party import Cost, Work, from_party, initial, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System, telling
-from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Train
 from coterie.protocols.keeping import HandingOut, keep, own_model
@@ -104,16 +103,12 @@ class Server(HandingOut, role="server"):
         round, as each client says.
         """
 
-        weights: Vector
-        pool: oort.Pool
-        seconds: dict[str, float]
+        weights: Vector = initial
+        pool: oort.Pool = from_party(lambda server: oort.pool(len(server.clients), server.config.oort()))
+        seconds: dict[str, float] = msgspec.field(default_factory=dict)
 
     state: State
     config: OortConfig
-
-    def __init__(self, own: Own, common: Common, config: OortConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.initial, oort.pool(len(self.clients), config.oort()), {})
 
     def setup(self) -> Steps[None]:
         """Get to know the clients that take part from the start."""

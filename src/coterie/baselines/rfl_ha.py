@@ -28,10 +28,9 @@ from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.messages import Floats, Message, bundle, message, unbundle
-from coterie.protocol.party import Work, on
+from coterie.protocol.party import Work, initial, on
 from coterie.protocol.steps import Steps, compute, for_each
 from coterie.protocol.system import Federation, Sees, System, telling
-from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Averaging, Updates
 from coterie.protocols.keeping import HandingOut, Kept, keep, own_model
@@ -140,10 +139,6 @@ class Client(Introducing, role="client", also=(HEAD,)):
     state: State
     config: RflHaConfig
 
-    def __init__(self, own: Own, common: Common, config: RflHaConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State()
-
     @on(Belong)
     def belong(self, msg: Belong, src: str) -> Belonging:
         """Know the head, and the members where it is this client."""
@@ -209,17 +204,13 @@ class Server(HandingOut, role="server"):
         first.  failed: heads that gave no model in the last round.
         """
 
-        weights: Vector
+        weights: Vector = initial
         seconds: dict[str, float] = msgspec.field(default_factory=dict)
         clusters: list[list[str]] = msgspec.field(default_factory=list)
         failed: list[str] = msgspec.field(default_factory=list)
 
     state: State
     config: RflHaConfig
-
-    def __init__(self, own: Own, common: Common, config: RflHaConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.initial)
 
     def setup(self) -> Steps[None]:
         """Get to know the clients' speeds, and make clusters."""

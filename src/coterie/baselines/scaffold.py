@@ -16,17 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.party import Work, on
+from coterie.protocol.party import Work, initial, on, zeros
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Sees, System, telling
-from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Updates
 from coterie.protocols.keeping import HandingOut, Keeper, Kept, keep, own_model
@@ -46,6 +44,9 @@ class ScaffoldConfig(LocalTraining):
             raise UserError("scaffold has no momentum: its control variates read the gradient off the distance moved")
         if not self.server_lr > 0:
             raise UserError(f"server_lr must be positive, not {self.server_lr}")
+
+    def solver(self) -> Scaffold:
+        return Scaffold(self.lr, self.batch_size, weight_decay=self.weight_decay)
 
 
 @message(src="server", dst="client")
@@ -74,14 +75,10 @@ class Client(Keeper, role="client"):
     class State(Kept):
         """control: c_i, (d,)."""
 
-        control: Vector
+        control: Vector = zeros
 
     state: State
-
-    def __init__(self, own: Own, common: Common, config: ScaffoldConfig) -> None:
-        super().__init__(own, common, config)
-        self.solver = Scaffold(config.lr, config.batch_size, weight_decay=config.weight_decay)
-        self.state = self.State(np.zeros(common.spec.size, np.float32))
+    config: ScaffoldConfig
 
     @on(Train, training_cost)
     def train(self, msg: Train, src: str) -> Work[Change]:
@@ -89,7 +86,7 @@ class Client(Keeper, role="client"):
         x, c = (check_model(self.spec, msg.spec, v) for v in (msg.weights, msg.control))
         keep(self, x)
         state = {"control": self.state.control, "server_control": c}
-        fitted: Fitted = yield Fit(x, self.solver, self.epochs, batch_seed(self, msg.round), state)
+        fitted: Fitted = yield Fit(x, self.config.solver(), self.epochs, batch_seed(self, msg.round), state)
         change = fitted.state["control"] - self.state.control
         self.state.control = fitted.state["control"]
         moved = with_buffers(self.spec, fitted.weights - x, fitted.weights)
@@ -102,14 +99,11 @@ class Server(HandingOut, role="server"):
     class State(msgspec.Struct):
         """weights x and control c, (d,) float32."""
 
-        weights: Vector
-        control: Vector
+        weights: Vector = initial
+        control: Vector = zeros
 
     state: State
-
-    def __init__(self, own: Own, common: Common, config: ScaffoldConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.initial, np.zeros(common.spec.size, np.float32))
+    config: ScaffoldConfig
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, lines 16 and 17."""

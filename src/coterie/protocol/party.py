@@ -79,11 +79,35 @@ class Nothing(msgspec.Struct):
     """The state or secret of a party that has none."""
 
 
+@dataclass(frozen=True)
+class FromParty:
+    """A default value in a ``State`` or ``Secret`` that is made when the party is: ``make(party)``."""
+
+    make: Callable[[Any], Any]
+
+
+def from_party(make: Callable[[Any], Any]) -> Any:
+    """The default of a state's field that follows from the party's name, set-up info or config."""
+    return FromParty(make)
+
+
+initial = from_party(lambda party: party.common.initial)
+"""(d,) float32, the weights that the first model starts with."""
+
+initials = from_party(lambda party: party.common.starts)
+"""(k, d) float32, the weights that all models start with."""
+
+zeros = from_party(lambda party: np.zeros(party.spec.size, np.float32))
+"""(d,) float32, a zero for each weight of the model."""
+
+
 class Party:
     """Base of all parties. ``class Client(Party, role="client")`` names the role. The party's ``name`` is unique.
 
-    A subclass is made by ``Client(own, common, config)`` and sets its ``state`` and ``secret``. ``also=("leader",)``
-    names further roles that it may act in: it handles and sends their messages, too.
+    A subclass is made by ``Client(own, common, config)``. ``also=("leader",)`` names further roles that it may act in:
+    it handles and sends their messages, too.
+    State, Secret: structs of which each party has its own. Where all fields have defaults, some of them ``from_party``,
+    the party makes them itself.
     takes: the messages that a coordinator may take in a later round than they arrived in.
     """
 
@@ -91,6 +115,8 @@ class Party:
     roles: ClassVar[frozenset[str]]
     handlers: ClassVar[dict[type[Message], Handler]] = {}
     takes: ClassVar[tuple[type[Message], ...]] = ()
+    State: type[msgspec.Struct] = Nothing
+    Secret: type[msgspec.Struct] = Nothing
     state: Any
     secret: Any
 
@@ -117,7 +143,14 @@ class Party:
             self.common, self.spec, self.clients = common, common.spec, common.clients
         self.config = config
         self.now_s = 0.0  # this party's clock, set by the transport before a handler runs
-        self.state, self.secret = Nothing(), Nothing()
+        self.state, self.secret = self._built(self.State), self._built(self.Secret)
+
+    def _built(self, struct: type[msgspec.Struct]) -> msgspec.Struct:
+        fields = msgspec.structs.fields(struct)
+        if any(one.required for one in fields):  # a subclass fills it in its own constructor
+            return Nothing()
+        made = {one.name: one.default.make(self) for one in fields if isinstance(one.default, FromParty)}
+        return struct(**made)
 
     def rng(self, purpose: str, round: int = 0) -> np.random.Generator:
         """Experimental randomness of this party, which follows the seed."""

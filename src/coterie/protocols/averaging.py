@@ -23,7 +23,7 @@ from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Work, on
+from coterie.protocol.party import Work, initial, initials, on
 from coterie.protocol.steps import Answers, Steps
 from coterie.protocol.system import Federation, PartyFactory, Sees, telling
 from coterie.protocol.told import Common, Own
@@ -160,14 +160,10 @@ class Server(HandingOut, role="server"):
     class State(msgspec.Struct):
         """weights: float32, (d,) of the global model, or (k, d) of several."""
 
-        weights: Vector
+        weights: Vector = initial
 
-    state: State
+    state: Any
     config: Averaging
-
-    def __init__(self, own: Own, common: Common, config: Averaging) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.initial)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """One round. The mean of the answers, weighted by samples, is the new global model."""
@@ -206,9 +202,10 @@ def averaged(
 class ServerOfSeveral(Server, role="server"):
     """Holds k models, (k, d), and takes the mean of each."""
 
-    def __init__(self, own: Own, common: Common, config: Any) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.starts)
+    class State(msgspec.Struct):
+        """weights: (k, d) of the models."""
+
+        weights: Vector = initials
 
 
 def parties(config: Averaging) -> Mapping[str, PartyFactory]:

@@ -19,7 +19,6 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.messages import ANY, Floats, Message, message
 from coterie.protocol.party import Party, from_hub, on
 from coterie.protocol.steps import Steps, post
-from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import check_model
 
 
@@ -43,12 +42,8 @@ class Kept(msgspec.Struct, kw_only=True):
 class Keeper(Party):
     """A client that keeps what it is told, where parties are on machines of their own."""
 
-    State: type[Kept] = Kept
+    State: type[msgspec.Struct] = Kept
     state: Any
-
-    def __init__(self, own: Own, common: Common, config: Any) -> None:
-        super().__init__(own, common, config)
-        self.state = Kept()
 
     @on(Last)
     def take_last(self, msg: Last, src: str) -> None:

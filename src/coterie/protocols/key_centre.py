@@ -25,7 +25,7 @@ from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Message, bundle, message, unbundle
-from coterie.protocol.party import Nothing, Party, To, from_hub, on
+from coterie.protocol.party import Party, To, from_hub, on
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import NoAnswerError, Steps, post, take
 from coterie.protocol.told import Common, Own, Roster
@@ -181,7 +181,6 @@ class KeyCentre(Party, role=KEY_CENTRE):
     def __init__(self, own: Own, common: Common, grants: Sequence[Grant]) -> None:
         super().__init__(own, common)
         self.grants = {grant.name: grant for grant in grants}
-        self.state = self.State()
 
     @on(Deal)
     def deal(self, msg: Deal, src: str) -> tuple[To, ...]:
@@ -256,7 +255,6 @@ class Keyed(Party, Generic[PK, SK]):
             return f"<{type(self).__qualname__}>"
 
     secret: Secret
-    State: ClassVar[type[Any]] = Nothing
     kinds: ClassVar[tuple[type[Any], type[Any]]] = (object, object)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -265,12 +263,6 @@ class Keyed(Party, Generic[PK, SK]):
             named = [kind for kind in get_args(base) if isinstance(kind, type) and kind is not Any]
             if len(named) == 2 and issubclass(get_origin(base), Keyed):
                 cls.kinds = named[0], named[1]
-
-    def __init__(self, own: Own, common: Common, config: Any) -> None:
-        super().__init__(own, common, config)
-        self.secret = self.Secret()
-        if not any(field.required for field in msgspec.structs.fields(self.State)):
-            self.state = self.State()
 
     def granted(self, msg: Granted) -> None:
         """Store keys. Raises PeerError if the key centre did not sign them, or if the dealing is old."""

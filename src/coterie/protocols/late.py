@@ -26,7 +26,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Party
+from coterie.protocol.party import Party, initial
 from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
 from coterie.protocol.system import PartyFactory, Sees
 from coterie.protocol.told import Common, Own
@@ -166,7 +166,7 @@ class Server(HandingOut, role="server"):
     class State(msgspec.Struct):
         """weights: (d,) float32 of the global model.  owed: by client, the rounds that it has not answered yet."""
 
-        weights: Vector
+        weights: Vector = initial
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
     state: State
@@ -174,7 +174,7 @@ class Server(HandingOut, role="server"):
 
     def __init__(self, own: Own, common: Common, config: SteppedTraining, aggregate: Aggregates) -> None:
         super().__init__(own, common, config)
-        self.aggregate, self.state = aggregate, self.State(common.initial)
+        self.aggregate = aggregate
         self.oldest = config.max_staleness if isinstance(config, LateTraining) else 0
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:

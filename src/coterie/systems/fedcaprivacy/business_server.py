@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -20,7 +21,6 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each, spend
-from coterie.protocol.told import Common, Own
 from coterie.protocols import signatures
 from coterie.protocols.anonymous import SERVICE, forget, relay
 from coterie.protocols.cluster_sums import Masked, converted, distribute, masked_sum
@@ -28,7 +28,7 @@ from coterie.protocols.key_centre import KeyHub
 from coterie.protocols.local_training import asked_in, joined
 from coterie.protocols.signatures import Founded
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig
+from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection
 from coterie.systems.fedcaprivacy.messages import CSP, HUB
 
 
@@ -74,10 +74,18 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
     secret: Secret
     config: FedCAPrivacyConfig
 
-    def __init__(self, own: Own, common: Common, config: FedCAPrivacyConfig) -> None:
-        super().__init__(own, common, config)
-        self.literal, self.hardened = common.mode == "literal", common.mode == "hardened"
-        self.protection = config.protection(common.mode)
+    @property
+    def literal(self) -> bool:
+        return self.common.mode == "literal"
+
+    @property
+    def hardened(self) -> bool:
+        return self.common.mode == "hardened"
+
+    @cached_property
+    def protection(self) -> Protection:
+        """What the service is shown instead of models."""
+        return self.config.protection(self.common.mode)
 
     def setup(self) -> Steps[None]:
         """Keys. With descriptor=signature also the clusters, which are fixed from then on."""

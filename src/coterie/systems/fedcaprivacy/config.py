@@ -18,6 +18,9 @@ GUARD_BITS = 8
 """The least guard bits of a lane with the setting "auto", since a lane of 32 bits is packed fastest."""
 
 
+Protection = Literal["none", "sketch", "rotation", "signature"]
+
+
 @dataclass(frozen=True)
 class FedCAPrivacyConfig(LocalTraining):
     """Settings of FedCAPrivacy; defaults are the paper's where it gives one (section VI-A).
@@ -73,7 +76,7 @@ class FedCAPrivacyConfig(LocalTraining):
         if self.gamma != "median" and not (isinstance(self.gamma, int | float) and 0 < self.gamma < math.inf):
             raise UserError(f"gamma must be a positive number or 'median', not {self.gamma!r}")
 
-    def protection(self, mode: str) -> Literal["none", "sketch", "rotation", "signature"]:
+    def protection(self, mode: str) -> Protection:
         """What the service is shown instead of models; "none" outside of mode hardened."""
         if mode != "hardened":
             return "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -18,13 +19,12 @@ from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.vector import StoredVector, sum_blinded
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Work, on
-from coterie.protocol.told import Common, Own
 from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, comparable, forgotten, opened, opening_cost
 from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, Formed, conversion_cost, convert, encrypted, once
 from coterie.protocols.key_centre import KeyHolder
 from coterie.protocols.signatures import DIMENSION, Group, Grouped, Grouping, group, lengths
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig
+from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection
 from coterie.systems.fedcaprivacy.messages import CSP
 
 
@@ -53,12 +53,21 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
     state: State
     config: FedCAPrivacyConfig
 
-    def __init__(self, own: Own, common: Common, config: FedCAPrivacyConfig) -> None:
-        super().__init__(own, common, config)
-        self.schedule = parse_schedule(config.schedule, config.alpha)
-        self.shown = config.protection(common.mode)
-        self.smallest = config.min_cluster if common.mode == "hardened" else 1
-        self.length = {"sketch": config.sketch_dim, "signature": 2 * DIMENSION}.get(self.shown, common.spec.size)
+    @cached_property
+    def shown(self) -> Protection:
+        """What it is shown instead of models."""
+        return self.config.protection(self.common.mode)
+
+    @property
+    def smallest(self) -> int:
+        """The fewest participants of a cluster whose sum it forms."""
+        return self.config.min_cluster if self.common.mode == "hardened" else 1
+
+    @property
+    def length(self) -> int:
+        """The numbers in a vector that it opens."""
+        lengths = {"sketch": self.config.sketch_dim, "signature": 2 * DIMENSION}
+        return lengths.get(self.shown, self.spec.size)
 
     def lasts(self, state: Any, secret: Any) -> None:
         """The sums of the round, when it is tried again."""
@@ -83,7 +92,8 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         rows = differences * 2.0**-self.config.fraction_bits  # exact, and the mask is gone
         number = self.counted(msg.round, rows) if self.config.clusters == "auto" else self.config.clusters
         changed = self.config.clusters == "auto" and number != self.state.number
-        if not (msg.force or changed or self.schedule.clusters_now(msg.round, coin)):
+        schedule = parse_schedule(self.config.schedule, self.config.alpha)
+        if not (msg.force or changed or schedule.clusters_now(msg.round, coin)):
             return messages.Clustered(msg.round, where, None, "")
         soft = soft_spectral(rows, number, self.config.gamma, self.config.kernel, literal=self.common.mode == "literal")
         self.state.affinity, self.state.clustered, self.state.number = soft.affinity, msg.round, number

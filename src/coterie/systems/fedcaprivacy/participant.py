@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -15,7 +16,6 @@ from coterie.crypto.sketch import project, rotate, unrotate
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Work, on
-from coterie.protocol.told import Common, Own
 from coterie.protocols import signatures
 from coterie.protocols.anonymous import SERVICE
 from coterie.protocols.cluster_sums import ClusterModel, Received, opened_mean, receiving_cost
@@ -24,7 +24,7 @@ from coterie.protocols.local_training import batch_seed, check_model
 from coterie.protocols.masked_sums import Contribute, Term, Total, opened_total
 from coterie.protocols.signatures import Characterise, Characterised
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
+from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, Protection
 from coterie.systems.fedcaprivacy.messages import CSP, GROUP, PARTICIPANT
 
 
@@ -50,17 +50,16 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
     state: State
     config: FedCAPrivacyConfig
 
-    def __init__(self, own: Own, common: Common, config: FedCAPrivacyConfig) -> None:
-        super().__init__(own, common, config)
-        self.pid = common.clients.index(own.name)
-        self.sketches = config.protection(common.mode) == "sketch"
-        self.rotates = config.protection(common.mode) == "rotation"
+    @cached_property
+    def protection(self) -> Protection:
+        """What the service is shown instead of models."""
+        return self.config.protection(self.common.mode)
 
     def train_cost(self, msg: messages.Train) -> Cost:
         """Its samples, once per epoch, and one encryption; with sketches two."""
         key = self.public(SERVICE)
         crypto_s = key.nominal_seconds_encrypt(self.spec.size)
-        if self.sketches:
+        if self.protection == "sketch":
             crypto_s += key.nominal_seconds_encrypt(self.config.sketch_dim)
         return Cost(self.samples * self.epochs, self.spec.flops_per_sample, crypto_s)
 
@@ -72,20 +71,21 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         start = self.model() if msg.weights is None else check_model(self.spec, msg.spec, msg.weights)
         fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))  # eq. (3)
         seed = round_seed(self.secret_of(GROUP), msg.round)
-        omega = rotate(fitted.weights, seed) if self.rotates else fitted.weights
+        omega = rotate(fitted.weights, seed) if self.protection == "rotation" else fitted.weights
         key = self.public(SERVICE)
         cipher = (yield Encrypt(key, omega)).to_bytes()  # eq. (4), (5)
         sketch = b""
-        if self.sketches:
+        if self.protection == "sketch":
             sketch = (yield Encrypt(key, project(fitted.weights, self.config.sketch_dim, seed))).to_bytes()
         self.state.weights, self.state.clusters, self.state.round = fitted.weights, {}, msg.round
-        return signed(self.own, messages.Upload(msg.round, self.pid, self.now_s, cipher, sketch))  # zeta_i
+        upload = messages.Upload(msg.round, self.clients.index(self.name), self.now_s, cipher, sketch)
+        return signed(self.own, upload)  # zeta_i
 
     @on(ClusterModel, lambda self, msg: receiving_cost(self, self.spec.size))
     def receive(self, msg: ClusterModel, src: str) -> Work[Received]:
         """Step VII: verify both servers' signatures, open, and divide by the count."""
         mean = yield from opened_mean(self, msg, src, CSP, self.state.round, self.spec.size)
-        if self.rotates:
+        if self.protection == "rotation":
             mean = unrotate(mean, round_seed(self.secret_of(GROUP), msg.round))
             mean = not_below_zero(self.spec, mean)  # the rotation back spreads rounding errors over all coordinates
         self.state.clusters[msg.cluster] = mean.astype(np.float32)
@@ -114,7 +114,7 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
 
     def describes_data(self) -> None:
         """Raises PeerError in a federation without signatures."""
-        if self.config.protection(self.common.mode) != "signature":
+        if self.protection != "signature":
             raise PeerError("nobody describes their data in this federation")
 
     def model(self) -> Vector:

@@ -16,7 +16,6 @@ from coterie.dp.ledger import Release
 from coterie.protocol.effects import Encrypt, Evaluate, Evaluated, Fit, Fitted, Local, OwnData, Vector, local
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.told import Common, Own
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE
 from coterie.protocols.cluster_sums import ClusterModel, Received
@@ -166,10 +165,6 @@ class Describer(Party):
 
 class Device(Describer, role=DEVICE):
     """A device in modes paper and literal."""
-
-    def __init__(self, own: Own, common: Common, config: FedEPCConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State()
 
     @on(Describe, Describer.describing_cost)
     def describe(self, msg: Describe, src: str) -> Work[messages.Described]:

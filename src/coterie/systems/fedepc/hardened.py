@@ -17,13 +17,11 @@ from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, post
-from coterie.protocol.told import Common, Own
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import ClusterModel, Masked, converted, distribute, masked_sum
 from coterie.protocols.key_centre import KeyHub
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.clusters import Trained
-from coterie.systems.fedepc.config import FedEPCConfig
 from coterie.systems.fedepc.contexts import check_device, check_training
 from coterie.systems.fedepc.messages import HELPER, HUB, Train
 from coterie.systems.fedepc.server import Server
@@ -47,9 +45,9 @@ class HardenedServer(KeyHub[PublicKey, SecretKey], Server, role=HUB):
 
     state: State
 
-    def __init__(self, own: Own, common: Common, config: FedEPCConfig) -> None:
-        super().__init__(own, common, config)
-        self.least = config.min_cluster
+    @property
+    def least(self) -> int:
+        return self.config.min_cluster
 
     def setup(self) -> Steps[None]:
         """Keys first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -17,7 +18,6 @@ from coterie.crypto.roster import signed
 from coterie.protocol.effects import Open
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Work, from_hub, on
-from coterie.protocol.told import Common, Own
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import ClusterSum, Convert, Formed
@@ -47,9 +47,10 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     state: State
     config: FedEPCConfig
 
-    def __init__(self, own: Own, common: Common, config: FedEPCConfig) -> None:
-        super().__init__(own, common, config)
-        self.aidc = config.clustering(common.mode)
+    @cached_property
+    def aidc(self) -> Aidc:
+        """How it clusters."""
+        return self.config.clustering(self.common.mode)
 
     def lasts(self, state: Any, secret: Any) -> None:
         """The sums of the round, when it is tried again."""

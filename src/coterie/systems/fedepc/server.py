@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from math import ceil, inf, nan
 from typing import Any
 
@@ -17,17 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.sums import WeightedMean
-from coterie.clustering.isomorphic import Event, Groups, cluster, update
+from coterie.clustering.isomorphic import Aidc, Event, Groups, cluster, update
 from coterie.protocol.effects import Fitted, Local, Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.party import Cost, Party
 from coterie.protocol.steps import Answers, Steps, compute, for_each
-from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Updates
 from coterie.protocols.local_training import joined
 from coterie.protocols.sparsity import pretraining, public
-from coterie.selection.bandit import Choice, choose, infeasible
+from coterie.selection.bandit import Choice, Cics, choose, infeasible
 from coterie.selection.contexts import affordable, believed
 from coterie.selection.places import dues, places, still_owed
 from coterie.systems.fedepc import messages
@@ -75,13 +75,26 @@ class Server(Party, role=HUB):
 
     state: State
     config: FedEPCConfig
-    least = 1  # devices in a choice
 
-    def __init__(self, own: Own, common: Common, config: FedEPCConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State()
-        self.aidc, self.cics = config.clustering(common.mode), config.selection(common.mode)
-        self.believing = 0.0 if self.cics.literal else self.cics.cheapest
+    @property
+    def least(self) -> int:
+        """The fewest devices in a choice."""
+        return 1
+
+    @cached_property
+    def aidc(self) -> Aidc:
+        """How it clusters."""
+        return self.config.clustering(self.common.mode)
+
+    @cached_property
+    def cics(self) -> Cics:
+        """How it chooses."""
+        return self.config.selection(self.common.mode)
+
+    @property
+    def believing(self) -> float:
+        """The least share of a device's claim that is believed (``contexts``)."""
+        return 0.0 if self.cics.literal else self.cics.cheapest
 
     # -- before round 1 ------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from coterie.protocol import codec
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import unbundle
+from coterie.protocol.party import initial
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, for_each, take
-from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT
 from coterie.protocols.local_training import asked_in, joined
 from coterie.protocols.reports import StatusReport, accepted, checked, features, limits
@@ -71,7 +71,7 @@ class Server(JointHub, role=HUB):
         they lost office.  usual: ``usual_samples`` of the last clustering.
         """
 
-        weights: Vector
+        weights: Vector = initial
         version: int = 0
         reports: dict[str, bytes] = msgspec.field(default_factory=dict)
         clusters: Clusters | None = None
@@ -85,10 +85,6 @@ class Server(JointHub, role=HUB):
 
     state: State
     config: OFLConfig
-
-    def __init__(self, own: Own, common: Common, config: OFLConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.initial)
 
     def joints(self) -> tuple[Joint, ...]:
         """The leaders' key."""
