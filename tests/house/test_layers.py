@@ -45,7 +45,7 @@ FORBIDDEN = frozenset((package, "transport") for package in ("protocols", "syste
 STRANGERS = frozenset({"systems", "baselines"})
 """Packages whose members (modules or subpackages) do not import each other; what two of them need moves down."""
 
-MAX_LINES = 450
+MAX_LINES = 600
 PICKLES = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 
 
