@@ -289,5 +289,7 @@ def test_pickle_and_print_are_found_and_words_about_them_are_not(tmp_path: Path,
 
 
 def test_long_files_are_found(tmp_path: Path) -> None:
-    assert long_files(package(tmp_path, {"a.py": "\n" * 450})) == []
-    assert long_files(package(tmp_path, {"a.py": "\n" * 451})) == ["a.py: 451 lines, at most 450"]
+    assert long_files(package(tmp_path, {"a.py": "\n" * MAX_LINES})) == []
+    assert long_files(package(tmp_path, {"a.py": "\n" * (MAX_LINES + 1)})) == [
+        f"a.py: {MAX_LINES + 1} lines, at most {MAX_LINES}"
+    ]
