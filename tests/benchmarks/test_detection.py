@@ -70,12 +70,14 @@ def test_scores_are_those_of_the_parts(ground: detection.Ground) -> None:
     assert facts.dots[3] == pytest.approx(updates[3] @ (facts.factors @ updates))
 
 
-@pytest.mark.parametrize(("module", "name"), [(detection, "detection"), (detection_costs, "costs")])
-def test_the_page_has_the_tables_of_the_records(module, name: str) -> None:
-    content = json.loads((DOCS / "detection" / f"{name}.json").read_text())
-    assert f"`{content['command']}`" in PAGE
-    for table in re.findall(r"(?:^\|.*\n)+", module.tables(content), re.MULTILINE):
-        assert table in PAGE
+def test_the_tables_of_the_page_are_those_of_the_records() -> None:
+    records = [(detection, FOUND), (detection_costs, COSTS)]
+    made = {line for module, record in records for line in module.tables(record).splitlines()}
+    made |= set(detection_choice.table(CHOICE).splitlines())
+    measured = PAGE.partition("## How well it detects")[2]
+    shown = [line for line in measured.splitlines() if line.startswith("|")]
+    assert len(shown) > 50
+    assert set(shown) <= made
 
 
 def test_the_conclusions_hold() -> None:
@@ -103,8 +105,6 @@ def test_the_conclusions_hold() -> None:
 def test_the_multiple_was_chosen_on_other_seeds() -> None:
     assert detection_choice.chosen(CHOICE) == OUTLYING
     assert not set(CHOICE["seeds"]) & set(FOUND["seeds"])
-    assert detection_choice.table(CHOICE) in PAGE
-    assert f"`{CHOICE['command']}`" in PAGE
 
 
 def test_weights_of_the_choice_are_those_of_the_rule() -> None:

@@ -113,15 +113,9 @@ def test_it_runs_and_shows_what_it_kept(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == shown
 
 
-@pytest.mark.parametrize("record", ["features.json", "pretraining.json"])
-def test_the_page_has_the_tables_of_the_record(record: str) -> None:
-    told = json.loads((DOCS / "fedepc" / record).read_text())
-    page = (DOCS / "features.md").read_text()
-    assert told["command"] in page
-    shown = features.tables(told)
-    if record == "pretraining.json":
-        shown = shown.split("The same")[0]
-    lines = [line for line in shown.splitlines() if line.startswith("|")]
-    assert len(lines) > 10
-    for line in lines:
-        assert line in page.splitlines(), line
+def test_the_tables_of_the_page_are_those_of_the_record() -> None:
+    told = json.loads((DOCS / "fedepc" / "features.json").read_text())
+    lines = (DOCS / "features.md").read_text().splitlines()
+    shown = [line for line in lines if line.startswith("|")]
+    assert len(shown) > 20
+    assert set(shown) <= set(features.tables(told).splitlines())
