@@ -30,8 +30,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from coterie.operate.rehearsal import rehearse
 from coterie.operate.supervision import warm
-from coterie.operate.trial import rehearse
 from coterie.runs import on_data
 from coterie.runs.config import RunConfig
 from coterie.runs.runner import Result, run

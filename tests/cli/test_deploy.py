@@ -140,8 +140,7 @@ def test_the_terminal_asks_before_it_approves(cli: Command, monkeypatch: pytest.
 
 
 def test_no_secret_is_printed(cli: Command) -> None:
-    from coterie.operate.doctor import _holder_of_home, _holders_of_folder
-    from coterie.operate.secrets import Patterns
+    from coterie.operate.doctor import Patterns, _holder_of_home, _holders_of_folder
 
     told = founded(cli)
     invited(cli)
@@ -324,7 +323,7 @@ def test_a_server_without_the_operators_keys_says_where_to_go_on(cli: Command, m
 
 def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nats")
-    monkeypatch.setattr("coterie.operate.applying.CONNECT_S", 1.0)
+    monkeypatch.setattr("coterie.operate.server.CONNECT_S", 1.0)
     from coterie.operate.nats_server import free_port
 
     port = free_port()

@@ -17,9 +17,10 @@ from nats_rig import Rig, drain
 from coterie.deploy.engine import EngineError
 from coterie.deploy.engines import check_apart
 from coterie.deploy.nats_names import OWN_RIGHTS
-from coterie.operate import applying, nats_server
+from coterie.operate import nats_server
 from coterie.operate.doctor import _apart
 from coterie.operate.nats_server import configuration
+from coterie.operate.server import _RELOAD_S
 from coterie.protocol.errors import RunError
 
 
@@ -55,10 +56,10 @@ def test_it_is_noticed_and_reading_the_new_one_twice_keeps_what_waits(
         [found] = _apart(home(made, "client/1"), check_apart)
         assert found.level == "problem"
         monkeypatch.undo()
-        for _ in range(2):  # as ``applying.apply`` has a server on this machine do
+        for _ in range(2):  # as ``server.apply`` has a server on this machine do
             for server in made.servers:
                 server.reload(made.access)
-            time.sleep(applying._RELOAD_S)
+            time.sleep(_RELOAD_S)
         made.provision()
         check_apart(home(made, "hub"))
         [found] = _apart(home(made, "client/1"), check_apart)

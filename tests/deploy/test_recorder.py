@@ -21,7 +21,7 @@ from coterie.deploy.plan import Facts, Plan, Settings, fingerprint
 from coterie.deploy.recorder import HubJournal, Open, Recorder
 from coterie.deploy.reported import Check, Sums, kinds_of
 from coterie.deploy.status import Status
-from coterie.operate.status import is_alive, read_status
+from coterie.operate.watching import is_alive, read_status
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
 from coterie.record.folder import read_lines

@@ -16,7 +16,7 @@ from coterie.deploy.place import place
 from coterie.deploy.plan import Facts, Plan, Settings
 from coterie.deploy.reported import Check, scored
 from coterie.operate import authority, founding, joining
-from coterie.operate.allowed import deployable, scores_of
+from coterie.operate.deployable import deployable, scores_of
 from coterie.operate.folder import Folder, current_plan
 from coterie.operate.members import Member
 from coterie.protocol.errors import UserError

@@ -22,10 +22,9 @@ from coterie.deploy import plan as plans
 from coterie.deploy.home import Home, read_home, read_private, write_private
 from coterie.deploy.plan import plan_hash, shown, sign
 from coterie.operate.certificates import DAY_S
-from coterie.operate.doctor import Finding, doctor
+from coterie.operate.doctor import Finding, Patterns, doctor, forms, of_pem
 from coterie.operate.folder import current_plan
 from coterie.operate.members import Member
-from coterie.operate.secrets import Patterns, forms, of_pem
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 
@@ -146,7 +145,7 @@ def test_any_secret_is_found_and_nothing_else(secret: bytes, before: bytes, afte
 
 
 def test_a_secret_across_two_blocks_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.operate.secrets._CHUNK", 1000)
+    monkeypatch.setattr("coterie.operate.doctor._CHUNK", 1000)
     data = np.random.default_rng(0).bytes(5000)
     for at in (0, 970, 985, 999, 1000, 2990, 4968):
         (tmp_path / "large").write_bytes(data[:at] + SECRET + data[at + 32 :])

@@ -28,6 +28,7 @@ from coterie.crypto.signing import SigningKey
 from coterie.deploy import logs
 from coterie.deploy.status import PartyStatus, Status, at_words
 from coterie.operate import prometheus
+from coterie.operate.watching import read_log
 from coterie.protocol.errors import UserError
 from coterie.protocol.told import Identity
 from coterie.transport.envelope import Envelope
@@ -120,7 +121,7 @@ def test_attempts_count_from_1_for_people(log: Path, tmp_path: Path) -> None:
     logs.Journal().began((3, 1))
     logs.stop()
     assert "begin      round=3  attempt=2" in run("logs", str(log.parent))
-    assert "\ncoterie_round_attempt 2\n" in prometheus.text(STATUS)
+    assert "\ncoterie_round_attempt 2.0\n" in prometheus.text(STATUS)
     assert at_words(4, 1, 10) == "Round 4 of 10, attempt 2"
     assert [at_words(r, 0, 10) for r in (0, 10, 11)] == ["Set-up", "Round 10 of 10", "After the last round"]
     party = PartyStatus(name="a", role="client", last_seen=1.0, round=3, attempt=1)
@@ -213,7 +214,7 @@ def test_a_log_is_rotated_within_bounds(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(files) == 4
     assert all(file.stat().st_size <= 2000 for file in files)
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
-    rounds = [line["round"] for line in logs.read(path)]
+    rounds = [line["round"] for line in read_log(path)]
     assert rounds == list(range(rounds[0], 200))
 
 
@@ -355,12 +356,12 @@ def test_the_numbers_are_in_the_exposition_format() -> None:
     lines = text.splitlines()
     assert text.endswith("\n")
     assert len(lines) == len(set(lines))
-    assert 'coterie_party_refused_total{party="client/0",role="client",kind="Train"} 2' in lines
+    assert 'coterie_party_refused_total{kind="Train",party="client/0",role="client"} 2.0' in lines
     assert 'coterie_party_busy_seconds_total{party="client/0",role="client"} 2.5' in lines
-    assert 'coterie_party_connected{party="server",role="server"} 0' in lines
+    assert 'coterie_party_connected{party="server",role="server"} 0.0' in lines
     assert 'coterie_score{score="local_accuracy"} 0.5' in lines
     assert "local_loss" not in text
-    assert "coterie_round 4" in lines
+    assert "coterie_round 4.0" in lines
     families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(families) == len(set(families))
     for line in lines:
@@ -377,7 +378,7 @@ def _type(lines: list[str], name: str) -> str:
 def test_labels_are_escaped() -> None:
     party = PartyStatus(name='a"b\\c\nd', role="client", connected=True)
     text = prometheus.text(msgspec.structs.replace(STATUS, parties=(party,)))
-    assert '{party="a\\"b\\\\c\\nd",role="client"} 1' in text
+    assert '{party="a\\"b\\\\c\\nd",role="client"} 1.0' in text
 
 
 def test_numbers_are_served_on_loopback_alone() -> None:

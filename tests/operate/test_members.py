@@ -9,8 +9,7 @@ import pytest
 
 from coterie.deploy.addresses import addresses
 from coterie.deploy.plan import Facts
-from coterie.operate.allowed import deployable
-from coterie.operate.facts import facts_of
+from coterie.operate.deployable import deployable, facts_of
 from coterie.operate.members import Member, check_members, read_members
 from coterie.protocol.errors import UserError
 from coterie.runs import registry

@@ -19,10 +19,9 @@ from coterie.cli.app import app
 from coterie.deploy.kills import Kill
 from coterie.deploy.nats_names import Tls
 from coterie.deploy.process import as_hub, as_party
-from coterie.operate.doctor import _holder_of_home, _holders_of_folder
-from coterie.operate.secrets import Patterns
-from coterie.operate.status import read_status
+from coterie.operate.doctor import Patterns, _holder_of_home, _holders_of_folder
 from coterie.operate.supervision import OUTPUT
+from coterie.operate.watching import read_status
 from coterie.runs.config import RunConfig
 
 

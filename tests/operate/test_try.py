@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch.nn.utils import parameters_to_vector
 
-from coterie.deploy import logs
-from coterie.operate.trial import HOMES, rehearse
+from coterie.operate.rehearsal import HOMES, rehearse
+from coterie.operate.watching import read_log
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve
@@ -71,7 +71,7 @@ def rehearsed(folder: Path, name: str, *kills: str, **more: Any) -> Result:
 
 def events(home: Path, name: str) -> list[dict[str, Any]]:
     """The events of this name in a party's log."""
-    return [line for line in logs.read(home / "log.jsonl") if line["event"] == name]
+    return [line for line in read_log(home / "log.jsonl") if line["event"] == name]
 
 
 def homes(folder: Path) -> list[Path]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from command import Command, caller, heard
 
-from coterie.deploy import logs
 from coterie.operate.doctor import doctor
+from coterie.operate.watching import read_log
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
@@ -102,7 +102,7 @@ def test_nothing_runs_on_when_it_is_stopped(tmp_path: Path, number: signal.Signa
         assert time.monotonic() < until
         time.sleep(0.05)
     homes = [folder / "hub", *(folder / "homes").iterdir()]
-    pids = [line["pid"] for home in homes for line in logs.read(home / "log.jsonl") if line["event"] == "start"]
+    pids = [line["pid"] for home in homes for line in read_log(home / "log.jsonl") if line["event"] == "start"]
     assert len(pids) == 5 == sum(map(alive, pids))
     running.send_signal(number)
     words_of_end = running.communicate(timeout=30)[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from live_deployment import live
 
-from coterie.deploy import logs
+from coterie.operate.watching import read_log
 from coterie.runs.config import RunConfig
 from coterie.runs.runner import load_result
 
@@ -31,7 +31,7 @@ def peak(at: Path, clients: int, model: str, rounds: int) -> int:
 
         def look() -> None:
             starts = (
-                [line["pid"] for line in logs.read(home.log) if line["event"] == "start"] if home.log.exists() else []
+                [line["pid"] for line in read_log(home.log) if line["event"] == "start"] if home.log.exists() else []
             )
             if starts and (status := Path(f"/proc/{starts[-1]}/status")).exists():
                 lines = [line.split() for line in status.read_text().splitlines()]

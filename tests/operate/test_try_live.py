@@ -12,15 +12,14 @@ from live_deployment import FACTS, Live, live
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
-from coterie.deploy import logs
 from coterie.deploy.kills import Kill
 from coterie.deploy.own_data import read_data
 from coterie.deploy.place import place
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate.authority import revoke
-from coterie.operate.engine_files import access_of
 from coterie.operate.own_model import own_model
-from coterie.operate.status import read_status
+from coterie.operate.server import access_of
+from coterie.operate.watching import read_log, read_status
 from coterie.protocol.errors import UserError
 from coterie.record.files import locked
 from coterie.runs.config import RunConfig
@@ -78,7 +77,7 @@ def its_owner_has_the_model(tmp_path: Path, deployed: Live) -> None:
     assert first == f"Model of {NAMES[0]} after round 2: {tmp_path / 'm.safetensors'}"
     assert second.startswith("Released of its data so far: no proof for: ")
     assert "score local_accuracy, score local_loss" in second
-    *_, last = (line for line in logs.read(homes[NAMES[0]].log) if line["event"] == "privacy")
+    *_, last = (line for line in read_log(homes[NAMES[0]].log) if line["event"] == "privacy")
     assert set(last["epsilon"].values()) == {"infinite"}  # models, and scores, have no proof
     assert last["released"]["score local_accuracy"] == 3
     assert (tmp_path / "m.safetensors").read_bytes() == (tmp_path / "0.safetensors").read_bytes()
@@ -126,7 +125,7 @@ def test_without_a_quorum_the_hub_does_not_begin(tmp_path: Path) -> None:
         pytest.raises(Exception, match="there are not yet hospital-c"),
     ):
         deployed.run()
-    assert any("hospital-c" in str(line) for line in logs.read(deployed.homes["server"].log))
+    assert any("hospital-c" in str(line) for line in read_log(deployed.homes["server"].log))
 
 
 def test_a_party_that_is_killed_loses_nothing(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from coterie.deploy.nats_names import Tls
 from coterie.deploy.plan import Facts, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate import authority, joining
-from coterie.operate.allowed import scores_of
-from coterie.operate.engine_files import access_of
+from coterie.operate.deployable import scores_of
 from coterie.operate.folder import Folder
 from coterie.operate.founding import init
 from coterie.operate.members import Member
 from coterie.operate.nats_server import Listen, Server, free_port
+from coterie.operate.server import access_of
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError
 from coterie.protocol.system import System

@@ -198,8 +198,8 @@ def revoke(
 
 
 def tell_server(folder: Path, offline: bool) -> None:
-    from coterie.operate.applying import apply
     from coterie.operate.folder import open_folder
+    from coterie.operate.server import apply
 
     if offline:
         typer.echo(f"The server was not told: run coterie deploy server {folder}")

@@ -71,7 +71,7 @@ def hub(
     from coterie.deploy.process import as_hub
     from coterie.operate.folder import current_plan, open_folder
     from coterie.operate.prometheus import serving
-    from coterie.operate.status import read_status
+    from coterie.operate.watching import read_status
 
     plan = current_plan(open_folder(folder))
     _say_plan(plan.roster.hub, "the hub", plan)
@@ -150,7 +150,7 @@ def rehearse(
     from coterie.operate.supervision import warm
 
     warm()  # imports while this process does
-    from coterie.operate.trial import rehearse as run_it
+    from coterie.operate.rehearsal import rehearse as run_it
     from coterie.runs.metrics import leading
 
     given = opt.given({"system": system, **options})

@@ -51,7 +51,7 @@ def status(
 
       coterie deploy status study --json
     """
-    from coterie.operate.status import NotBegunError, read_status
+    from coterie.operate.watching import NotBegunError, read_status
 
     shell = console(140)
     if json_:
@@ -76,7 +76,7 @@ def status(
 def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]:
     """The lines and the table, as wide as the console. now: Unix seconds."""
     from coterie.deploy.plan import shown as shown_plan
-    from coterie.operate.status import is_alive
+    from coterie.operate.watching import is_alive
     from coterie.report.words import plural
     from coterie.transport.transcript import shown
 
@@ -108,7 +108,7 @@ def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]
 
 def _where(status: Status, now: float) -> Text:
     """What the run is at."""
-    from coterie.operate.status import is_alive
+    from coterie.operate.watching import is_alive
     from coterie.report.words import plural
     from coterie.transport.transcript import shown
 
@@ -230,17 +230,17 @@ def logs(
 
       coterie deploy logs study --level warning
     """
-    from coterie.operate.logs import at_least, find, level_of, parse, read, worded
+    from coterie.operate.watching import at_least, level_of, line_in_words, log_files, parse_lines, read_log
 
     least = level_of(level)
 
     def show(line: dict[str, Any]) -> None:
         if at_least(line, least):
-            typer.echo(json.dumps(line, ensure_ascii=False) if json_ else worded(line))
+            typer.echo(json.dumps(line, ensure_ascii=False) if json_ else line_in_words(line))
 
-    paths = find(place)
+    paths = log_files(place)
     ends = {path: path.stat().st_size for path in paths}
-    merged = heapq.merge(*map(read, paths), key=lambda line: str(line.get("time", "")))
+    merged = heapq.merge(*map(read_log, paths), key=lambda line: str(line.get("time", "")))
     kept = [line for line in merged if at_least(line, least)]
     for line in kept[-last:] if last else kept:
         show(line)
@@ -248,7 +248,7 @@ def logs(
         time.sleep(_POLL_S)
         for path in paths:
             fresh, ends[path] = _since(path, ends[path])
-            for line in parse(fresh):
+            for line in parse_lines(fresh):
                 show(line)
 
 

@@ -125,8 +125,7 @@ def init(
     """
     from coterie.data.own import PARTIES
     from coterie.deploy.plan import Settings, grouped
-    from coterie.operate.allowed import scores_of, training
-    from coterie.operate.facts import facts_of
+    from coterie.operate.deployable import facts_of, scores_of, training
     from coterie.operate.folder import Folder as Place
     from coterie.operate.folder import operator_of
     from coterie.operate.founding import init as found
@@ -185,8 +184,8 @@ def server(
 
       coterie deploy server study
     """
-    from coterie.operate.applying import serve, waiting
     from coterie.operate.folder import open_folder
+    from coterie.operate.server import serve, waiting
 
     place = open_folder(folder)
     if start:
@@ -269,7 +268,7 @@ def files(
 
 
 def _clock() -> Any:
-    from coterie.operate.applying import clock_s
+    from coterie.operate.server import clock_s
 
     return clock_s
 

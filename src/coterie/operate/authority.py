@@ -23,7 +23,6 @@ from coterie.deploy.home import decode_json, read_private, write_private
 from coterie.deploy.names import safe
 from coterie.deploy.plan import Plan
 from coterie.operate import certificates, tokens
-from coterie.operate.engine_files import admit
 from coterie.operate.folder import (
     Authority,
     Folder,
@@ -37,8 +36,9 @@ from coterie.operate.folder import (
     write_joined,
     write_public,
 )
-from coterie.operate.status import has_ended
+from coterie.operate.server import admit
 from coterie.operate.tokens import Invitation, Keys
+from coterie.operate.watching import has_ended
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.protocol.told import Entry
 from coterie.runs import registry

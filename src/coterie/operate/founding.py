@@ -21,10 +21,10 @@ from coterie.deploy.names import OPERATOR
 from coterie.deploy.own_data import read_data, write_data
 from coterie.deploy.plan import Facts, Plan, Settings
 from coterie.operate import certificates, tokens
-from coterie.operate.allowed import deployable, scores_of
-from coterie.operate.engine_files import admit, found_engine
+from coterie.operate.deployable import deployable, scores_of
 from coterie.operate.folder import Authority, Folder, Joined, write_joined, write_public
 from coterie.operate.members import Member, check_members
+from coterie.operate.server import admit, found_engine
 from coterie.protocol.errors import UserError, suggest
 from coterie.record.files import make_folder
 from coterie.runs import registry

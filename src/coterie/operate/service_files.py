@@ -9,17 +9,19 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import jinja2
+
 from coterie.deploy.addresses import addresses, hosts_of, is_loopback
 from coterie.deploy.names import safe
 from coterie.deploy.plan import Plan
-from coterie.operate.engine_files import configuration_of
 from coterie.operate.folder import current_plan, open_folder
 from coterie.operate.members import Member, check_hosts, read_members
+from coterie.operate.server import configuration_of
 from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write, writing
 
@@ -28,79 +30,13 @@ STATE = Path("/var/lib/coterie")
 NATS_IMAGE = "nats:2.15.1"
 _MAX_USER = 31
 
-_UNIT = """\
-# {description}. Written by `coterie deploy files`.
-[Unit]
-Description={description}
-After=network-online.target{after}
-Wants=network-online.target
-StartLimitIntervalSec=0
-
-[Service]
-Type=exec
-User={user}
-Group={user}
-ExecStart={command}
-{extra}
-RestartSec=2
-TimeoutStopSec=60
-UMask=0077
-StateDirectory={state}
-StateDirectoryMode=0700
-WorkingDirectory={place}
-Environment=HOME={place}
-
-NoNewPrivileges=yes
-CapabilityBoundingSet=
-AmbientCapabilities=
-ProtectSystem=strict
-ProtectHome=yes
-ReadWritePaths={place}
-PrivateTmp=yes
-{devices}
-ProtectClock=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-ProtectControlGroups=yes
-ProtectProc=invisible
-RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-RemoveIPC=yes
-LockPersonality=yes
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallFilter=~@privileged
-
-[Install]
-WantedBy=multi-user.target
-"""
-# No MemoryDenyWriteExecute: torch makes machine code while it runs.
-
-_COMPOSE = """\
-  {name}:
-    image: {image}
-    command: {command}
-    user: "${{COTERIE_UID:?the number of the user who owns {folder}}}"
-    volumes:
-      - {folder}:{place}
-    working_dir: {place}
-    environment:
-      HOME: {place}
-    init: true
-    read_only: true
-    tmpfs:
-      - /tmp:mode=1777
-    cap_drop: [ALL]
-    security_opt: ["no-new-privileges:true"]
-    pids_limit: 512
-    restart: {restart}
-    stop_grace_period: 60s
-"""
-_IMAGE = '"${COTERIE_IMAGE:?an image of Coterie, which docs/deploy.md says how to build}"'
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
+_TEMPLATES.filters["json"] = json.dumps
 
 
 @dataclass(frozen=True)
@@ -149,8 +85,7 @@ def service_files(path: Path, kind: Kind) -> Path:
         for host in dict.fromkeys(one.host for one in services):
             (begun / host).mkdir()
             of_host = [one for one in services if one.host == host]
-            texts = _units(of_host) if kind == "systemd" else {"compose.yaml": _compose(of_host)}
-            texts = {**texts, "README": _readme(of_host, kind)}
+            texts = dict(_texts(of_host, kind))
             for one in of_host:
                 if one.server:
                     number = [each for each, _ in addresses(plan.settings.server)].index(host)
@@ -213,65 +148,13 @@ def services_of(plan: Plan, members: Sequence[Member]) -> Iterator[Service]:
         yield Service(token, host, f"{name}, {role} of a Coterie deployment", words, first, trains=role == client)
 
 
-def _units(services: Sequence[Service]) -> Mapping[str, str]:
-    with_server = any(one.server for one in services)
-    found = {}
-    for one in services:
-        # a mistake (exit code 2: revoked, or no plan yet) does not mend itself
-        extra = "Restart=on-failure\nRestartPreventExitStatus=2"
-        gpu = "# PrivateDevices=no for a GPU (coterie deploy join --accelerator cuda)\n" if one.trains else ""
-        found[f"coterie-{one.name}.service"] = _UNIT.format(
-            description=one.description,
-            after=" coterie-nats.service" if with_server and not one.server else "",
-            user=one.user,
-            command=" ".join(("/usr/bin/env", *one.command)),
-            extra="ExecReload=/bin/kill -HUP $MAINPID\nRestart=always" if one.server else extra,
-            state=f"coterie/{one.name}",
-            place=one.place,
-            devices=f"{gpu}PrivateDevices=yes",
-        )
-    return found
-
-
-def _compose(services: Sequence[Service]) -> str:
-    return "# Written by `coterie deploy files`.\nservices:\n" + "\n".join(
-        _COMPOSE.format(
-            name=one.name,
-            image=NATS_IMAGE if one.server else _IMAGE,
-            command=json.dumps(one.command),
-            folder=f"./{one.name}",
-            place=one.place,
-            restart="always" if one.server else "on-failure",
-        )
-        + ("    network_mode: host\n" if one.server else "")
-        for one in services
-    )
-
-
-def _readme(services: Sequence[Service], kind: Kind) -> str:
-    """What to do on this host, in order."""
-    lines = []
-    for one in services:
-        lines += [f"{one.description}", ""]
-        if kind == "systemd":
-            lines += [
-                "As root:",
-                f"  useradd --system --no-create-home {one.user}",
-                f"  install -d -m 700 -o {one.user} -g {one.user} {one.place}",
-                f"As user {one.user}, in {one.place}:",
-                *(f"  {line}" for line in one.first),
-                "As root:",
-                f"  cp coterie-{one.name}.service /etc/systemd/system/ && systemctl daemon-reload",
-                f"  systemctl enable --now coterie-{one.name}",
-                "",
-            ]
-        else:
-            lines += [
-                f"Make the folder {one.name}/ beside compose.yaml (mode 700), which the service sees as {one.place}.",
-                "export COTERIE_UID=$(id -u), and COTERIE_IMAGE for an image of coterie.",
-                f"In the folder (commands of coterie: docker compose run --rm {one.name} COMMAND):",
-                *(f"  {line}" for line in one.first),
-                f"  docker compose up -d {one.name}",
-                "",
-            ]
-    return "\n".join(lines)
+def _texts(services: Sequence[Service], kind: Kind) -> Iterator[tuple[str, str]]:
+    """Names and texts of the files of one host."""
+    if kind == "systemd":
+        unit, beside_server = _TEMPLATES.get_template("unit.service.j2"), any(one.server for one in services)
+        for one in services:
+            yield f"coterie-{one.name}.service", unit.render(service=one, beside_server=beside_server)
+    else:
+        compose = _TEMPLATES.get_template("compose.yaml.j2")
+        yield "compose.yaml", compose.render(services=services, nats_image=NATS_IMAGE)
+    yield "README", _TEMPLATES.get_template("README.j2").render(services=services, kind=kind)

@@ -29,14 +29,14 @@ from coterie.deploy.plan import Facts, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.result import with_facts
 from coterie.deploy.store import FileStore, unpack
-from coterie.operate.allowed import deployable, scores_of
 from coterie.operate.authority import approve, invite
-from coterie.operate.engine_files import access_of
+from coterie.operate.deployable import deployable, scores_of
 from coterie.operate.folder import Folder
 from coterie.operate.founding import init
 from coterie.operate.joining import accept, join
 from coterie.operate.members import Member
 from coterie.operate.nats_server import Listen, Server, check_server, free_port
+from coterie.operate.server import access_of
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.files import atomic_write, locked

@@ -1,4 +1,4 @@
-"""Reading the logs of parties, for people."""
+"""What an operator and a party see: the hub's status, and parties' logs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,61 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from coterie.deploy.logs import FILES, LOG
+from coterie.deploy.status import HEARTBEAT_S, STATUS, Status
+from coterie.operate.folder import Folder, current_plan
 from coterie.protocol.errors import UserError
 from coterie.record.files import opened, reading
 from coterie.transport.transcript import shown
+
+
+class NotBegunError(UserError):
+    """No hub has begun to run in an operator's folder."""
+
+
+def _not_begun(folder: Folder) -> NotBegunError:
+    """What is known before the hub has begun."""
+    plan = current_plan(folder)
+    without = f", without {', '.join(plan.missing)}" if plan.missing else ""
+    joined = f"{len(plan.roster.entries)} of {len(plan.members)} members have joined{without}"
+    return NotBegunError(
+        f"the hub of {folder.path} has not begun, and {joined}. Start it with coterie deploy hub {folder.path}; if you "
+        "have just done so, ask again in a few seconds"
+    )
+
+
+def read_status(folder: Path) -> Status:
+    """The status of the deployment in an operator's folder, or in its run folder. Raises UserError.
+
+    Raises NotBegunError, which is one, if the hub has written none yet.
+    """
+    path = next((p for p in (folder / STATUS, folder / "run" / STATUS) if p.exists()), None)
+    if path is None and (place := Folder(folder)).plan.is_file():
+        raise _not_begun(place)
+    if path is None:
+        raise UserError(
+            f"{folder} has no {STATUS}: no hub has begun to run there (coterie deploy hub DIR), or this is not the "
+            "folder that coterie deploy init made"
+        )
+    with reading(path, "see that you are the user who runs the hub"), opened(path) as file:
+        data = file.read()
+    try:
+        return msgspec.json.decode(data, type=Status)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is of another version of coterie ({error}): start the hub again") from None
+
+
+def has_ended(run: Path) -> bool:
+    """Whether the hub has ended the run of this run folder. False where the hub runs on another machine."""
+    return (run / STATUS).exists() and read_status(run).phase == "ended"
+
+
+def is_alive(status: Status, now: float) -> bool:
+    """Whether the hub that wrote this is likely to be at work: its status is written every few seconds."""
+    return status.phase not in ("ended", "failed") and now - status.written < 4 * HEARTBEAT_S
+
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -19,7 +70,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 Line = dict[str, Any]
 
 
-def find(place: Path) -> list[Path]:
+def log_files(place: Path) -> list[Path]:
     """The logs in a party's home, or in the homes below an operator's folder. Raises UserError if there is none."""
     if not place.is_dir():
         raise UserError(f"{place}: no such folder; name a party's home, or the folder of a deployment")
@@ -29,16 +80,16 @@ def find(place: Path) -> list[Path]:
     return [folder / LOG for folder in found]
 
 
-def read(path: Path) -> Iterator[Line]:
+def read_log(path: Path) -> Iterator[Line]:
     """The lines of a log with its older files, oldest first. A line that was cut off by a kill is left out."""
     older = [path.with_name(f"{path.name}.{number}") for number in range(FILES - 1, 0, -1)]
     for one in (*older, path):
         if one.exists():
             with reading(one, "see that you are the user who runs this party"), opened(one, follow=False) as file:
-                yield from parse(file)
+                yield from parse_lines(file)
 
 
-def parse(lines: Iterable[bytes]) -> Iterator[Line]:
+def parse_lines(lines: Iterable[bytes]) -> Iterator[Line]:
     """Lines of JSON objects; what is none is left out."""
     for line in lines:
         try:
@@ -61,7 +112,7 @@ def at_least(line: Line, level: int) -> bool:
     return _LEVELS.get(str(line.get("level")), logging.INFO) >= level
 
 
-def worded(line: Line) -> str:
+def line_in_words(line: Line) -> str:
     """A line for people: time, party, event, fields."""
     head = f"{str(line.get('time', ''))[:23]:23}  {shown(str(line.get('party', ''))):14} "
     rest = {key: value for key, value in line.items() if key not in ("time", "level", "party", "event")}
