@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
-from coterie.cli.progress import named, telling, work
-from coterie.cli.progress import progress as shown
+from coterie import reproductions
 from coterie.data import own
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
 from coterie.record.files import atomic_write, writing
 from coterie.record.folder import COMPARE
-from coterie.report.notebook import frame, scores, spread_words, table
+from coterie.report.notebook import frame, scores, table
+from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
+from coterie.report.race import measures, sentences
+from coterie.report.summary import lasted, results
+from coterie.report.words import spread
+from coterie.reproductions.study import OnRound as OnCell
+from coterie.reproductions.study import standings
 from coterie.runs import comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.audited import learned
@@ -64,16 +69,12 @@ class Result(runner.Result):
         return audit(self.folder, active=active)
 
     def __repr__(self) -> str:
-        from coterie.cli.running import lasted
-
         of = self.summary
         return f"<{of['title']} on {of['data']}, {lasted(of)} of {of['clients']} clients, in {self.folder}>"
 
     def _repr_html_(self) -> str:
-        from coterie.cli.running import lasted, rows
-
         head = f"{self.summary.get('title')}, {lasted(self.summary)} of {self.summary['clients']} clients"
-        return table(head, rows(self.summary), str(self.folder))
+        return table(head, results(self.summary), str(self.folder))
 
 
 @dataclass(frozen=True)
@@ -126,17 +127,23 @@ class Comparison(comparison.Comparison):
         return f"<Comparison of {methods}, {len(self.content['seeds'])} seeds each, in {self.folder}>"
 
     def _repr_html_(self) -> str:
-        from coterie.report.race import measures, sentences
+        first, *others = measures(self.content)
+        sides = [("local", first), ("global", first), *(("local", one) for one in others)]
+        return table(
+            " ".join(sentences(self.content)),
+            [(row["method"], _scores(row, sides)) for row in self.content["rows"]],
+            str(self.folder),
+        )
 
-        rows = []
-        for row in self.content["rows"]:
-            first, *others = measures(self.content)
-            every = [("local", first), ("global", first), *(("local", one) for one in others)]
-            sides = [(f"{at} {one['label']}", score(row, f"{at}_{one['name']}"), one["share"]) for at, one in every]
-            rows.append(
-                (row["method"], ", ".join(f"{name} {spread_words(of, share)}" for name, of, share in sides if of))
-            )
-        return table(" ".join(sentences(self.content)), rows, str(self.folder))
+
+def _scores(row: Mapping[str, Any], sides: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """The scores of a comparison's row, with half of their 95 % intervals."""
+    words = []
+    for side, measure in sides:
+        if found := score(row, f"{side}_{measure['name']}"):
+            shown = f"{spread(found, 100, '.1f')} %" if measure["share"] else spread(found, 1, ".4g")
+            words.append(f"{side} {measure['label']} {shown}")
+    return ", ".join(words)
 
 
 def run(
@@ -177,23 +184,34 @@ def run(
 
     Raises UserError before the run folder is made, RunError if the run cannot go on.
     """
-    kept, table = _split([str(_system(system))], {**options, "model": model}, settings)
+    kept, table = _split([_system(system)], {**options, "model": model}, settings)
     kept, content = _with_data(kept, data, by)
-    config = RunConfig(**{**kept, "system": _system(system)}, settings=table)
-    resolved = resolve(config)
-    for text in without_effect(kept, [resolved]):
-        advise(text)
+    config = resolve(RunConfig(**{**kept, "system": _system(system)}, settings=table))
     _keep(config.data, content)
-    first = leading(resolved.metrics, resolved.task)
-    with shown(not progress, {config.system: int(resolved.rounds or 0)}, leading=first) as tell:
+    return train(config, kept, model=_object(model), progress=progress, on_round=on_round, resume=resume)
+
+
+def train(
+    config: RunConfig,
+    given: Collection[str] = (),
+    *,
+    model: OwnModel | None = None,
+    progress: bool = True,
+    on_round: OnRound | None = None,
+    resume: bool = False,
+) -> Result:
+    """:func:`run` of a resolved config. given: the options that were named, for a warning if one has no effect."""
+    for text in without_effect(given, [config]):
+        advise(text)
+    first = leading(config.metrics, config.task)
+    with show_progress(not progress, {config.system: int(config.rounds or 0)}, leading=first) as tell:
 
         def told(line: Mapping[str, Any]) -> None:
             tell(config.system, line)
             if on_round is not None:
                 on_round(line)
 
-        done = runner.run(config, told, resume=resume)
-    return _of(done, _object(model))
+        return _of(runner.run(config, told, resume=resume), model)
 
 
 def compare(
@@ -224,34 +242,67 @@ def compare(
 
     Raises UserError before the comparison's folder is made, RunError if a run cannot go on.
     """
-    if not isinstance(seeds, int) or seeds < 1:
-        raise UserError(f"seeds must be at least 1, not {seeds!r}: it says how many, and seed which is the first")
     kept, table = _split([str(method).partition("@")[0] for method in methods], {**options, "model": model}, settings)
     kept, content = _with_data(kept, data, by)
-    kept = {"fine_tune": "held_out", **kept}
-    if audit:
-        kept["record"] = True
-    first, out = int(kept.pop("seed", 0)), kept.pop("out", None)
     texts = {key: _text(value) for key, value in table.items()}
-    planned = comparison.plan(methods, kept, texts, budget_from=budget, each_own=each_own, local=local)
+    done = race(
+        methods,
+        kept,
+        texts,
+        seeds=seeds,
+        budget=budget,
+        each_own=each_own,
+        local=local,
+        audit=audit,
+        content=content,
+        progress=progress,
+        resume=resume,
+    )
+    return replace(done, architecture=_object(model))
+
+
+def race(
+    methods: Sequence[str],
+    options: Mapping[str, Any],
+    settings: Mapping[str, str],
+    *,
+    seeds: int,
+    budget: str | None = None,
+    each_own: bool = False,
+    local: bool = True,
+    audit: bool = False,
+    content: bytes | None = None,
+    progress: bool = True,
+    resume: bool = False,
+) -> Comparison:
+    """:func:`compare` of options as a config has them, and of settings as ``--set`` takes them.
+
+    content: of the data's file, which is written once everything is checked.
+    """
+    if not isinstance(seeds, int) or seeds < 1:
+        raise UserError(f"seeds must be at least 1, not {seeds!r}: it says how many, and seed which is the first")
+    wanted = {"fine_tune": "held_out", **options}
+    first, out = int(wanted.pop("seed", 0)), wanted.pop("out", None)
+    if audit:
+        wanted["record"] = True
+    planned = comparison.plan(methods, wanted, settings, budget_from=budget, each_own=each_own, local=local)
     if audit:
         for config in planned.methods.values():
             registry.audit_of(registry.get(config.system))  # a wrong name of one shows before anything is run
     resolved = [resolve(one) for one in planned.methods.values()]
     for text in without_effect(options, resolved):
         advise(text)
-    length = int(resolved[0].rounds or 0)
-    wanted = [first + k for k in range(seeds)]
-    _keep(kept["data"], content)
-    shows = leading(resolved[0].metrics, resolved[0].task)
-    with shown(not progress, work(planned.methods, wanted, length, attacked=audit), leading=shows) as tell:
+    _keep(resolved[0].data, content)
+    of_all = [first + k for k in range(seeds)]
+    work = rounds_of_runs(planned.methods, of_all, int(resolved[0].rounds or 0), attacked=audit)
+    with show_progress(not progress, work, leading=leading(resolved[0].metrics, resolved[0].task)) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
-            tell(named(label, seed), line)
+            tell(name_run(label, seed), line)
 
-        attack = telling(tell, learned) if audit else None
-        done = comparison.compare(planned, wanted, out, told, resume=resume, learned=attack)
-    return Comparison(done.folder, done.content, _object(model))
+        attack = tell_attacks(tell, learned) if audit else None
+        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attack)
+    return Comparison(done.folder, done.content)
 
 
 def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> dict[str, Any]:
@@ -273,20 +324,52 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     return audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active)
 
 
-def reproduce(item: str, *, progress: bool = True, **options: Any) -> Path:
+def reproduce(
+    item: str,
+    *,
+    only: Sequence[str] = (),
+    seeds: int = 3,
+    rounds: int | None = None,
+    out: str | Path | None = None,
+    data_dir: str | None = None,
+    workers: str | None = None,
+    on_round: OnCell | None = None,
+    progress: bool = True,
+) -> Path:
     """Run a table or figure of a paper again; returns the page with its numbers beside ours.
 
-    progress: whether to say on stderr how long it will take, and to show a bar or a line a round.
-    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``workers``, ``on_round``, as those of
-    ``coterie.reproductions.reproduce``.
+    only: names of cells, or of all up to a slash (``mnist/0.3``).  seeds: how many, from 0 on.  rounds: of every run
+    instead of the item's own.  out: the folder to write to (``reproduction/PAPER``).  workers: where trainings run.
+    on_round: called with cell, seed and line.  progress: whether to say on stderr how long it will take, and to show a
+    bar or a line a round.
 
     >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)
 
     Raises UserError for an unknown item or cell.
     """
-    from coterie.cli.reproducing import reproduced
+    folder = reproductions.folder_of(item, None if out is None else Path(out))
+    begun = standings(reproductions.found(item), folder, only=only, seeds=range(seeds), rounds=rounds)
+    work = {name_run(run.cell, run.seed): run.rounds for run in begun}
+    spent = {name_run(run.cell, run.seed): (run.done, run.seconds) for run in begun if run.done}
+    if progress and work:
+        write_outlook(Pace(work, spent))
+    with show_progress(not progress, work, spent) as tell:
 
-    return reproduced(item, quiet=not progress, **options)
+        def told(cell: str, seed: int, line: Mapping[str, Any]) -> None:
+            tell(name_run(cell, seed), line)
+            if on_round is not None:
+                on_round(cell, seed, line)
+
+        return reproductions.reproduce(
+            item,
+            only=only,
+            seeds=seeds,
+            rounds=rounds,
+            out=folder,
+            data_dir=data_dir,
+            workers=workers,
+            on_round=told,
+        )
 
 
 def load(folder: str | Path, *, model: Any = None) -> Result | Comparison:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from federation import misbehaving, spec_of
 
-from coterie.cli.running import rows
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocols.averaging import MOST_SAMPLES, OUTLYING, Updates
 from coterie.protocols.local_training import check_model
 from coterie.report import render
+from coterie.report.summary import results
 from coterie.runs import Interrupted, RunConfig, registry, run, runner
 from coterie.runs.experiment import Experiment, build
 from coterie.training.engine import fit_many
@@ -329,7 +329,7 @@ def test_the_console_and_the_report_name_who_stands_out(tmp_path: Path, monkeypa
     monkeypatch.setattr(runner, "build", lambda c, founded=None: lying(real(c, founded), weights(1e3)))
     out = tmp_path / "run"
     result = run(replace(config("fedavg", rounds=2, lr=1e-6), out=str(out)))
-    assert ("updates that stand out", f"{LIAR} in 1 rounds") in rows(result.summary)
+    assert ("updates that stand out", f"{LIAR} in 1 rounds") in results(result.summary)
     render([out], out / "report.html")
     page = (out / "report.html").read_text()
     assert "hundred times the model" in page

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import coterie
-from coterie.cli import progress as shown
-from coterie.cli.progress import Pace, named, progress, work
-from coterie.cli.reproducing import _outlook
 from coterie.record.folder import read_lines
+from coterie.report import progress as shown
+from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress
 from coterie.reproductions.study import Calculation, Cell, Item, by_cell, standings, study
 from coterie.runs import Interrupted, RunConfig
 
@@ -49,12 +48,12 @@ def test_no_time_is_told_before_a_round_is_known() -> None:
 
 
 def test_each_method_has_its_own_pace_and_an_unknown_one_that_of_its_kin() -> None:
-    pace = Pace(work(["m/a", "m/b", "c/a"], [0, 1], 10))
+    pace = Pace(rounds_of_runs(["m/a", "m/b", "c/a"], [0, 1], 10))
     for r in range(1, 11):
-        pace.took(named("m/a", 0), line(r, 1.0))
+        pace.took(name_run("m/a", 0), line(r, 1.0))
     assert pace.left() == 10 * 5  # all as m/a
     for r in range(1, 11):
-        pace.took(named("m/b", 0), line(r, 3.0))
+        pace.took(name_run("m/b", 0), line(r, 3.0))
     # m/a with seed 1: 1 s a round, m/b: 3 s; c/a is like neither, so their mean
     assert pace.left() == 10 * 1 + 10 * 3 + 2 * 10 * 2
     assert Pace({"m/c": 10, "c/c": 10}, {"m/a": (1, 1.0), "c/a": (1, 5.0)}).left() == 10 * 1 + 10 * 5
@@ -62,8 +61,8 @@ def test_each_method_has_its_own_pace_and_an_unknown_one_that_of_its_kin() -> No
 
 def test_runs_that_were_finished_before_are_not_counted() -> None:
     """A comparison that goes on reads finished runs without a word."""
-    pace = Pace(work(["a", "b"], [0], 10))
-    pace.took(named("b", 0), line(4, 2.0))
+    pace = Pace(rounds_of_runs(["a", "b"], [0], 10))
+    pace.took(name_run("b", 0), line(4, 2.0))
     assert pace.left() == 6 * 2
 
 
@@ -95,10 +94,10 @@ def test_a_comparison_says_which_run_it_is_at(cli: Command) -> None:
 
 def test_attacks_after_the_last_round_are_work_that_is_told() -> None:
     """``0 s left`` is said only when nothing is left."""
-    runs = work(["a", "b"], [0], 2, attacked=True)
+    runs = rounds_of_runs(["a", "b"], [0], 2, attacked=True)
     pace, told = Pace(runs), []
     for name in ("a", "b"):
-        told += [shown._line(pace, named(name, 0), line(r, 10.0), shown._ACCURACY) for r in (1, 2)]
+        told += [shown._line(pace, name_run(name, 0), line(r, 10.0), shown._ACCURACY) for r in (1, 2)]
     assert [text.split("  ", 2)[2:] for text in told] == [
         ["run 1 of 2  30 s left, then the attacks"],
         ["run 1 of 2  20 s left, then the attacks"],
@@ -134,8 +133,8 @@ def test_python_shows_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     monkeypatch.setattr(shown, "Console", lambda **_: Console(file=file, force_terminal=True, width=150))
-    runs = work([f"m{k}" for k in range(20)], [0], 1)
-    with progress(False, runs) as tell:
+    runs = rounds_of_runs([f"m{k}" for k in range(20)], [0], 1)
+    with show_progress(False, runs) as tell:
         for name in runs:
             tell(name, line(1, local_accuracy=0.5, global_accuracy=0.25))
     last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", file.getvalue()).split("\r")[-1]
@@ -144,7 +143,7 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "m19, seed 0" in last
     assert "m3, seed 0" not in last  # only the latest are shown
     file.truncate(0)
-    with progress(True, runs) as tell:
+    with show_progress(True, runs) as tell:
         tell(next(iter(runs)), line(1))
     assert file.getvalue().strip("\0") == ""
 
@@ -229,8 +228,8 @@ def test_the_standings_are_those_of_the_runs_that_are_there(tmp_path: Path) -> N
     (kept,) = (tmp_path / "runs").iterdir()
     (made,) = read_lines(kept / "metrics.jsonl")
     assert found[1].seconds == made["seconds"] + made["observing_seconds"]
-    pace = Pace({named(run.cell, run.seed): run.rounds for run in found}, {"b/1, seed 0": (1, 40.0)})
-    assert "1 begun: 7 rounds left, about 4 min 40 s (an estimate" in _outlook(found, pace)
+    pace = Pace({name_run(run.cell, run.seed): run.rounds for run in found}, {"b/1, seed 0": (1, 40.0)})
+    assert "1 begun: 7 rounds left, about 4 min 40 s (an estimate" in pace.outlook()
 
 
 def test_an_interrupted_calculation_says_that_the_runs_are_kept(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"runs"}),
     frozenset({"report", "reproductions"}),
     frozenset({"deploy"}),
-    frozenset({"operate"}),
+    frozenset({"operate", "api"}),
     frozenset({"cli"}),
-    frozenset({"__main__", "api"}),
+    frozenset({"__main__"}),
 )
 """From the bottom up. A package (or a module beside the packages) imports itself and what lies in lower layers; those
 of one layer are strangers. ``coterie`` itself imports ``api`` at its first use; all may ask it for its version.

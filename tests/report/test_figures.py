@@ -380,23 +380,23 @@ def test_a_logarithmic_axis_has_a_few_plain_numbers(low: float, high: float) -> 
     ],
 )
 def test_durations(seconds: float | None, shown: str) -> None:
-    assert words.duration(seconds).replace("\u202f", " ") == shown
+    assert words.duration(seconds) == shown
 
 
 @given(st.integers(0, 10**15))
 @example(999_600)
 @example(9_996)
 def test_sizes_read_back(count: int) -> None:
-    number, unit = words.size(count).split("\u202f")
+    number, unit = words.size(count).split(" ")
     factor = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
     assert float(number) * factor == pytest.approx(count, rel=0.006)
     assert float(number) < 1000 or unit == "TB"
 
 
 def test_percents_and_lists() -> None:
-    assert words.percent(0.8731) == "87.3\u202f%"
-    assert words.percent(0.8731, 0.0123) == "87.3\u202f±\u202f1.2\u202f%"
-    assert words.plural(1, "class", "classes") == "1\u202fclass"
+    assert words.percent(0.8731) == "87.3 %"
+    assert words.percent(0.8731, 0.0123) == "87.3 ± 1.2 %"
+    assert words.plural(1, "class", "classes") == "1 class"
     assert words.listed([1, 2, 3]) == "1, 2, 3"
     assert words.listed(list(range(100)), 8) == "0, 1, 2, 3, … (93 more) …, 97, 98, 99"
 

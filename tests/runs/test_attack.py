@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import coterie
-from coterie.cli.running import rows
 from coterie.privacy.attacks.active import KINDS
 from coterie.privacy.attacks.active.samples import TARGET, TRIGGER, triggered
 from coterie.protocol.errors import UserError
 from coterie.report import render
+from coterie.report.summary import results
 from coterie.runs import RunConfig, registry, run
 from coterie.runs.advice import without_effect
 from coterie.runs.config import from_text, resolve, to_toml
@@ -212,7 +212,7 @@ def test_result_console_and_report_name_the_attackers_and_how_many_were_found(tm
     assert summary["attackers"] == 0.2
     assert summary["detection"]["rounds"] == 3
     assert summary["detection"]["rate"] > 0.6
-    shown = dict(rows(load_result(out).summary))
+    shown = dict(results(load_result(out).summary))
     assert f"2 of 10\u202fclients misbehave, backdoor:20 ({', '.join(summary['attacker_names'])})" in shown["attackers"]
     assert "Scores are means over the honest ones" in shown["attackers"]
     assert "of the poisoned contributions" in shown["flagged as poisoned"]

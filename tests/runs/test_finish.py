@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from outcomes import REAL, alike, numbers, told
 
 from coterie.baselines.fedavg import SYSTEM as FEDAVG
-from coterie.cli.running import rows
 from coterie.protocol.effects import Fit
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import Floats, Message, message
@@ -28,6 +27,7 @@ from coterie.protocol.system import Federation, Sees
 from coterie.protocols.averaging import Client, Server
 from coterie.record.folder import read_lines
 from coterie.report import render
+from coterie.report.summary import results
 from coterie.reproductions.study import one
 from coterie.runs import Result, RunConfig, checkpoint, run
 from coterie.runs.config import resolve
@@ -147,7 +147,7 @@ def test_what_follows_the_last_round_counts(tmp_path: Path) -> None:
     assert of["bytes_up"] == sent + sum(finish["bytes_up"].values()) + sum(of["set_up"]["bytes_up"].values())
     assert of["virtual_seconds"] == finish["virtual_seconds"] > done.rounds[-1]["virtual_seconds"]
     assert finish["began_virtual_seconds"] == done.rounds[-1]["virtual_seconds"]
-    assert dict(rows(of))["after the last round"].startswith("server > client Final: ")
+    assert dict(results(of))["after the last round"].startswith("server > client Final: ")
     assert of["stopped"] is None
     assert of["rounds_done"] == of["rounds"] == 4
     page = render([tmp_path / "run"]).read_text()
@@ -196,7 +196,7 @@ def test_a_hub_that_stops_ends_the_run(tmp_path: Path) -> None:
     assert "global_accuracy" in done.rounds[-1]  # as after any last round
     assert "fine_tuned_global_accuracy" in done.rounds[-1]
     assert done.summary["finish"]["notes"] == {"handed_out": 5}
-    assert dict(rows(done.summary))["stopped"] == "after round 3: it is good enough"
+    assert dict(results(done.summary))["stopped"] == "after round 3: it is good enough"
     text = " ".join(render([tmp_path / "run"]).read_text().split())
     assert "for 3 of 9 rounds. The run ended by itself: it is good enough." in text
     assert len(done.models.clients) == 5
@@ -243,4 +243,4 @@ def test_results_of_earlier_versions_are_read(tmp_path: Path) -> None:
     }
     path.write_text(json.dumps(old))
     assert "for 4 rounds." in " ".join(render([tmp_path / "run"]).read_text().split())
-    assert dict(rows(load_result(tmp_path / "run").summary))
+    assert dict(results(load_result(tmp_path / "run").summary))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.cli.running import rows
 from coterie.report import render
+from coterie.report.summary import results
 from coterie.runs import RunConfig, build, run
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -42,7 +42,7 @@ def test_every_clustered_method_says_it_everywhere(system: str, tmp_path: Path) 
     assert last["ari"] == pytest.approx(adjusted_rand_score(groups, [str(sorted(own)) for own in observed]))
     assert sum(last["sizes"]) == sum(map(len, observed))
     assert last["clusters"] == len({number for own in observed for number in own})
-    shown = dict(rows(done.summary))
+    shown = dict(results(done.summary))
     assert shown["the data's own groups found"] == f"adjusted Rand index {last['ari']:.2f}"
     assert ", ".join(map(str, last["sizes"])) in shown["clusters"]
     page = render([done.folder]).read_text()
@@ -54,7 +54,7 @@ def test_every_clustered_method_says_it_everywhere(system: str, tmp_path: Path) 
 def test_data_without_groups_have_clusters_but_no_index(tmp_path: Path) -> None:
     done = run(config("ifca", partition="iid", out=str(tmp_path / "run")))
     assert done.summary["grouping"]["ari"] is None
-    assert "the data's own groups found" not in dict(rows(done.summary))
+    assert "the data's own groups found" not in dict(results(done.summary))
     page = render([done.folder]).read_text()
     assert "Rand index" not in page
     assert "How many clusters" in page
@@ -64,7 +64,7 @@ def test_a_method_without_clusters_says_nothing(tmp_path: Path) -> None:
     done = run(config("fedavg", out=str(tmp_path / "run")))
     assert "grouping" not in done.summary
     assert not any("grouping" in line for line in done.rounds)
-    assert "clusters" not in dict(rows(done.summary))
+    assert "clusters" not in dict(results(done.summary))
     assert "Rand index" not in render([done.folder]).read_text()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from federation import misbehaving
 
-from coterie.cli.running import rows
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message
 from coterie.protocols import averaging
@@ -20,6 +19,7 @@ from coterie.protocols.cluster_sums import Convert
 from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted
 from coterie.protocols.masked_sums import Contribute, Total
 from coterie.protocols.signatures import Characterise, Group
+from coterie.report.summary import results
 from coterie.runs import RunConfig, registry, run
 from coterie.runs.experiment import Experiment, build
 
@@ -168,4 +168,4 @@ def test_the_console_and_the_result_name_the_commonest_reason(tmp_path: Path, mo
     monkeypatch.setattr(averaging, "check_model", picky)
     result = run(RunConfig("fedavg", clients=3, rounds=2, out=str(tmp_path / "run"), settings={"max_epochs": 1}))
     assert result.summary["refused_why"] == {f"client/Train: {REASON}": 4}
-    assert ("refused", f"4 × client/Train: {REASON}") in rows(result.summary)
+    assert ("refused", f"4 × client/Train: {REASON}") in results(result.summary)

@@ -12,9 +12,9 @@ from rich.box import SIMPLE
 from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli.guard import guarded
+from coterie.cli.guard import console, guarded
 from coterie.cli.options import HOW
-from coterie.cli.progress import console, size
+from coterie.report.words import MISSING, size
 
 Row = Mapping[str, Any]
 
@@ -64,11 +64,10 @@ def audit(
 
       coterie audit runs/robbed --active
     """
-    from coterie.record.load import find
+    from coterie import api
     from coterie.report import render
-    from coterie.runs.audited import audit_runs
 
-    content = audit_runs(find(folders), data_dir, active=active)
+    content = api.audit(*folders, active=active, data_dir=data_dir)
     runs = content.get("runs", {"": content})
     for where, run in runs.items():
         if run["not_kept"]:
@@ -148,7 +147,7 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
             table.add_row(name, kind, row["src"], str(row["count"]), size(row["bytes"]), str(row["rounds"]))
             name = ""
         if not role["received"]:
-            table.add_row(name, "sealed packets, between machines alone", "all", "–", "–", "–")
+            table.add_row(name, "sealed packets, between machines alone", "all", MISSING, MISSING, MISSING)
     return table
 
 
@@ -164,7 +163,7 @@ def _attacks(rows: Sequence[Row]) -> Table:
     several = any("leaks" in row for row in rows)
     for row in rows:
         measured = (row["leak"], noise(row), *(row[key] for key in keys))
-        cells = ("–" if number is None else f"{number:.3f}" for number in measured)
+        cells = (MISSING if number is None else f"{number:.3f}" for number in measured)
         name = row["name"] + (f" (round {row['round']})" if row["round"] else "")
         style = _STYLES.get(row["verdict"], "")
         table.add_row(name, Text(row["verdict"], style), row["metric"], *cells, str(row["clients"]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE
@@ -14,9 +15,12 @@ from rich.table import Column, Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
-from coterie.cli.guard import guarded
-from coterie.cli.progress import console, named, percent, progress, seconds, size, telling, work
+from coterie.cli.guard import console, guarded
 from coterie.protocol.errors import UserError
+from coterie.report.words import MISSING, duration, size, spread
+
+if TYPE_CHECKING:
+    from coterie.api import Comparison
 
 _HEADS = {
     "models": "models\n%",
@@ -80,59 +84,27 @@ def compare(
 
       coterie compare fedavg fedprox --set fedprox.mu=0.1 --set max_epochs=10
     """
-    from coterie.cli.auditing import tables as audit_tables
-    from coterie.report import race, render
-    from coterie.runs.advice import advise, without_effect
-    from coterie.runs.audited import kept, learned, together
-    from coterie.runs.comparison import compare as compare_them
-    from coterie.runs.comparison import plan
-    from coterie.runs.config import check_options, read_toml, resolve
-    from coterie.runs.folder import check_code
-    from coterie.runs.metrics import leading
-    from coterie.runs.registry import audit_of, get
+    from coterie import api
+    from coterie.report import race
     from coterie.runs.settings import assignments
 
-    if seeds < 1:
-        raise UserError(f"--seeds must be at least 1, not {seeds}")
-    config = options["config"]
-    file = {} if config is None else read_toml(config)
-    unused = [key for key in ("system", "settings") if file.pop(key, None)]
-    if unused:
-        raise UserError(
-            f"{config}: {' and '.join(unused)} cannot stand in a comparison's file: use arguments and --set"
-        )
-    chosen = check_options(opt.given(options))
-    if config is not None:
-        check_code(config, chosen)
-    given = {"fine_tune": "held_out", **file, **chosen}
-    where, first = given.pop("out", None), given.pop("seed", 0)
-    if audit:
-        given["record"] = True
-    settings = assignments(options["set"] or [])
-    planned = plan(methods or [], given, settings, budget_from=budget, each_own=each_own, local=local)
-    if audit:
-        for planned_run in planned.methods.values():
-            audit_of(get(planned_run.system))  # a wrong name of one shows before anything is run
-    attacked = partial(learned, data_dir=given.get("data_dir")) if audit else None
-    wanted = [first + k for k in range(seeds)]
-    resolved = [resolve(one) for one in planned.methods.values()]
-    for text in without_effect(opt.given(options), resolved):
-        advise(text)
-    length = int(resolved[0].rounds or 0)
-    shows = leading(resolved[0].metrics, resolved[0].task)
-    with progress(options["quiet"], work(planned.methods, wanted, length, attacked=audit), leading=shows) as tell:
-
-        def told(label: str, of_seed: int, line: Mapping[str, Any]) -> None:
-            tell(named(label, of_seed), line)
-
-        attack = None if attacked is None else telling(tell, attacked)
-        done = compare_them(planned, wanted, where, told, resume=options["resume"], learned=attack)
-    report = render([done.folder], done.folder / "report.html")
-    content, shell = done.content, console(140)
-    shell.print(race.budget(content), markup=False)
-    if said := race.attack(content):
-        shell.print(said, markup=False)
-    for line in race.not_shared(content):
+    given, texts = _options(options["config"], opt.given(options)), assignments(options["set"] or [])
+    progress, resume = not options["quiet"], options["resume"]
+    done = api.race(
+        methods or [],
+        given,
+        texts,
+        seeds=seeds,
+        budget=budget,
+        each_own=each_own,
+        local=local,
+        audit=audit,
+        progress=progress,
+        resume=resume,
+    )
+    report, content, shell = done.report(), done.content, console(140)
+    said = [race.budget(content), race.attack(content), *race.not_shared(content)]
+    for line in filter(None, said):
         shell.print(line, markup=False)
     for table in tables(content["rows"], shell, content["measures"]):
         shell.print(table)
@@ -141,12 +113,37 @@ def compare(
     for line in race.sentences(content):
         shell.print(line, markup=False)
     if audit:
-        runs = [done.folder / name for row in content["rows"] if row["learned"] is not None for name in row["runs"]]
-        wide = console(180)
-        wide.print()
-        for part in audit_tables(together({run: found for run in runs if (found := kept(run))})["methods"]):
-            wide.print(part)
+        _print_audits(done)
     shell.print(f"\nReport: {report}", markup=False)
+
+
+def _options(file: Path | None, named: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a comparison: of its file, and of the command line, which wins. Raises UserError."""
+    from coterie.runs.config import check_options, read_toml
+    from coterie.runs.folder import check_code
+
+    chosen = check_options(named)
+    if file is None:
+        return chosen
+    of_file = read_toml(file)
+    unused = [key for key in ("system", "settings") if of_file.pop(key, None)]
+    if unused:
+        raise UserError(f"{file}: {' and '.join(unused)} cannot stand in a comparison's file: use arguments and --set")
+    check_code(file, chosen)
+    return {**of_file, **chosen}
+
+
+def _print_audits(done: Comparison) -> None:
+    """The tables of what attacks found, by method."""
+    from coterie.cli.auditing import tables as audit_tables
+    from coterie.runs.audited import kept, together
+
+    attacked = [row for row in done.content["rows"] if row["learned"] is not None]
+    audits = {run: kept(run) for row in attacked for run in (done.folder / name for name in row["runs"])}
+    wide = console(180)
+    wide.print()
+    for part in audit_tables(together({run: found for run, found in audits.items() if found})["methods"]):
+        wide.print(part)
 
 
 def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
@@ -156,39 +153,48 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
     from coterie.runs.metrics import score
 
     topics, found = topics_of(rows), metrics_of({"measures": measures})
-    grouped = any(row["ari"] for row in rows)
+    first = found[0]
+    head = "%" if len(found) == 1 and first["name"] == "accuracy" else _head(first)
     accuracies = {_CIPHER: [row["crypto"] for row in rows]}
 
-    def column(head: str, field: str, share: bool) -> bool:
+    def column(head: str, field: str, share: bool, form: str | None = None) -> bool:
         """Add a column, unless no row has such a value."""
         values = [score(row, field) for row in rows]
+        scale = 100 if share else 1
         if any(values):
-            accuracies[head] = [_spread(value, *((100, ".1f") if share else (1, ".4g"))) for value in values]
+            accuracies[head] = [spread(value, scale, form or (".1f" if share else ".4g")) for value in values]
         return any(values)
 
-    tuned = False
-    for one in found:
-        name, share, unit = one["name"], one["share"], " %" if one["share"] else ""
-        head = unit.strip() if len(found) == 1 and name == "accuracy" else one["label"] + unit
-        column(f"local\n{head}", f"local_{name}", share)
-        if one is found[0]:
-            tuned = column(f"local {head},\ntuned", f"fine_tuned_local_{name}", share)
-        column(f"global\n{head}", f"global_{name}", share)
-    for head, measure in (
-        ("backdoor\nworks %", "backdoor_success"),
-        ("flagged\n%", "detection_rate"),
-        ("false\nalarms %", "false_alarms"),
-    ):
-        if any(row.get(measure) for row in rows):
-            accuracies[head] = _percents(rows, measure)
-    if grouped:
-        accuracies["groups\nfound"] = [_spread(row["ari"], 1, ".2f") for row in rows]
+    column(f"local\n{head}", f"local_{first['name']}", first["share"])
+    tuned = column(f"local {head},\ntuned", f"fine_tuned_local_{first['name']}", first["share"])
+    column(f"global\n{head}", f"global_{first['name']}", first["share"])
+    for one in found[1:]:
+        for side in ("local", "global"):
+            column(f"{side}\n{_head(one)}", f"{side}_{one['name']}", one["share"])
+    column("backdoor\nworks %", "backdoor_success", share=True)
+    column("flagged\n%", "detection_rate", share=True)
+    column("false\nalarms %", "false_alarms", share=True)
+    grouped = column("groups\nfound", "ari", share=False, form=".2f")
     leaks = {_HEADS[topic]: [_leak(row, topic) for row in rows] for topic in topics}
-    shown = {"sent": ("bytes_up", size), "time": ("seconds", seconds), "virtual\ntime": ("virtual_seconds", seconds)}
-    costs = {head: [words(row[of] and row[of]["mean"]) for row in rows] for head, (of, words) in shown.items()}
+    costs = {
+        "sent": [size(row["bytes_up"] and row["bytes_up"]["mean"]) for row in rows],
+        "time": [duration(row["seconds"] and row["seconds"]["mean"]) for row in rows],
+        "virtual\ntime": [duration(row["virtual_seconds"] and row["virtual_seconds"]["mean"]) for row in rows],
+    }
     made = [_table(rows, accuracies | leaks | costs)]
     if Measurement.get(shell, shell.options.update(width=10_000), made[0]).maximum > shell.width:
         made = [_table(rows, part) for part in (accuracies, leaks, costs) if part]
+    made[-1].caption = _caption(rows, tuned, grouped, bool(topics))
+    made[-1].caption_justify = "left"
+    return made
+
+
+def _head(measure: Row) -> str:
+    return f"{measure['label']} %" if measure["share"] else str(measure["label"])
+
+
+def _caption(rows: Sequence[Row], tuned: bool, grouped: bool, attacked: bool) -> str:
+    """What the columns mean that are there."""
     notes = ["local, global: accuracy or metric on data of each client's own kind, and on all test data"]
     if any(len(row["runs"]) > 1 for row in rows):
         notes.append("±: half of the 95 % interval of the mean over the seeds")
@@ -198,16 +204,14 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
         notes.append("flagged, false alarms: poisoned and other contributions that the method takes for poisoned")
     if grouped:
         notes.append("groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance")
-    if topics:
+    if attacked:
         notes.append(
             "models, links, labels, alike, samples, other: what the servers learn on their own, by the best of our "
             "attacks (clients' models, which models of two rounds are of the same client, label shares, which clients "
             "have similar data, training samples, other secrets); 0 is chance or luck, 100 is everything; a "
             "dash: no attack applies"
         )
-    made[-1].caption = ". ".join(note[0].upper() + note[1:] for note in notes) + "."
-    made[-1].caption_justify = "left"
-    return made
+    return ". ".join(note[0].upper() + note[1:] for note in notes) + "."
 
 
 def _table(rows: Sequence[Row], columns: Mapping[str, Sequence[str]]) -> Table:
@@ -235,17 +239,6 @@ def lead_table(content: Row) -> Table:
     return made
 
 
-def _percents(rows: Sequence[Row], measure: str) -> list[str]:
-    return [_spread(row[measure], 100, ".1f") for row in rows]
-
-
-def _spread(spread: Row | None, scale: float, form: str) -> str:
-    if spread is None:
-        return percent(None)
-    interval = "" if spread["interval"] is None else f" ± {scale * spread['interval']:{form}}"
-    return f"{scale * spread['mean']:{form}}{interval}"
-
-
 def _leak(row: Row, topic: str) -> str:
     leak = (row.get("learned") or {}).get(topic)
-    return percent(None) if leak is None else f"{100 * max(leak['mean'], 0.0):.0f}"
+    return MISSING if leak is None else f"{100 * max(leak['mean'], 0.0):.0f}"

@@ -13,9 +13,10 @@ from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.command import Command
 from coterie.cli.guard import guarded
-from coterie.cli.progress import progress, seconds, size
-from coterie.cli.running import conclude, configured, scores
+from coterie.cli.running import conclude, configured
 from coterie.protocol.errors import UserError
+from coterie.report.progress import show_progress
+from coterie.report.words import duration, plural, size
 
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="The operator's folder, as `coterie deploy init` makes it.")
@@ -158,7 +159,7 @@ def rehearse(
         raise UserError("which system? For example: --system fedcaprivacy; see coterie list systems")
     config = configured(given, options["set"] or [], options["config"], False)
     first = leading(config.metrics, config.task)
-    with progress(options["quiet"], {config.system: config.rounds}, leading=first) as tell:
+    with show_progress(options["quiet"], {config.system: config.rounds}, leading=first) as tell:
         result = run_it(folder, config, kill or (), partial(tell, config.system))
     digest = f"models_sha256: {result.summary['models_sha256']}"
     conclude(result, _rows(result.summary), ", each a process", digest)
@@ -166,10 +167,14 @@ def rehearse(
 
 def _rows(summary: Any) -> list[tuple[str, str]]:
     """The most important results."""
-    from coterie.report.words import plural
+    from coterie.report.summary import scores
 
     found = scores(summary)
-    found += [("cipher", summary["crypto"]), ("sent", size(summary["bytes_up"])), ("time", seconds(summary["seconds"]))]
+    found += [
+        ("cipher", summary["crypto"]),
+        ("sent", size(summary["bytes_up"])),
+        ("time", duration(summary["seconds"])),
+    ]
     for r, why in list(summary["skipped"].items())[:1]:
         found.append(("skipped", f"{plural(len(summary['skipped']), 'round')}; round {r}: {why}"))
     return found

@@ -18,8 +18,8 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli.guard import guarded
-from coterie.cli.progress import console, percent, size
+from coterie.cli.guard import console, guarded
+from coterie.report.words import percent, size
 
 if TYPE_CHECKING:
     from coterie.deploy.status import PartyStatus, Status

@@ -29,6 +29,12 @@ def complain(message: str, head: str = "Error", style: str = "bold red") -> None
     Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"{head}: ", style) + Text(message))
 
 
+def console(least: int) -> Console:
+    """Standard output. If it is no terminal, it has at least so many columns, so that tables are whole."""
+    usual = Console(highlight=False, soft_wrap=True)
+    return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, least))
+
+
 @contextlib.contextmanager
 def _warnings_shown() -> Iterator[None]:
     """Show our own warnings as messages, each text once."""

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from coterie.cli.guard import guarded
-from coterie.cli.progress import Pace, named, progress, seconds
 from coterie.protocol.errors import UserError
-
-if TYPE_CHECKING:
-    from coterie.reproductions.study import OnRound, Standing
 
 
 @guarded
@@ -50,6 +45,7 @@ def reproduce(
 
       coterie reproduce fedcaprivacy/table2 --only fashion_mnist/0.1
     """
+    from coterie import api
     from coterie import reproductions as home
     from coterie.reproductions.study import chosen
 
@@ -68,61 +64,14 @@ def reproduce(
         for cell in chosen(wanted, cells):
             console.print(cell.name, markup=False)
         return
-    options: dict[str, Any] = {"only": cells, "seeds": seeds, "rounds": rounds, "data_dir": data_dir}
-    written = reproduced(item, **options, workers=workers, out=out, quiet=quiet)
+    written = api.reproduce(
+        item,
+        only=cells,
+        seeds=seeds,
+        rounds=rounds,
+        out=out,
+        data_dir=data_dir,
+        workers=workers,
+        progress=not quiet,
+    )
     console.print(f"Written: {written}", markup=False)
-
-
-def reproduced(
-    item: str,
-    *,
-    only: Sequence[str] = (),
-    seeds: int = 3,
-    rounds: int | None = None,
-    out: Path | None = None,
-    data_dir: str | None = None,
-    workers: str | None = None,
-    on_round: OnRound | None = None,
-    quiet: bool = False,
-) -> Path:
-    """``reproductions.reproduce`` that says on stderr how long it will take, and shows its progress."""
-    from coterie import reproductions as home
-    from coterie.reproductions.study import standings
-
-    folder = home.folder_of(item, out)
-    begun = standings(home.found(item), folder, only=only, seeds=range(seeds), rounds=rounds)
-    work = {named(run.cell, run.seed): run.rounds for run in begun}
-    spent = {named(run.cell, run.seed): (run.done, run.seconds) for run in begun if run.done}
-    if not quiet and work:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(_outlook(begun, Pace(work, spent)), markup=False)
-    with progress(quiet, work, spent) as tell:
-
-        def told(cell: str, seed: int, line: Mapping[str, Any]) -> None:
-            tell(named(cell, seed), line)
-            if on_round is not None:
-                on_round(cell, seed, line)
-
-        options: Any = {"only": only, "seeds": seeds, "rounds": rounds, "data_dir": data_dir}
-        options["workers"] = workers
-        return home.reproduce(item, out=folder, on_round=told, **options)
-
-
-def _outlook(begun: Sequence[Standing], pace: Pace) -> str:
-    """How much there is to do, how long it will take as far as the runs tell that are there, and how to stop."""
-    finished = sum(run.done >= run.rounds for run in begun)
-    started = sum(0 < run.done < run.rounds for run in begun)
-    missing = sum(max(run.rounds - run.done, 0) for run in begun)
-    there = f", of which {finished} are finished and {started} begun" if finished + started else ""
-    runs = f"{len(begun)} run" + "s" * (len(begun) != 1)
-    if not missing:
-        return f"{runs}{there}: nothing is left to train."
-    left = pace.left()
-    how = (
-        f", about {seconds(round(left))} (an estimate from the runs that are there)."
-        if left is not None
-        else (". Their first rounds will show how long they take.")
-    )
-    return (
-        f"{runs}{there}: {missing:,} rounds left{how} Ctrl-C keeps the rounds that are done, and "
-        "the same command goes on."
-    )

@@ -1,5 +1,14 @@
-"""Reports: what a run or a comparison left in its folder, as one self-contained HTML file."""
+"""What people see of runs: progress while they last, results in words, and reports as self-contained HTML files."""
 
-from coterie.report.html import render
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coterie.protocol.import_path import lazily
+
+if TYPE_CHECKING:
+    from coterie.report.html import render
 
 __all__ = ["render"]
+
+__getattr__ = lazily(__name__, __all__, ("html",))

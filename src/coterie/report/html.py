@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,16 @@ _TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_FILTERS = (words.percent, words.metric, words.capital, words.size, words.energy, words.duration, words.number)
-_TEMPLATES.filters |= {of.__name__: of for of in (*_FILTERS, words.plural, words.listed)}
+_NUMBERS = (words.percent, words.metric, words.size, words.energy, words.duration, words.number, words.plural)
+
+
+def _unbroken(shown: Callable[..., str]) -> Callable[..., str]:
+    """The same words, whose narrow spaces do not break between a number and its unit."""
+    return lambda *args: re.sub(r"(?<=[\d±]) ", "\u202f", shown(*args))
+
+
+_TEMPLATES.filters |= {of.__name__: _unbroken(of) for of in _NUMBERS}
+_TEMPLATES.filters |= {"capital": words.capital, "listed": words.listed}
 
 
 def render(folders: Sequence[Path], out: Path | None = None) -> Path:

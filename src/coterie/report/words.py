@@ -1,19 +1,19 @@
-"""Numbers as people read them. Every function takes None for "not measured"."""
+"""Numbers as people read them, on a terminal and on a page. Every function takes None for "not measured"."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 MISSING = "–"
-_NBSP = "\u202f"  # narrow, does not break between a number and its unit
 
 
 def percent(share: float | None, std: float | None = None) -> str:
     """A fraction as ``87.3 %``, with ``± 1.2`` where a standard deviation is given."""
     if share is None:
         return MISSING
-    spread = "" if std is None else f"{_NBSP}±{_NBSP}{100 * std:.1f}"
-    return f"{100 * share:.1f}{spread}{_NBSP}%"
+    spread = "" if std is None else f" ± {100 * std:.1f}"
+    return f"{100 * share:.1f}{spread} %"
 
 
 def metric(of: float | None, share: bool) -> str:
@@ -32,9 +32,9 @@ def size(count: float | None) -> str:
         return MISSING
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
-            return f"{_digits(count, whole=unit == 'B')}{_NBSP}{unit}"
+            return f"{_digits(count, whole=unit == 'B')} {unit}"
         count /= 1000
-    return f"{_digits(count)}{_NBSP}TB"
+    return f"{_digits(count)} TB"
 
 
 def energy(joules: float | None) -> str:
@@ -44,21 +44,25 @@ def energy(joules: float | None) -> str:
     value = 1000 * joules
     for unit in ("mJ", "J", "kJ", "MJ"):
         if value < 999.5:
-            return f"{_digits(value)}{_NBSP}{unit}"
+            return f"{_digits(value)} {unit}"
         value /= 1000
-    return f"{_digits(value)}{_NBSP}GJ"
+    return f"{_digits(value)} GJ"
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds in the unit that fits: ``12 ms``, ``8.3 s``, ``2 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
+def duration(seconds: float | None, *, whole: bool = False) -> str:
+    """Seconds in the unit that fits: ``12 ms``, ``8.30 s``, ``2 min 5 s``, ``3 h 20 min``, ``2 d 4 h``.
+
+    whole: without parts of a second.
+    """
     if seconds is None:
         return MISSING
+    seconds = round(seconds) if whole else seconds
     if seconds == 0:
-        return f"0{_NBSP}s"
+        return "0 s"
     if seconds < 0.9995:
-        return f"{_digits(1000 * seconds)}{_NBSP}ms"
+        return f"{_digits(1000 * seconds)} ms"
     if seconds < 99.95:
-        return f"{_digits(seconds)}{_NBSP}s"
+        return f"{_digits(seconds, whole)} s"
     if seconds < 3599.5:
         return _two(round(seconds), 60, "min", "s")
     if seconds < 86400 - 30:
@@ -73,9 +77,17 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 999.95 else f"{value:.4g}"
 
 
+def spread(of: Mapping[str, Any] | None, scale: float, form: str) -> str:
+    """A mean over seeds and half of its 95 % interval, both times ``scale``: ``91.2 ± 0.4``; ``91.2`` of one seed."""
+    if of is None:
+        return MISSING
+    interval = "" if of.get("interval") is None else f" ± {scale * of['interval']:{form}}"
+    return f"{scale * of['mean']:{form}}{interval}"
+
+
 def plural(count: int, one: str, many: str | None = None) -> str:
     """``1 client``, ``20 clients``."""
-    return f"{count}{_NBSP}{one if count == 1 else many or one + 's'}"
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def listed(numbers: Sequence[int], limit: int = 24) -> str:
@@ -95,4 +107,4 @@ def _digits(value: float, whole: bool = False) -> str:
 
 def _two(small: int, factor: int, large_unit: str, small_unit: str) -> str:
     large, rest = divmod(small, factor)
-    return f"{large}{_NBSP}{large_unit}" + (f" {rest}{_NBSP}{small_unit}" if rest else "")
+    return f"{large} {large_unit}" + (f" {rest} {small_unit}" if rest else "")

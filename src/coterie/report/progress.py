@@ -13,46 +13,15 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from coterie.report.words import duration, metric, plural
+
 T = TypeVar("T")
 
-_NOTHING = "–"
 _ACCURACY: Mapping[str, Any] = MappingProxyType({"name": "accuracy", "label": "accuracy", "share": True})
 _SEED = ", seed "
 ATTACKS = "attacks"
 """The name of the work that follows the runs of a comparison, in ``Pace.work``: one step for each run."""
 _BARS = 8  # of single runs, so that many runs do not fill the screen
-
-
-def console(least: int) -> Console:
-    """Standard output. If it is no terminal, it has at least so many columns, so that tables are whole."""
-    usual = Console(highlight=False, soft_wrap=True)
-    return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, least))
-
-
-def percent(share: Any) -> str:
-    """``91.7 %``, or a dash for what was not measured."""
-    return _NOTHING if share is None else f"{100 * share:.1f} %"
-
-
-def size(count: float | None) -> str:
-    """Bytes in units of powers of 1000."""
-    if count is None:
-        return _NOTHING
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def seconds(value: float | None) -> str:
-    """Seconds, or minutes and hours if there are many."""
-    if value is None:
-        return _NOTHING
-    if value < 100:
-        return f"{value:.3g} s"
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"
 
 
 class Pace:
@@ -98,21 +67,39 @@ class Pace:
         counted = [name for name in self.work if name != ATTACKS or not self.unknown]
         return sum((self.work[name] - self.done[name]) * self._seconds(_kind(name)) for name in counted)
 
+    def outlook(self) -> str:
+        """How much there is to do, how long it will take as far as the runs tell that are there, and how to stop."""
+        rounds = [(self.done[name], self.work[name]) for name in self.work]
+        finished = sum(done >= whole for done, whole in rounds)
+        begun = sum(0 < done < whole for done, whole in rounds)
+        missing = sum(whole - done for done, whole in rounds)
+        there = f", of which {finished} are finished and {begun} begun" if finished + begun else ""
+        runs = f"{plural(len(rounds), 'run')}{there}"
+        if not missing:
+            return f"{runs}: nothing is left to train."
+        left = self.left()
+        if left is None:
+            time_left = ". Their first rounds will show how long they take."
+        else:
+            time_left = f", about {duration(left, whole=True)} (an estimate from the runs that are there)."
+        stop = "Ctrl-C keeps the rounds that are done, and the same command goes on."
+        return f"{runs}: {missing:,} rounds left{time_left} {stop}"
+
     def _seconds(self, kind: str) -> float:
         """Of one round, the mean over the runs that are most alike."""
         parts = kind.split("/")
-        common = {other: _shared(parts, other.split("/")) for other in self._known}
+        common = {other: _in_common(parts, other.split("/")) for other in self._known}
         alike = [self._known[other] for other in common if common[other] == max(common.values())]
         near = [self._known[kind]] if kind in self._known else alike
         return sum(taken for _, taken in near) / sum(rounds for rounds, _ in near)
 
 
-def _shared(a: Sequence[str], b: Sequence[str]) -> int:
+def _in_common(a: Sequence[str], b: Sequence[str]) -> int:
     """How many parts two names begin with alike."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
-def named(label: str, seed: int) -> str:
+def name_run(label: str, seed: int) -> str:
     """The name of one of several runs."""
     return f"{label}{_SEED}{seed}"
 
@@ -122,10 +109,12 @@ def _kind(name: str) -> str:
     return name.partition(_SEED)[0]
 
 
-def work(labels: Iterable[str], seeds: Iterable[int], rounds: int, *, attacked: bool = False) -> dict[str, int]:
+def rounds_of_runs(
+    labels: Iterable[str], seeds: Iterable[int], rounds: int, *, attacked: bool = False
+) -> dict[str, int]:
     """The rounds of all runs of a comparison, in their order. attacked: whether their views are attacked afterwards."""
     labels = list(labels)
-    found = {named(label, seed): rounds for seed in seeds for label in labels}
+    found = {name_run(label, seed): rounds for seed in seeds for label in labels}
     return {**found, ATTACKS: len(found)} if attacked else found
 
 
@@ -135,7 +124,7 @@ Attack = Callable[[Path], T]
 """Attacks the views in a run's folder."""
 
 
-def telling(tell: Tell, attack: Attack[T]) -> Attack[T]:
+def tell_attacks(tell: Tell, attack: Attack[T]) -> Attack[T]:
     """The same attack, which tells when the first run is attacked, and after each how long it took."""
     done = 0
 
@@ -154,7 +143,7 @@ def telling(tell: Tell, attack: Attack[T]) -> Attack[T]:
 
 
 @contextlib.contextmanager
-def progress(
+def show_progress(
     quiet: bool,
     work: Mapping[str, int],
     spent: Mapping[str, tuple[int, float]] | None = None,
@@ -175,6 +164,11 @@ def progress(
         yield lambda name, line: console.print(_line(pace, name, line, leading), markup=False)
 
 
+def write_outlook(pace: Pace) -> None:
+    """Say on stderr how much there is to do."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(pace.outlook(), markup=False)
+
+
 def _line(pace: Pace, name: str, line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
     """``fedavg  round 3 of 10  local 81.2 %  global 80.1 %  12 s left``."""
     pace.took(name, line)
@@ -190,7 +184,7 @@ def _left(pace: Pace) -> str:
     left = pace.left()
     if left is None or (pace.unknown and not round(left)):
         return ""
-    return f"{seconds(round(left))} left" + (", then the attacks" if pace.unknown else "")
+    return f"{duration(left, whole=True)} left" + (", then the attacks" if pace.unknown else "")
 
 
 def _scores(line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
@@ -198,7 +192,7 @@ def _scores(line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
     name, share = leading["name"], leading["share"]
     found = {side: line.get(of := f"{side}_{name}", line.get("metrics", {}).get(of)) for side in ("local", "global")}
     head = "" if name == "accuracy" else f"{leading['label']} "
-    shown = [f"{side} {percent(v) if share else f'{v:.4g}'}" for side, v in found.items() if v is not None]
+    shown = [f"{side} {metric(value, share)}" for side, value in found.items() if value is not None]
     return f"{head}{'  '.join(shown)}" if shown else ""
 
 

@@ -1,0 +1,124 @@
+"""The most important results of a run in words, by ``result.json``: a label and a value for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from coterie.record.schema import Audited
+from coterie.report import ledger
+from coterie.report.poisoning import attackers, detected
+from coterie.report.race import measures
+from coterie.report.words import MISSING, duration, metric, percent, plural, size
+from coterie.runs.metrics import score
+
+Row = tuple[str, str]
+Summary = Mapping[str, Any]
+
+
+def lasted(summary: Summary) -> str:
+    """``30 rounds``, or ``7 of 30 rounds`` for a run that stopped by itself."""
+    early = f"{summary['rounds_done']} of " if summary.get("stopped") is not None else ""
+    return f"{early}{plural(summary['rounds'], 'round')}"
+
+
+def results(summary: Summary) -> list[Row]:
+    """The most important results."""
+    return [
+        *scores(summary),
+        *_poisoning(summary),
+        *clusters(summary.get("grouping")),
+        *_costs(summary),
+        *_releases(summary),
+        *_mishaps(summary),
+    ]
+
+
+def scores(summary: Summary) -> list[Row]:
+    """All metrics at the end, the leading one first, on all test data and on each client's own."""
+    first, *others = measures(summary)
+    name, label, share = first["name"], first["label"], first["share"]
+    found = [
+        (f"{label} on all test data", metric(score(summary, f"global_{name}"), share)),
+        (f"{label} on each client's own kind of data", metric(score(summary, f"local_{name}"), share)),
+    ]
+    for one in others:
+        both = _both_sides(summary, one)
+        found.append((f"{one['label']} on all test data, on each client's own", both))
+    if summary.get("evaluated"):
+        found.append(("evaluated", f"{summary['evaluated']:,} of {summary['clients']:,} clients, drawn by the seed"))
+    if any(score(summary, f"fine_tuned_{side}_{name}") is not None for side in ("global", "local")):
+        tuned = _both_sides(summary, first, "fine_tuned_")
+        found.append((f"{label}, both, after each client's fine-tuning", tuned))
+    return found
+
+
+def _both_sides(summary: Summary, measure: Mapping[str, Any], stage: str = "") -> str:
+    values = (score(summary, f"{stage}{side}_{measure['name']}") for side in ("global", "local"))
+    return ", ".join(metric(value, measure["share"]) for value in values)
+
+
+def _poisoning(summary: Summary) -> Iterable[Row]:
+    if summary.get("attack") is not None:
+        yield "attackers", attackers(summary["attack"], summary["attacker_names"], summary["clients"])
+    if summary.get("backdoor_success") is not None:
+        yield "with the trigger, other classes taken for class 0", percent(summary["backdoor_success"])
+    if summary.get("detection") is not None:
+        yield "flagged as poisoned", detected(summary["detection"])
+
+
+def clusters(grouping: Mapping[str, Any] | None) -> Iterable[Row]:
+    """Number and sizes of the clusters, clusters of a client, and agreement with the data's own groups."""
+    if grouping is None:
+        return
+    sizes = ", ".join(map(str, grouping["sizes"][:8])) + (", …" if len(grouping["sizes"]) > 8 else "")
+    words = f"{grouping['clusters']} (of {sizes} clients)" if sizes else "none"
+    if sizes and grouping["per_client"] > 1:
+        words += f"; a client is in {grouping['per_client']:.2f} on average"
+    if grouping["without"]:
+        words += f", {grouping['without']} clients in none"
+    yield "clusters", words
+    if grouping["ari"] is not None:
+        yield "the data's own groups found", f"adjusted Rand index {grouping['ari']:.2f}"
+
+
+def _costs(summary: Summary) -> Iterable[Row]:
+    yield "cipher", summary["crypto"]
+    yield "sent", size(summary["bytes_up"])
+    here, simulated = duration(summary["seconds"]), duration(summary["virtual_seconds"])
+    yield "time", f"{here} here, {simulated} on the simulated devices"
+    if summary.get("stopped") is not None:
+        yield "stopped", f"after round {summary['rounds_done']}: {summary['stopped']}"
+    finish = summary.get("finish")
+    if finish and finish["message_bytes"]:
+        sent = [f"{what}: {size(much)}" for what, much in finish["message_bytes"].items()]
+        took = duration(finish["virtual_seconds"] - finish["began_virtual_seconds"])
+        yield "after the last round", ", ".join([*sent, f"in {took}"])
+
+
+def _releases(summary: Summary) -> Iterable[Row]:
+    """What clients have released, and each claim of an epsilon beside what neighbouring data prove."""
+    if words := ledger.in_words(summary.get("ledger")):
+        yield "privacy", words
+    claims = msgspec.convert(summary.get("dp_audit") or [], tuple[Audited, ...])
+    for row in ledger.audited(claims):
+        exact = f", {row['exact']} by a formula" if row["exact"] != MISSING else ""
+        proved = f"at least {row['proved']} by a test{exact} ({row['neighbours']})"
+        yield "privacy, audited", f"{row['mechanism']}: epsilon claimed {row['claimed']}, {proved}: {row['verdict']}"
+
+
+def _mishaps(summary: Summary) -> Iterable[Row]:
+    if summary["refused"] or summary["lost"] or summary["late"]:
+        yield "messages", f"{summary['refused']} refused, {summary['lost']} lost, {summary['late']} late"
+    if summary["refused_why"]:
+        why, times = max(summary["refused_why"].items(), key=lambda item: item[1])
+        others = len(summary["refused_why"]) - 1
+        yield "refused", f"{times} × {why}" + (f"; and for {others} other reasons" if others else "")
+    if summary["outliers"]:
+        who = ", ".join(f"{name} in {times} rounds" for name, times in summary["outliers"].items())
+        yield "updates that stand out", who
+    if summary["skipped"]:
+        number, why = next(iter(summary["skipped"].items()))
+        yield "skipped", f"{len(summary['skipped'])} of {summary['rounds']} rounds; round {number}: {why}"
