@@ -88,6 +88,8 @@ def compare(
     from coterie.report import race
     from coterie.runs.settings import assignments
 
+    if seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {seeds}")
     given, texts = _options(options["config"], opt.given(options)), assignments(options["set"] or [])
     progress, resume = not options["quiet"], options["resume"]
     done = api.race(
