@@ -13,8 +13,8 @@ from nodes import Doom, Killed, Nodes, nodes
 
 from coterie.deploy import account
 from coterie.deploy.account import Account, account_of, add, ledger_of
+from coterie.deploy.built_party import build_party
 from coterie.deploy.hub import HubNode
-from coterie.deploy.place import place
 from coterie.deploy.plan import Facts, Settings
 from coterie.deploy.store import FileStore, Kept, pack
 from coterie.dp.gaussian import noise_multiplier
@@ -137,7 +137,7 @@ def test_export_states_the_epsilon_of_the_home(cli: Command, tmp_path: Path) -> 
     founding.init(study, RunConfig("fedavg", rounds=2), members, settings, Facts((8,), 2))
     home, request = joining.join(authority.invite(study, "a"), tmp_path / "a", tmp_path / "own.npz", out=tmp_path)
     joining.accept(home, authority.approve(study, request.read_text()).certificate.read_text())
-    party, kept = place(home).party, Kept(era=(1, 0))
+    party, kept = build_party(home).party, Kept(era=(1, 0))
     add(kept.released, Release(UPDATE.what, round=1), Release("score local_loss", round=1))
     now = party.state, party.secret
     FileStore(home.state).save(pack(kept, now, now))

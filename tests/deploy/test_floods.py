@@ -29,7 +29,7 @@ def test_a_flood_of_messages_of_earlier_rounds_is_bounded(scene: Open) -> None: 
         one.packet(OTHER, Letter(msgspec.structs.replace(body, number=number + 1), b"", one.node.era))
     one.take()
     assert len(one.node.kept.again) == 50
-    assert one.node.mail.traffic.refused["packet"] == 150
+    assert one.node.queue.traffic.refused["packet"] == 150
 
 
 class Busy:
@@ -56,11 +56,11 @@ def test_a_flood_of_messages_that_nobody_has_asked_for_is_bounded(scene: Open) -
         envelope = Envelope(OTHER, HUB, one.all.roles[OTHER][0], "Junk", session, *one.node.era, number, 0, False, 9)
         one.packet(OTHER, Letter(envelope, b"", one.node.era))
     one.node.lead = busy  # type: ignore[assignment]
-    while (arrived := one.node.mail.pull(0.0)) is not None:
+    while (arrived := one.node.queue.pull(0.0)) is not None:
         one.node.take(arrived)
     one.node.lead = None
     assert len(busy.came) == 50
-    assert one.node.mail.traffic.refused["packet"] == 150
+    assert one.node.queue.traffic.refused["packet"] == 150
 
 
 @pytest.mark.parametrize("asked", ["client/0", "client/1"])
@@ -84,7 +84,7 @@ def test_a_flood_of_answers_to_one_request_is_bounded(asked: str) -> None:
         apart.exchange.put("client/0", "server", body, str(at))
     take_all(hub)
     assert len(hub.member.inbox) <= 50
-    assert hub.mail.traffic.refused["packet"] >= 149
+    assert hub.queue.traffic.refused["packet"] >= 149
     hub.lead.stop()
     hub.lead = None
     hub.close()

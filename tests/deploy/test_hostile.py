@@ -70,7 +70,7 @@ def take_all(node: Node) -> None:
 
 
 def apart_waits(node: Node) -> bool:
-    engine = node.mail.engine
+    engine = node.queue.engine
     return len(engine.held) < engine.exchange.waiting(node.name)  # type: ignore[attr-defined]
 
 
@@ -101,10 +101,10 @@ def test_random_bytes_by_the_thousand(victim: str) -> None:
     take_all(node)
     assert apart.stores[victim].data is saved
     assert seen_state(apart, victim) == before
-    assert not node.mail.held
+    assert not node.queue.held
     assert apart.exchange.waiting(victim) == 0
     assert sum(noted.said.values()) == 2000
-    assert node.mail.traffic.refused["packet"] == 2000
+    assert node.queue.traffic.refused["packet"] == 2000
 
 
 def test_a_packet_is_taken_from_its_sender_by_its_recipient_once() -> None:
@@ -192,7 +192,7 @@ def test_a_flood_is_bounded() -> None:
         body = wrap(lies, "client/1", "client/0", i, Letter(envelope, bytes(100), (9, 0)))
         apart.exchange.put("client/1", "client/0", body, str(i))
     take_all(node)
-    assert len(node.waiting) == len(node.mail.held) == 20
+    assert len(node.waiting) == len(node.queue.held) == 20
     assert noted.said == {"packet of client/1": 480}
 
 
@@ -200,9 +200,9 @@ def test_kinds_of_refusals_are_bounded() -> None:
     """They are others' words."""
     node, _ = opened(made(), "client/0")
     for i in range(1000):
-        node.mail.traffic.refuse(f"kind {i}" + 100 * "x")
-    assert len(node.mail.traffic.refused) <= 65
-    assert node.mail.traffic.refused.total() == 1000
+        node.queue.traffic.refuse(f"kind {i}" + 100 * "x")
+    assert len(node.queue.traffic.refused) <= 65
+    assert node.queue.traffic.refused.total() == 1000
     assert max(map(len, node.report().refused)) <= 80
 
 
@@ -287,7 +287,7 @@ def test_a_party_whose_disk_was_put_back_takes_nothing_before_it_knows() -> None
 def test_the_error_says_what_is_older(commit: int, taken: int, says: str) -> None:
     apart = made()
     hub, (node, _) = apart.node("server").member, opened(apart, "client/0")
-    says = says.format(commits=node.kept.commits, sent=node.mail.numbering.sent)
+    says = says.format(commits=node.kept.commits, sent=node.queue.numbering.sent)
     begin = wrap(hub.keyring, "server", "client/0", 1, Begin((0, 0), commit, taken))
     apart.exchange.put("server", "client/0", begin, "begin")
     with pytest.raises(RolledBackError, match=says):
@@ -313,8 +313,8 @@ def test_what_could_not_leave_before_a_stop_is_in_every_later_commit() -> None:
         raise EngineError("away")
 
     node.stop()
-    node.mail.engine.push = away  # type: ignore[method-assign]
-    first, second = (node.mail.wrap("server", Report((0, 0), i)) for i in range(2))
+    node.queue.engine.push = away  # type: ignore[method-assign]
+    first, second = (node.queue.wrap("server", Report((0, 0), i)) for i in range(2))
     node.commit([first])
     node.commit([second])
     node.close()
@@ -328,15 +328,15 @@ def test_a_tally_that_is_lost_is_told_again() -> None:
     apart = made(settings=Settings(grace_s=0.0, poll_s=0.01))
     node, _ = opened(apart, "client/0")
     node.kept.era, node.kept.tallies = (1, 0), True
-    push = node.mail.engine.push
+    push = node.queue.engine.push
 
     def full(dst: str, body: bytes, key: str) -> None:
         raise FullError("8 GiB wait")
 
     for lose in (node.tally, lambda: node.commit(node.wrapped([("server", node.none(1, "refused", (0.0, 0)))]))):
-        node.mail.engine.push = full  # type: ignore[method-assign]
+        node.queue.engine.push = full  # type: ignore[method-assign]
         lose()
-        node.mail.engine.push = push  # type: ignore[method-assign]
+        node.queue.engine.push = push  # type: ignore[method-assign]
         before = apart.exchange.packets["client/0", "server"]
         node.tally()
         node.tally()

@@ -38,7 +38,7 @@ class Head:
     def tell(self, packet: Any) -> None:
         body = wrap(self.hub.keyring, "server", HEAD, next(self.number), packet)
         self.apart.exchange.put("server", HEAD, body, str(body))
-        while (arrived := self.node.mail.pull(0.0)) is not None:
+        while (arrived := self.node.queue.pull(0.0)) is not None:
             self.node.take(arrived)
 
     def ask(self, message: Message, r: int, attempt: int = 0, *, sent_in: int | None = None) -> int:

@@ -76,7 +76,7 @@ def test_a_hub_whose_broker_has_lost_its_stream_waits_and_loses_no_round(
     def live(name: str, rounds: int) -> None:
         node = apart.node(name)
         if isinstance(node, HubNode):
-            node.mail._waits = lambda why: said.append((len(apart.rounds), why))
+            node.queue._waits = lambda why: said.append((len(apart.rounds), why))
             node.run(rounds, closed)
         else:
             node.serve()

@@ -253,7 +253,7 @@ def test_a_party_that_was_paused_for_long_takes_the_newest_round_alone() -> None
         node = apart.node(name, scores=lambda r: {"local_accuracy": float(scored.append(r) is None)})
         held.append(node)
         node.observer.began = began.append  # type: ignore[method-assign]
-        engine: Any = node.mail.engine
+        engine: Any = node.queue.engine
         pull = engine.pull
 
         def paused(wait_s: float) -> Any:
@@ -346,7 +346,7 @@ def test_a_request_that_waited_for_its_leader_begins_nothing_in_the_next_round()
     def tell(packet: Any) -> None:
         body = wrap(hub.keyring, "server", "client/0", next(number), packet)
         apart.exchange.put("server", "client/0", body, str(body))
-        while (arrived := head.mail.pull(0.0)) is not None:
+        while (arrived := head.queue.pull(0.0)) is not None:
             head.take(arrived)
 
     def ask(message: Message, r: int) -> None:

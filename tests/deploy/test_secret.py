@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
+from coterie.deploy.built_party import build_party
 from coterie.deploy.home import Home, plan_of, take_plan
-from coterie.deploy.place import place
 from coterie.protocol.errors import UserError
 
 
@@ -26,7 +26,7 @@ def joined(study: Study) -> Home:
 def test_a_party_does_not_follow_a_plan_that_keeps_nothing_secret(tmp_path: Path) -> None:
     study = Study(tmp_path)
     home = joined(study)
-    assert place(home).party.name == "hospital-a"
+    assert build_party(home).party.name == "hospital-a"
     plan = plan_of(home)
     operator = SigningKey((study.folder.authority / "signing").read_bytes())
     shared = replace(plan.settings, rehearsal=True)
@@ -36,4 +36,4 @@ def test_a_party_does_not_follow_a_plan_that_keeps_nothing_secret(tmp_path: Path
         plan = replace(plan_of(home), version=plan.version + 1, settings=plan.settings, config=plan.config)
         take_plan(home, plans.sign(replace(plan, **worse), operator))
         with pytest.raises(UserError, match=why):
-            place(home)
+            build_party(home)

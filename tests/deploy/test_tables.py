@@ -11,8 +11,8 @@ from command import Command
 from hospitals import COLUMNS, write_hospitals
 
 from coterie.data.own import PARTIES, is_path
+from coterie.deploy.built_party import build_party
 from coterie.deploy.packets import Report
-from coterie.deploy.place import place
 from coterie.deploy.plan import Facts, Plan, Settings
 from coterie.deploy.reported import Check, scored
 from coterie.operate import authority, founding, joining
@@ -133,7 +133,7 @@ def test_a_party_scores_what_its_owner_allows(tmp_path: Path) -> None:
         "local_accuracy"), out=tmp_path,
     )  # fmt: skip
     joining.accept(home, authority.approve(tmp_path / "study", request.read_text()).certificate.read_text())
-    found = place(home)
+    found = build_party(home)
     model = found.model.module_with(found.own_model()).eval()
     outputs = model(found.data.test_set.x).detach().numpy()
     y = found.data.test_set.y.numpy()

@@ -173,7 +173,7 @@ FAILURES = [EngineError("away"), FullError("full"), UndeliverableError("too larg
 def test_no_packet_is_overtaken_by_one_with_a_later_number(steps: list[tuple[str, str]], problems: list[Any]) -> None:
     """Whatever the engine says of a push, and whatever was put aside: each recipient's numbers only grow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.deploy.mail._RETRY_S", 0.0)
+        patch.setattr("coterie.deploy.packet_queue._RETRY_S", 0.0)
         patch.setitem(NAMES, "b", "client")
         _, hub, _, _ = mails(full_s=0.0)
         coming, stored = iter(problems), defaultdict[str, list[int]](list)

@@ -319,23 +319,23 @@ def test_a_member_that_says_anything_stops_nobody(scene: Open, ran: Nodes, name:
     assert one.state() == before
     assert len(one.node.waiting) <= 300
     one.number += 1
-    refused = one.node.mail.traffic.refused.total()
+    refused = one.node.queue.traffic.refused.total()
     one.put(OTHER, b"x")
     one.take()
-    assert one.node.mail.traffic.refused.total() == refused + 1
+    assert one.node.queue.traffic.refused.total() == refused + 1
 
 
 def test_a_flood_of_packets_that_wait_is_bounded(scene: Open) -> None:
     """Letters of a round that has not begun wait. One sender's fill no memory."""
     one = scene(CSP)
-    one.node.mail._most = 50
+    one.node.queue._most = 50
     body = Envelope(OTHER, CSP, one.all.roles[OTHER][0], "Upload", one.keys(OTHER).session, 9, 0, 1, 0, True, 9)
     for _ in range(200):
         one.packet(OTHER, Letter(body, b"", (9, 0)))
     for _ in range(200):
         one.node.turn()
     assert len(one.node.waiting) == 50
-    assert one.node.mail.traffic.refused["packet"] == 150
+    assert one.node.queue.traffic.refused["packet"] == 150
 
 
 # -- rollback ----------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from live_deployment import FACTS, Live, live
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
+from coterie.deploy.built_party import build_party
 from coterie.deploy.kills import Kill
 from coterie.deploy.own_data import read_data
-from coterie.deploy.place import place
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate.authority import revoke
 from coterie.operate.own_model import own_model
@@ -37,7 +37,7 @@ def test_a_deployment_learns_from_data_that_nobody_shares(tmp_path: Path) -> Non
     config = RunConfig("fedcaprivacy", rounds=2, settings={**QUICK, "clusters": 2})
     with live(tmp_path, config, NAMES) as deployed:
         deployed.run()
-        places = {name: place(home) for name, home in deployed.homes.items()}
+        places = {name: build_party(home) for name, home in deployed.homes.items()}
         its_owner_has_the_model(tmp_path, deployed)
     result = load_result(deployed.folder.run)
     first, last = result.rounds

@@ -90,10 +90,10 @@ class Scene:
 
     def take(self) -> int:
         """Let the node take all that is in its box; gives how much it has refused then."""
-        before = sum(self.node.mail.traffic.refused.values())
-        while self.all.exchange.waiting(self.name) > len(self.node.mail.held):
+        before = sum(self.node.queue.traffic.refused.values())
+        while self.all.exchange.waiting(self.name) > len(self.node.queue.held):
             self.node.turn()
-        return sum(self.node.mail.traffic.refused.values()) - before
+        return sum(self.node.queue.traffic.refused.values()) - before
 
     def state(self) -> bytes:
         """The party's state and secret."""

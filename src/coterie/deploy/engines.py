@@ -40,8 +40,7 @@ def check_apart(home: Home, *, connect_s: float = 20.0) -> None:
     It asks for the rights of this party, and changes nothing.
     """
     check_installed()
-    from coterie.deploy.nats_link import Link
-    from coterie.deploy.nats_presence import kept_apart
+    from coterie.deploy.nats_link import Link, kept_apart
 
     link = Link(safe(home.name), urls(home.server), tls_of(home), connect_s)
     try:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from coterie.deploy.lead import Lead
 from coterie.deploy.logs import event
-from coterie.deploy.mail import Arrived
 from coterie.deploy.node import Node
+from coterie.deploy.packet_queue import Arrived
 from coterie.deploy.packets import Begin, End, Era, Instant, Letter, NoAnswer, PlanUpdate, Report, Tally
 from coterie.deploy.store import Taken
 from coterie.protocol.errors import RunError
@@ -176,8 +176,8 @@ class HubNode(Node):
             self.kept.stops = r if "stopped" in one.notes else self.kept.stops
             self._commit_round(r)
         one.seconds = time.monotonic() - began
-        one.refused.update(self.mail.traffic.refused)
-        traffic = self.mail.traffic
+        one.refused.update(self.queue.traffic.refused)
+        traffic = self.queue.traffic
         one.bytes_up, one.bytes_down, one.busy_s = traffic.bytes_up, traffic.bytes_down, traffic.busy_s
         one.back, self.presence.came_back = sorted(self.presence.came_back), set()
         return one
@@ -194,7 +194,7 @@ class HubNode(Node):
 
     def _commit_all(self) -> None:
         """Commit, with all that has come and waits for the next attempt; then it need not come again."""
-        done = [one for one in self.mail.held.values() if one not in self.waiting and one not in self._done_later]
+        done = [one for one in self.queue.held.values() if one not in self.waiting and one not in self._done_later]
         spool = self.member.spool
         self.kept.again = [Taken(one.envelope, spool.peek(one.ticket), one.arrives) for one in self._coming]
         self.commit(done=done)
@@ -208,7 +208,7 @@ class HubNode(Node):
         if (plan := self._newest()) is not None and self.renew is not None:
             self._plan_update(plan)
             for name in self.others:
-                self.mail.send(name, PlanUpdate(plan))
+                self.queue.send(name, PlanUpdate(plan))
         self.enter(era, secrets.randbelow(1 << 62))
         self._ahead = {name: of for name, of in self._ahead.items() if of > era}
         self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]
@@ -218,10 +218,10 @@ class HubNode(Node):
         self.observer.began(era)
         parcels = self.wrapped([(name, self._beginning(name)) for name in self.others])
         self.kept.excluded |= dict.fromkeys(set(self.others) - {one.dst for one in parcels}, EXCLUDED["revoked"])
-        self.mail.push(parcels)
+        self.queue.push(parcels)
 
     def _beginning(self, name: str) -> Begin:
-        heard, taken = self.kept.heard.get(name, 0), self.mail.numbering.taken.get(name, 0)
+        heard, taken = self.kept.heard.get(name, 0), self.queue.numbering.taken.get(name, 0)
         return Begin(self.era, heard, taken, self.kept.before.at, self.kept.mark)
 
     def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
@@ -256,7 +256,7 @@ class HubNode(Node):
             raise LeaderStoppedError(self._broken)
         if self.stopped.is_set():
             raise RunError("the hub was told to stop")
-        silent_s = time.monotonic() - self.mail.heard_s
+        silent_s = time.monotonic() - self.queue.heard_s
         if self.clock.rehearsed and silent_s > self.settings.patience_s:
             raise RunError(f"nothing has come for {silent_s:.0f} s")
 
@@ -296,7 +296,7 @@ class HubNode(Node):
         if tally is not None and tally.era == self.kept.era:
             self.tallies[arrived.src] = tally
         if isinstance(packet, Report | Tally):
-            self.mail.done(arrived)
+            self.queue.done(arrived)
             self.observer.seen(arrived.src)
             if isinstance(packet, Report):
                 self._heard(arrived.src, packet)
@@ -312,7 +312,7 @@ class HubNode(Node):
             self._coming.append(Came(letter.envelope, self.member.spool.put(letter.frame), letter.arrives))
             arrived.packet = None
         else:
-            self.mail.done(arrived)
+            self.queue.done(arrived)
 
     @property
     def excluded(self) -> Mapping[str, str]:
@@ -329,7 +329,7 @@ class HubNode(Node):
         else:
             heard[src] = max(heard.get(src, 0), report.commit)
         if report.started and self.kept.era is not None:
-            self.mail.send(src, self._beginning(src))  # it has had this one, unless its disk was put back
+            self.queue.send(src, self._beginning(src))  # it has had this one, unless its disk was put back
         if report.interrupted and report.era == era:
             self._force(src, "was stopped while it coordinated")
         if report.repeated and report.era == era:
@@ -359,12 +359,12 @@ class HubNode(Node):
         """Wait until all that is under way was handled, end the run, and hear the last reports."""
         if not self.kept.ended:
             for name in self.others:
-                self.mail.send(name, End())
+                self.queue.send(name, End())
             self._hear(self.quiescent)
             self.kept.ended = True
             self.commit()
         for name in self.others:
-            self.mail.send(name, End(final=True))
+            self.queue.send(name, End(final=True))
         missing, era, tell = set(self.others) - self.excluded.keys(), self.kept.era, self.on_report
 
         def reported(name: str, report: Report) -> None:
@@ -377,10 +377,10 @@ class HubNode(Node):
 
     def _hear(self, enough: Callable[[], bool]) -> None:
         """Take what comes until it is enough, or nobody is there, or nothing has come for ``grace_s``."""
-        self.mail.heard_s = began = time.monotonic()
+        self.queue.heard_s = began = time.monotonic()
         while not (enough() or self.stopped.is_set() or time.monotonic() > began + self.settings.patience_s):
-            silent_s = time.monotonic() - self.mail.heard_s
-            here = set(self.mail.engine.nodes()) - {self.name}
+            silent_s = time.monotonic() - self.queue.heard_s
+            here = set(self.queue.engine.nodes()) - {self.name}
             if silent_s > self.settings.grace_s or (not here and silent_s > 2 * self.settings.poll_s):
                 return
             self.turn()

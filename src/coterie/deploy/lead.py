@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from coterie.deploy.clock import Clock
-from coterie.deploy.mail import Arrived
+from coterie.deploy.packet_queue import Arrived
 from coterie.deploy.packets import Instant, Letter
 from coterie.protocol.party import Cost
 from coterie.protocol.steps import UNACCEPTABLE

@@ -35,11 +35,9 @@ from nats.aio.msg import Msg
 
 from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
 from coterie.deploy.names import safe
-from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, NO_STREAM, NOT_STORED, Link
+from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, NO_STREAM, NOT_STORED, Link, Pulls, connected
 from coterie.deploy.nats_names import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, Part, Stored, Upload, parts_of
-from coterie.deploy.nats_presence import connected
-from coterie.deploy.nats_pull import Pulls
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
 WINDOW = 8

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import re
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
+import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
 from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
-from coterie.deploy.nats_names import Tls
+from coterie.deploy.nats_names import OWN_RIGHTS, PRESENCE, STREAM, Tls
 
 T = TypeVar("T")
 
@@ -32,6 +36,8 @@ ANSWER_S = 5.0
 """A server that is there answers within this."""
 MUTE = 4
 """A server that ends so many connections in a row without a word does not take the certificate."""
+OTHERS_S = 0.25
+"""For the other servers of a cluster to answer, after the first."""
 AGAIN_S = 0.25
 """From one attempt to connect again to the next."""
 NOT_STORED = (
@@ -43,6 +49,8 @@ NEEDS = (2, 14)
 """The first server that can reset a consumer."""
 NEEDS_PAYLOAD = 1 << 20
 NO_STREAM = "has no stream for packets of this federation (any more). The operator's coterie deploy server DIR makes it"
+TOGETHER = 8
+"""So many messages are asked for at a time."""
 PENDING = 16 << 20
 """Bytes that the client library keeps before it waits for the network."""
 
@@ -288,3 +296,83 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
     for task in ended:
         if not task.cancelled():
             task.exception()  # it is known, so nothing is logged about it
+
+
+class Pulls:
+    """What comes from a party's own consumer over one connection. token: of the party.
+
+    Several messages are asked for at a time, and come one by one. To ask for each would cost a way there and back; the
+    library's own ``fetch`` waits until all of them are there.
+    """
+
+    def __init__(self, client: Client, token: str, inbox: str, subscription: Subscription) -> None:
+        self._client, self._inbox, self._subscription = client, inbox, subscription
+        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{token}"
+        self._requests = 0
+
+    @classmethod
+    async def of(cls, client: Client, token: str) -> Pulls:
+        """Listen to what comes."""
+        inbox = client.new_inbox()
+        return cls(client, token, inbox, await client.subscribe(f"{inbox}.*"))
+
+    async def messages(self, wait_s: float) -> AsyncIterator[Msg]:
+        """The next messages, at most ``TOGETHER``. Raises TimeoutError if one of them does not come in ``wait_s``, or
+        earlier if the server says that none will come.
+        """
+        self._requests += 1
+        reply = f"{self._inbox}.{self._requests}"
+        request = {"batch": TOGETHER, "expires": int(wait_s * 1e9)}
+        await self._client.publish(self._subject, json.dumps(request).encode(), reply=reply)
+        left = TOGETHER
+        while left:
+            message = await self._subscription.next_msg(timeout=wait_s)
+            if message.reply:  # it is to be acknowledged; else the server says something of a request
+                left -= 1
+                yield message
+            elif message.subject == reply:
+                raise TimeoutError((message.headers or {}).get("Description", "the server gives no messages"))
+
+    async def close(self) -> None:
+        """Listen no more."""
+        await self._subscription.unsubscribe()
+
+
+async def connected(link: Link, most: int) -> frozenset[str]:
+    """The names (``names.safe``) of the parties that are connected. most: connections that a server may list.
+
+    Raises EngineError if no server answers.
+    """
+    client = link.client
+    inbox = client.new_inbox()
+    answers = await client.subscribe(inbox)
+    await client.publish(PRESENCE, json.dumps({"auth": True, "limit": most}).encode(), reply=inbox)
+    users: set[str] = set()
+    wait_s = ANSWER_S
+    try:
+        while True:  # each server of a cluster answers for itself
+            answer = json.loads((await answers.next_msg(timeout=wait_s)).data)
+            users.update(one.get("authorized_user", "") for one in answer["data"]["connections"])
+            if not link.of_several():
+                break
+            wait_s = OTHERS_S
+    except TimeoutError:
+        if wait_s == ANSWER_S:
+            raise EngineError(f"{link.place()} does not say who is connected") from None
+    finally:
+        await answers.unsubscribe()
+    return frozenset(user.removeprefix("CN=") for user in users)
+
+
+def kept_apart(link: Link) -> bool:
+    """Whether this party has an account of its own. Else other parties may reach what waits for it, and the API.
+
+    Raises EngineError if the server does not say.
+    """
+    try:
+        answer = link.run(link.client.request(OWN_RIGHTS, timeout=ANSWER_S))
+        return bool(json.loads(answer.data)["data"]["account"] == link.token)
+    except UndeliverableError:  # it may not ask: with the configuration of an earlier version
+        return False
+    except (TimeoutError, nats.errors.Error, ValueError, KeyError, TypeError) as error:
+        raise EngineError(f"{link.place()} does not say which account is that of {link.token}: {error}") from None

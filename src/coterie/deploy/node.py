@@ -11,11 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from coterie.deploy.keeper import Keeper
 from coterie.deploy.lead import Lead
-from coterie.deploy.mail import Arrived
+from coterie.deploy.packet_queue import Arrived
 from coterie.deploy.packets import Begin, End, Era, Instant, Letter, NoAnswer, Packet, PlanUpdate, Report
 from coterie.deploy.store import Taken
+from coterie.deploy.stored_node import StoredNode
 from coterie.deploy.surroundings import Effects as Effects
 from coterie.deploy.surroundings import NodeObserver as NodeObserver
 from coterie.deploy.surroundings import Renew as Renew
@@ -39,7 +39,7 @@ class RolledBackError(CoterieError):
     """A party's stored state is older than the one that the hub has heard of. It would use numbers a second time."""
 
 
-class Node(Keeper):
+class Node(StoredNode):
     """One party, over an engine. store: its commits.  clock: only a rehearsal has another.  scores, samples: reported.
     renew: takes newer plans in.  account: what it releases of its data, as it counts it for itself.
 
@@ -66,9 +66,9 @@ class Node(Keeper):
         self.load()
         self.interrupted = self.kept.leads
         self.save(self.kept.outbox)
-        self.mail.open()
+        self.queue.open()
         if self.name != self.hub and self.kept.era is not None:
-            self.mail.send(self.hub, self.report(interrupted=self.interrupted, started=True))
+            self.queue.send(self.hub, self.report(interrupted=self.interrupted, started=True))
             self.awaits_begin = True  # until it knows that it is not rolled back, which a new commit would hide
         self.tally()
 
@@ -76,15 +76,15 @@ class Node(Keeper):
         """Leave, without a word: what is not done comes again."""
         if self.lead is not None:
             self.lead.stop()
-        self.mail.close()
+        self.queue.close()
 
     def turn(self) -> None:
         """Take one packet, if one comes in time, and let a coordination go on."""
         wait_s = self.settings.poll_s
-        arrived = self.mail.pull(wait_s if self.lead is None else min(wait_s, self.lead.wakes_in_s()))
+        arrived = self.queue.pull(wait_s if self.lead is None else min(wait_s, self.lead.wakes_in_s()))
         if arrived is not None:
             for one in self._without_missed(arrived):
-                self.mail.took(one)
+                self.queue.took(one)
                 self.take(one)
                 if self.stopped.is_set():  # what follows comes again
                     break
@@ -113,11 +113,11 @@ class Node(Keeper):
         party which was paused for long neither scores nor reports each round that it has missed."""
         wait_s = 0.0
         while (begins := self._later(arrived, self.kept.era)) is not None and not self.waiting:
-            following = self.mail.pull(wait_s)
+            following = self.queue.pull(wait_s)
             if following is None or self._later(following, begins) is None:
                 return [arrived] if following is None else [arrived, following]
             self.member.heard_of(*begins)  # so that late messages of earlier attempts are refused
-            self.mail.took(arrived)
+            self.queue.took(arrived)
             self.done_later(arrived)
             arrived, wait_s = following, BEHIND_S
         return [arrived]
@@ -139,7 +139,7 @@ class Node(Keeper):
         if isinstance(packet, Letter | NoAnswer):
             if why := self._outdated(arrived.src, packet.era):
                 self.dropped(arrived.src, "packet", why)
-                self.mail.done(arrived)
+                self.queue.done(arrived)
                 return
             if self.kept.era is None or packet.era > self.kept.era or self.interrupted or self.awaits_begin:
                 self.waiting.append(arrived)  # until the Begin of its attempt comes
@@ -154,7 +154,7 @@ class Node(Keeper):
             self._begin(arrived, packet)
         elif arrived.src == self.hub and isinstance(packet, PlanUpdate) and self.renew is not None:
             self._plan_update(packet.plan)
-            self.mail.done(arrived)
+            self.queue.done(arrived)
         elif arrived.src == self.hub and isinstance(packet, End):
             self._end(arrived, packet)
         else:
@@ -174,7 +174,7 @@ class Node(Keeper):
     def stray(self, arrived: Arrived, packet: Packet | None) -> None:
         """A packet that this sender may not send to this party."""
         self.dropped(arrived.src, type(packet).__name__, f"{arrived.src} may not send it")
-        self.mail.done(arrived)
+        self.queue.done(arrived)
 
     def _plan_update(self, plan: bytes) -> None:
         """A newer plan, by which parties may have new keys, or none any more."""
@@ -184,7 +184,7 @@ class Node(Keeper):
         except PeerError as error:
             self.dropped(self.hub, "PlanUpdate", str(error))
             return
-        self.member.keyring = self.mail.keyring = keyring
+        self.member.keyring = self.queue.keyring = keyring
         self.member.party.common = common
         self.recognise(common.roster)
 
@@ -221,7 +221,7 @@ class Node(Keeper):
 
     def delivered(self, arrived: Arrived, letter: Letter) -> None:
         """A coordination has this. If this process ends, the round is tried again, so nobody needs it any more."""
-        self.mail.done(arrived)
+        self.queue.done(arrived)
 
     def handles(self, envelope: Envelope) -> bool:
         """Whether the party has a handler for such a message."""
@@ -242,7 +242,7 @@ class Node(Keeper):
         While this party coordinates it is done at once, since the round is tried again if this process ends.
         """
         if self.lead is not None:
-            self.mail.done(arrived)
+            self.queue.done(arrived)
             return
         arrived.packet = None
         self._done_later.append(arrived)
@@ -254,7 +254,7 @@ class Node(Keeper):
             self.lead.lost(packet.number, packet.why if packet.why in WORDS else REFUSED, packet.arrives)
 
     def _begin(self, arrived: Arrived, begin: Begin) -> None:
-        kept, numbering = self.kept, self.mail.numbering
+        kept, numbering = self.kept, self.queue.numbering
         if begin.commit > kept.commits or begin.taken > numbering.sent:
             older = (
                 f"is of commit {kept.commits}, and the hub has heard of {begin.commit}"
@@ -262,7 +262,7 @@ class Node(Keeper):
                 else f"has sent packets up to number {numbering.sent}, and the hub has taken number {begin.taken}"
             )
             numbering.sent = max(numbering.sent, begin.taken)  # so that the hub takes what it is told
-            self.mail.send(self.hub, self.report(rolled_back=True))
+            self.queue.send(self.hub, self.report(rolled_back=True))
             raise RolledBackError(
                 f"the state of {self.name} {older}: a disk was put back, or a folder copied. Let the operator invite "
                 "it again (deploy invite DIR NAME --again), and join with a new home"
@@ -270,14 +270,14 @@ class Node(Keeper):
         asked, self.awaits_begin = self.awaits_begin, False
         if begin.era == kept.era and begin.mark != kept.mark:
             self._stand_apart()
-            self.mail.done(arrived)
+            self.queue.done(arrived)
             return
         if asked and not self.interrupted:
             self._take_again()
         if kept.era is not None and begin.era <= kept.era:
             if begin.era < kept.era:
-                self.mail.send(self.hub, self.report())  # the hub's own disk may have been put back
-            self.mail.done(arrived)
+                self.queue.send(self.hub, self.report())  # the hub's own disk may have been put back
+            self.queue.done(arrived)
             return
         self._take_all()
         out: list[tuple[str, Packet]] = [] if kept.era is None else [(self.hub, self.report(closed=True))]
@@ -312,7 +312,7 @@ class Node(Keeper):
         if not self.apart:
             self.give_up()
             self.apart = True
-            self.mail.send(self.hub, self.report(repeated=True))
+            self.queue.send(self.hub, self.report(repeated=True))
             self.take_waiting()
 
     def _take_again(self) -> None:
@@ -332,7 +332,7 @@ class Node(Keeper):
         else:
             self._take_all()  # else the hub would wait for what nobody takes
         self.kept.ended, self.kept.tallies, self._told = end.final, True, None
-        self.commit([self.mail.wrap(self.hub, self.report(closed=True))] if end.final else [], [arrived])
+        self.commit([self.queue.wrap(self.hub, self.report(closed=True))] if end.final else [], [arrived])
 
     # -- handlers ----------------------------------------------------------------------------------------------------
 
@@ -420,7 +420,7 @@ class Node(Keeper):
     def _fail(self, arrived: Arrived | None, letter: Letter, error: Exception, at: Instant) -> None:
         """A handler has failed, which undid its changes. Its message is refused, and comes no more."""
         self.observer.failed(letter.envelope, error)
-        self.mail.traffic.refuse(letter.envelope.kind)
+        self.queue.traffic.refuse(letter.envelope.kind)
         self._finish(arrived, letter, Handled(refused=str(error)), at)
 
     def _finish(
@@ -447,4 +447,4 @@ class Node(Keeper):
             return
         self.push(self.wrapped(out))  # nothing has changed, or the round is tried again if this process ends
         for one in came:
-            self.mail.done(one)
+            self.queue.done(one)

@@ -12,19 +12,19 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from coterie.deploy import account, logs
-from coterie.deploy.beginning import begun, check_enough, gathered, newest
+from coterie.deploy.built_party import BuiltParty, build_party
 from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.engine import EngineError, NotAdmittedError
 from coterie.deploy.engines import check_apart, connect
 from coterie.deploy.home import PLAN, RUN, Home, hub_home, plan_of, read_home
-from coterie.deploy.hub import HubNode, Round
+from coterie.deploy.hub import HubNode, Newest, Round
 from coterie.deploy.kills import Doomed, Interrupted, Kill
 from coterie.deploy.logs import Journal, event
 from coterie.deploy.node import Effects, Node, NodeObserver, Settings
 from coterie.deploy.packets import Era
-from coterie.deploy.place import Place, place
 from coterie.deploy.plan import Plan, plan_hash
 from coterie.deploy.recorder import HubJournal, Recorder
+from coterie.deploy.start_check import check_enough, wait_for_begin, wait_for_parties, watch_plan
 from coterie.deploy.status import Status, at_words
 from coterie.deploy.store import FileStore, unpack
 from coterie.protocol.errors import RunError, UserError
@@ -59,44 +59,41 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
     Raises UserError if another process runs from this home: two would each use the same numbers and masks.
     """
     home = read_home(path)
-    with _admitted(), locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
-        engine = connect(home, _started(home))
-        try:
-            if not home.state.exists():
-                say(_WAITS)
-                engine = begun(home, plan_of(home), engine, stopped, say)
-            if stopped.is_set():
-                say(GOES_ON)
-                return
-            found = place(home)
+    with _running(home, stderr=stderr) as stopped, contextlib.closing(connect(home, _started(home))) as engine:
+        first = None
+        if not home.state.exists():
+            say(_WAITS)
+            first = wait_for_begin(home, plan_of(home), engine, stopped, say)
+        if stopped.is_set():
+            say(GOES_ON)
+            return
+        built = build_party(home)
 
-            def began(era: Era) -> None:
-                say(at_words(*era, found.rounds))
-                event("privacy", **account.facts(node.kept.released, found.account))
+        def began(era: Era) -> None:
+            say(at_words(*era, built.rounds))
+            event("privacy", **account.facts(node.kept.released, built.account))
 
-            journal = Journal(began, say)
-            observer, effects = _doomed(kill, journal, found.effects)
-            node = Node(
-                found.member,
-                effects,
-                engine,
-                FileStore(home.state),
-                clock=_clock(found),
-                settings=_settings(found.plan),
-                observer=observer,
-                scores=lambda r: found.scores(),
-                samples=found.samples,
-                renew=found.renew,
-                account=found.account,
-            )
-            stopped.node = node
-            node.serve()
-            if home.name in found.common.clients:
-                event("privacy", **account.facts(node.kept.released, found.account))
-                say(f"Released of its data so far: {account.in_words(node.kept.released, found.account)}.")
-            say("The run has ended." if node.kept.ended else GOES_ON)
-        finally:
-            engine.close()
+        observer, effects = _doomed(kill, Journal(began, say), built.effects)
+        node = Node(
+            built.member,
+            effects,
+            engine,
+            FileStore(home.state),
+            first=first,
+            clock=_clock(built),
+            settings=_settings(built.plan),
+            observer=observer,
+            scores=lambda r: built.scores(),
+            samples=built.samples,
+            renew=built.renew,
+            account=built.account,
+        )
+        stopped.node = node
+        node.serve()
+        if home.name in built.common.clients:
+            event("privacy", **account.facts(node.kept.released, built.account))
+            say(f"Released of its data so far: {account.in_words(node.kept.released, built.account)}.")
+        say("The run has ended." if node.kept.ended else GOES_ON)
 
 
 def as_hub(
@@ -109,77 +106,82 @@ def as_hub(
     Raises UserError if it runs already.
     """
     home, run = hub_home(folder), folder / RUN
-    with contextlib.ExitStack() as held:
-        held.enter_context(_admitted())
-        held.enter_context(locked(home.path, _HELD))
-        held.enter_context(_logged(home, stderr=stderr))
-        stopped = held.enter_context(_signals())
+    with _running(home, stderr=stderr) as stopped:
         plan = _started(home)
         check_enough(plan)
         check_apart(home)
-        found, store = place(home), FileStore(home.state)
-        done = _done(store, found.party, found.rounds)
-        recorder = Recorder(
-            run,
-            plan,
-            parameters=found.model.spec.size,
-            done=done,
-        )
-        held.callback(recorder.close)
-        if serve is not None:
-            held.enter_context(serve(lambda: recorder.status))
-
-        def renew(data: bytes) -> tuple[Keyring, Common]:
-            keys = found.renew(data)
-            recorder.renewed(plan_of(home))
-            return keys
-
-        def closed(one: Round) -> None:
-            if one.notes.get("participants") == 0 and "skipped" not in one.notes:
-                one.notes["skipped"] = "no update came"  # nobody here sees that no model has changed
-            if one.skipped:
-                say(f"{at_words(one.round, 0, found.rounds)} was given up: {shown(one.skipped)}")
-            elif why := one.notes.get("skipped"):
-                say(f"{at_words(one.round, 0, found.rounds)} was skipped: {shown(str(why))}")
-            recorder.closed(one)
-
-        journal = HubJournal(recorder, lambda era: say(at_words(*era, found.rounds)), say)
-        observer, effects = _doomed(kill, journal, found.effects)
-        engine = connect(home, plan)
-        if store.load() is None:
-            try:
-                gathered(plan, engine, stopped, _gathering(recorder, say))
-            except BaseException as error:
-                engine.close()
-                recorder.failed(str(error))
-                raise
-        node = HubNode(
-            found.member,
-            effects,
-            engine,
-            store,
-            clock=_clock(found),
-            settings=_settings(plan),
-            observer=observer,
-            samples=found.samples,
-            renew=renew,
-            newest=newest(folder / PLAN),
-        )
-        stopped.node = node
-        try:
-            node.run(found.rounds, closed, recorder.heard)
-        except RunError as error:
+        built, store = build_party(home), FileStore(home.state)
+        size, done = built.model.spec.size, _done(store, built.party, built.rounds)
+        with contextlib.closing(Recorder(run, plan, parameters=size, done=done)) as recorder:
+            with serve(lambda: recorder.status) if serve is not None else contextlib.nullcontext():
+                try:
+                    _lead(built, store, recorder, watch_plan(folder / PLAN), stopped, kill, say)
+                except (RunError, EngineError) as error:
+                    if stopped.is_set():
+                        say(GOES_ON)
+                        return
+                    recorder.failed(str(error))
+                    raise
             if stopped.is_set():
                 say(GOES_ON)
                 return
-            recorder.failed(str(error))
-            raise
-        if stopped.is_set():
-            say(GOES_ON)
-        else:
             recorder.ended()
             say(f"The run has ended: {plural(recorder.status.done, 'round')} done.")
             check_not_all_skipped(read_lines(run / METRICS))
+
+
+def _lead(
+    built: BuiltParty,
+    store: FileStore,
+    recorder: Recorder,
+    newest: Newest,
+    stopped: _Stopped,
+    kill: Kill | None,
+    say: Say,
+) -> None:
+    """Run the hub's rounds. Raises RunError and EngineError."""
+    home, plan, rounds = built.home, built.plan, built.rounds
+
+    def renew(data: bytes) -> tuple[Keyring, Common]:
+        keys = built.renew(data)
+        recorder.renewed(plan_of(home))
+        return keys
+
+    def closed(one: Round) -> None:
+        if one.notes.get("participants") == 0 and "skipped" not in one.notes:
+            one.notes["skipped"] = "no update came"  # nobody here sees that no model has changed
+        if one.skipped:
+            say(f"{at_words(one.round, 0, rounds)} was given up: {shown(one.skipped)}")
+        elif why := one.notes.get("skipped"):
+            say(f"{at_words(one.round, 0, rounds)} was skipped: {shown(str(why))}")
+        recorder.closed(one)
+
+    journal = HubJournal(recorder, lambda era: say(at_words(*era, rounds)), say)
+    observer, effects = _doomed(kill, journal, built.effects)
+    with contextlib.closing(connect(home, plan)) as engine:
+        if store.load() is None:
+            wait_for_parties(plan, engine, stopped, _gathering(recorder, say))
+        node = HubNode(
+            built.member,
+            effects,
+            engine,
+            store,
+            clock=_clock(built),
+            settings=_settings(plan),
+            observer=observer,
+            samples=built.samples,
+            renew=renew,
+            newest=newest,
+        )
+        stopped.node = node
+        node.run(rounds, closed, recorder.heard)
+
+
+@contextlib.contextmanager
+def _running(home: Home, *, stderr: bool) -> Iterator[_Stopped]:
+    """This process alone runs from this home, has its log, and stops in order at SIGTERM and SIGINT."""
+    with _admitted(), locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
+        yield stopped
 
 
 def _gathering(recorder: Recorder, say: Say) -> Callable[[Collection[str], Sequence[str]], None]:
@@ -212,11 +214,11 @@ def _settings(plan: Plan) -> Settings:
     return Settings(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries)
 
 
-def _clock(found: Place) -> Clock:
+def _clock(built: BuiltParty) -> Clock:
     """The machine's clock, or in a rehearsal the virtual one."""
-    if found.links is None:
-        return Clock(found.plan.settings.begins_s)
-    return RehearsedClock(found.home.name, [one.name for one in found.plan.roster.entries], found.links)
+    if built.links is None:
+        return Clock(built.plan.settings.begins_s)
+    return RehearsedClock(built.home.name, [one.name for one in built.plan.roster.entries], built.links)
 
 
 def _done(store: FileStore, party: Party, rounds: int) -> int:

@@ -8,8 +8,8 @@ import numpy as np
 
 import coterie
 from coterie.deploy.account import in_words
+from coterie.deploy.built_party import BuiltParty, build_party
 from coterie.deploy.home import Home, read_home
-from coterie.deploy.place import Place, place
 from coterie.deploy.store import FileStore, Kept, unpack
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
@@ -56,12 +56,12 @@ def own_account(path: Path) -> str:
     return in_words(kept.released, found.account)
 
 
-def _read(path: Path) -> tuple[Home, Place, Kept]:
+def _read(path: Path) -> tuple[Home, BuiltParty, Kept]:
     """A home, its party in the state of its last commit, and the rest of that."""
     home = read_home(path)
     stored = FileStore(home.state).read()
     if stored is None:
         raise UserError(f"{home.name} has no model yet: the hub has not begun. Start it with coterie deploy party")
-    found = place(home)
+    found = build_party(home)
     kept, _ = unpack(stored, found.party)
     return home, found, kept

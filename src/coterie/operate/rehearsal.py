@@ -18,13 +18,13 @@ import numpy as np
 
 from coterie.deploy import kills as killing
 from coterie.deploy.account import ledger_of
+from coterie.deploy.built_party import build_party
 from coterie.deploy.engine import EngineError
 from coterie.deploy.engines import check_installed
 from coterie.deploy.home import read_home
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
 from coterie.deploy.nats_names import Tls
-from coterie.deploy.place import place
 from coterie.deploy.plan import Facts, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.result import with_facts
@@ -199,7 +199,7 @@ def collected(ready: Rehearsal) -> Result:
     experiment, run, ledgers = ready.experiment, ready.folder.run, dict[str, Any]()
     for name in ready.homes:
         home = read_home(ready.homes[name])
-        found, data = place(home), FileStore(home.state).load()
+        found, data = build_party(home), FileStore(home.state).load()
         if data is None:
             raise RunError(f"{name} has stored nothing in {home.path}")
         kept, _ = unpack(data, found.party)

@@ -13,9 +13,9 @@ import msgspec
 
 from coterie.deploy.account import Account, add
 from coterie.deploy.clock import Clock
-from coterie.deploy.engine import Engine, Parcel
+from coterie.deploy.engine import Delivery, Engine, Parcel
 from coterie.deploy.lead import Lead, Presence
-from coterie.deploy.mail import Arrived, Mail
+from coterie.deploy.packet_queue import Arrived, PacketQueue
 from coterie.deploy.packets import Era, Instant, Letter, NoAnswer, Packet, Report, Tally
 from coterie.deploy.store import Kept, Store, Taken, pack, unpack
 from coterie.deploy.surroundings import Effects, NodeObserver, Renew, Scores, Settings, Traffic, Watch
@@ -28,7 +28,7 @@ from coterie.transport.member import Member, Reader
 REPORT_S = 5.0
 
 
-class Keeper:
+class StoredNode:
     """The part of a node (``node.py``) that stores, counts and sends. lead: its coordination, if it coordinates.
 
     interrupted: it was killed while it coordinated, so it waits for another attempt.
@@ -41,6 +41,7 @@ class Keeper:
         engine: Engine,
         store: Store,
         *,
+        first: Delivery | None = None,
         clock: Clock | None = None,
         settings: Settings | None = None,
         observer: NodeObserver | None = None,
@@ -56,9 +57,17 @@ class Keeper:
         self.name, self.hub = member.name, member.hub
         self.stopped = threading.Event()
         of = self.settings
-        limits = {"most": of.most, "most_bytes": of.most_bytes}
-        waits = self.observer.waits
-        self.mail = Mail(engine, member.keyring, self.dropped, self.stopped, waits=waits, full_s=of.grace_s, **limits)
+        self.queue = PacketQueue(
+            engine,
+            member.keyring,
+            self.dropped,
+            self.stopped,
+            first=first,
+            waits=self.observer.waits,
+            most=of.most,
+            most_bytes=of.most_bytes,
+            full_s=of.grace_s,
+        )
         self.presence = Presence(self.nodes, self.settings.grace_s)
         self.kept = Kept()
         self.lead: Lead | None = None
@@ -77,7 +86,7 @@ class Keeper:
         self._reported = time.monotonic(), 0, 0
         self._accounted = Counter[Release]()  # of the party's own account, what is in ``kept.released``
         member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
-        member.observer = Watch(self.observer, lambda: self.mail.traffic)
+        member.observer = Watch(self.observer, lambda: self.queue.traffic)
 
     @property
     def era(self) -> Era:
@@ -103,7 +112,7 @@ class Keeper:
                 member.inbox.append(Waiting(one.envelope, member.spool.put(one.frame), one.arrives[0]))
         self._accounted = Counter(self.account.own())
         self.clock.times = self.kept.times
-        self.mail.start(self.kept.numbering)
+        self.queue.start(self.kept.numbering)
         if (common := getattr(member.party, "common", None)) is not None:
             self.recognise(common.roster)
         member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
@@ -121,8 +130,8 @@ class Keeper:
         kept, member = self.kept, self.member
         done, self._done_later = [*self._done_later, *done], []
         for arrived in done:
-            self.mail.forget(arrived)
-        kept.outbox, kept.numbers, kept.numbering = [*self._unsent, *outbox], member.numbers, self.mail.numbering
+            self.queue.forget(arrived)
+        kept.outbox, kept.numbers, kept.numbering = [*self._unsent, *outbox], member.numbers, self.queue.numbering
         kept.times = self.clock.times
         kept.inbox = [Taken(one.envelope, member.spool.peek(one.ticket), (one.at_s, 0)) for one in member.inbox]
         if member.start is not None:
@@ -132,7 +141,7 @@ class Keeper:
         self.store.save(data)
         self.observer.committed(kept.commits, len(data))
         lost = self.push(kept.outbox)
-        self._unsent = lost if self.mail.halted else []
+        self._unsent = lost if self.queue.halted else []
         for arrived in done:
             arrived.delivery.done()
 
@@ -150,7 +159,7 @@ class Keeper:
             kept.before, kept.again = clock.times.copy(), []
         self.interrupted = self.apart = kept.leads = False
         kept.mark = mark
-        kept.era, kept.sent, kept.received, self.mail.traffic = era, {}, {}, Traffic()
+        kept.era, kept.sent, kept.received, self.queue.traffic = era, {}, {}, Traffic()
         self._unasked.clear()
         self._unasked_bytes.clear()
         self._accounted = Counter(self.account.own())  # an attempt that is undone has sent what it has sent
@@ -164,7 +173,7 @@ class Keeper:
 
     def forget(self, name: str) -> None:
         """Know nothing any more of the packets and messages of a party."""
-        member, kept, numbering = self.member, self.kept, self.mail.numbering
+        member, kept, numbering = self.member, self.kept, self.queue.numbering
         began = {} if member.start is None else member.start[3]
         everywhere: list[dict[str, Any]] = [member.numbers.taken, member.numbers.kept, numbering.taken, numbering.open]
         of_hub: list[dict[str, Any]] = [kept.heard, kept.forced, kept.excluded]
@@ -206,18 +215,18 @@ class Keeper:
         at = self.clock.now() if self.lead is None else self.lead.at
         for parcel in self.wrapped(self.post(sent, at)):
             self._requests[parcel.key] = dst, number
-            self.mail.put_aside(parcel)
+            self.queue.put_aside(parcel)
 
     def push(self, parcels: Sequence[Parcel]) -> list[Parcel]:
         """Push packets, however long it takes. Gives those that are lost; then what they told the hub is told anew."""
-        lost = self.mail.push(parcels)
+        lost = self.queue.push(parcels)
         if any(one.dst == self.hub for one in lost):
             self._told = None
         return lost
 
     def flush(self) -> bool:
         """Push what a coordination has sent. Returns whether something of it is lost, and so an answer given up."""
-        lost, requests = self.mail.flush(), self._requests
+        lost, requests = self.queue.flush(), self._requests
         self._requests = {}
         for parcel in lost:
             if self.lead is not None and parcel.key in requests:
@@ -261,7 +270,7 @@ class Keeper:
             if at == last and isinstance(packet, Letter | NoAnswer | Report):
                 packet = msgspec.structs.replace(packet, tally=self._tally())
             try:
-                parcels.append(self.mail.wrap(dst, packet))
+                parcels.append(self.queue.wrap(dst, packet))
             except PeerError as error:
                 self.dropped(dst, "push", str(error))
                 sent[dst] -= not isinstance(packet, Report)
@@ -271,7 +280,7 @@ class Keeper:
 
     def tally(self) -> None:
         """Tell the hub what was sent and taken, if it wants to know and does not know yet."""
-        if (tally := self._tally()) is not None and not self.mail.send(self.hub, tally):
+        if (tally := self._tally()) is not None and not self.queue.send(self.hub, tally):
             self._told = None
 
     def _tally(self) -> Tally | None:
@@ -290,7 +299,7 @@ class Keeper:
 
     def report(self, *, closed: bool = False, **more: Any) -> Report:
         """How this party fared in the round so far. closed: the round is over, so that its model can be scored."""
-        traffic, era, commits = self.mail.traffic, self.era, self.kept.commits
+        traffic, era, commits = self.queue.traffic, self.era, self.kept.commits
         scores = {name: float(score) for name, score in self.scores(era[0]).items()} if closed else {}
         add(self.kept.released, *(Release(f"score {name}", round=era[0]) for name in scores))
         self._reported = time.monotonic(), traffic.bytes_down, traffic.refused.total()
@@ -300,13 +309,13 @@ class Keeper:
     def report_again(self) -> None:
         """Report in the middle of a round, every few seconds, if there is something new."""
         at_s, down, refused = self._reported
-        traffic = self.mail.traffic
+        traffic = self.queue.traffic
         new = (traffic.bytes_down, traffic.refused.total()) != (down, refused)
         if new and self.kept.era is not None and time.monotonic() > at_s + REPORT_S:
-            self.mail.send(self.hub, self.report())
+            self.queue.send(self.hub, self.report())
 
     def dropped(self, src: str, kind: str, reason: str) -> None:
-        self.mail.traffic.refuse(kind)
+        self.queue.traffic.refuse(kind)
         self.observer.dropped(src, kind, reason)
 
     @contextmanager
@@ -315,7 +324,7 @@ class Keeper:
         try:
             yield
         finally:
-            self.mail.traffic.busy_s += time.perf_counter() - began
+            self.queue.traffic.busy_s += time.perf_counter() - began
 
     def compute(self, effect: Any) -> Any:
         """The result of one effect. What was sent before does not wait for it."""
@@ -324,7 +333,7 @@ class Keeper:
         return value
 
     def nodes(self) -> Collection[str]:
-        names = self.mail.engine.nodes()
+        names = self.queue.engine.nodes()
         self.observer.present(names)
         return names
 

@@ -50,7 +50,7 @@ SPOOL_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class BuiltParty:
     """What a node needs, and nothing of any other party.
 
     member: with the party, its keys and the roles of the roster.  effects: with its own data alone.  links: of the
@@ -123,7 +123,7 @@ class Place:
         return self.system.predicts(self.party)
 
 
-def place(home: Home) -> Place:
+def build_party(home: Home) -> BuiltParty:
     """The party of this home, as its plan says. Raises UserError for a plan or data that cannot work."""
     plan = plan_of(home)
     config = from_text(plan.config)
@@ -165,7 +165,7 @@ def place(home: Home) -> Place:
         class_weights=class_weights(config.class_weights, Targets(config.task), plan.facts.outputs),
     )
     allowed = tuple(name for name in plan.settings.scores if name in home.report)
-    return Place(home, plan, config, system, common, party, member, effects, keyring, model, data, links, allowed)
+    return BuiltParty(home, plan, config, system, common, party, member, effects, keyring, model, data, links, allowed)
 
 
 def _check_secret(home: Home, plan: Plan, config: RunConfig) -> None:

@@ -11,9 +11,9 @@ import pytest
 from deployments import Study
 from memory_engine import Exchange, MemoryEngine
 
-from coterie.deploy.beginning import begun, gathered
 from coterie.deploy.engine import Delivery, EngineError, NotAdmittedError
 from coterie.deploy.home import Home, plan_of
+from coterie.deploy.start_check import wait_for_begin, wait_for_parties
 from coterie.protocol.errors import RunError
 from tests.deploy.test_plan import PLAN
 
@@ -30,7 +30,7 @@ def waiting(quorum: int, here: list[str], late: str = "", patience_s: float = 0.
     )
     if late:
         threading.Timer(0.1, exchange.engine, [late]).start()
-    gathered(plan, exchange.engine(HUB), threading.Event(), poll_s=0.02, **more)
+    wait_for_parties(plan, exchange.engine(HUB), threading.Event(), poll_s=0.02, **more)
 
 
 def test_the_hub_waits_for_the_quorum_and_names_the_absent() -> None:
@@ -53,7 +53,7 @@ def test_it_tells_meanwhile_who_is_there() -> None:
 def test_a_hub_that_is_stopped_waits_no_longer() -> None:
     stopped = threading.Event()
     stopped.set()
-    gathered(
+    wait_for_parties(
         msgspec.structs.replace(PLAN, settings=msgspec.structs.replace(PLAN.settings, quorum=9)),
         Exchange(NAMES).engine(HUB),
         stopped,
@@ -62,7 +62,7 @@ def test_a_hub_that_is_stopped_waits_no_longer() -> None:
 
 def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *problems: EngineError) -> tuple[Home, MemoryEngine]:
     """A party whose engine has these problems, and then a packet that is not sealed."""
-    monkeypatch.setattr("coterie.deploy.beginning._POLL_S", 0.01)
+    monkeypatch.setattr("coterie.deploy.start_check._POLL_S", 0.01)
     study = Study(tmp_path)
     study.found()
     home = study.enrol()
@@ -92,7 +92,7 @@ def test_a_party_waits_for_a_broker_that_has_no_stream_yet(tmp_path: Path, monke
             stopped.set()
 
     monkeypatch.setattr("coterie.deploy.logs.refusal", refusal)
-    assert begun(home, plan_of(home), engine, stopped, said.append) is engine
+    assert wait_for_begin(home, plan_of(home), engine, stopped, said.append) is None
     assert refused == [("engine", home.name)] * 3 + [("packet", hub)]
     assert said == [
         "nats://a:4222 has no stream. This party waits until the operator has run coterie deploy server DIR"
@@ -102,4 +102,4 @@ def test_a_party_waits_for_a_broker_that_has_no_stream_yet(tmp_path: Path, monke
 def test_a_party_that_is_not_admitted_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, engine = deaf(tmp_path, monkeypatch, NotAdmittedError("it was revoked"))
     with pytest.raises(NotAdmittedError):
-        begun(home, plan_of(home), engine, threading.Event())
+        wait_for_begin(home, plan_of(home), engine, threading.Event())

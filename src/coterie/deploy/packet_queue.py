@@ -46,8 +46,8 @@ class Arrived:
     delivery: Delivery
 
 
-class Mail:
-    """One party's packets, over its engine.
+class PacketQueue:
+    """One party's packets, over its engine. first: a packet that has come before this was made.
 
     refused(src, kind, reason): is told of packets that are not taken.  waits(why): is told that nothing can be stored
     for anybody, so that this party waits, and with "" that it goes on.  most, most_bytes: of one sender, what may have
@@ -64,11 +64,13 @@ class Mail:
         refused: Callable[[str, str, str], None],
         stopped: threading.Event,
         *,
+        first: Delivery | None = None,
         waits: Callable[[str], None] = lambda why: None,
         most: int = 1000,
         most_bytes: int = 1 << 30,
         full_s: float = 60.0,
     ) -> None:
+        self._first = first
         self.engine, self.keyring, self.name = engine, keyring, engine.name
         self.numbering, self.traffic = Numbering(), Traffic()
         self.held: dict[tuple[str, int], Arrived] = {}
@@ -179,8 +181,9 @@ class Mail:
 
     def pull(self, wait_s: float) -> Arrived | None:
         """The next packet that is genuine and new, if one comes within ``wait_s`` seconds. ``took`` counts it."""
+        delivery, self._first = self._first, None
         try:
-            delivery = self.engine.pull(wait_s)
+            delivery = delivery or self.engine.pull(wait_s)
         except NotAdmittedError:
             raise
         except EngineError as error:

@@ -15,7 +15,7 @@ from memory_engine import Exchange, MemoryEngine
 
 from coterie.crypto.roster import simulated
 from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
-from coterie.deploy.mail import Mail
+from coterie.deploy.packet_queue import PacketQueue
 from coterie.deploy.packets import Letter, PlanUpdate, Report, Tally
 from coterie.deploy.store import FileStore, Numbering
 from coterie.protocol.errors import UserError
@@ -26,21 +26,22 @@ from coterie.transport.envelope import Envelope
 NAMES = {"hub": "server", "a": "client"}
 
 
-def mails(**options: Any) -> tuple[Exchange, Mail, Mail, list[tuple[str, str, str]]]:
-    exchange, refused = Exchange(NAMES), []  # type: ignore[var-annotated]
+def queues(**options: Any) -> tuple[Exchange, PacketQueue, PacketQueue, list[tuple[str, str, str]]]:
+    exchange, refused = Exchange(NAMES), list[tuple[str, str, str]]()
     roster, identities = simulated(NAMES, Randomness(1, True))
     made = []
     for name in NAMES:
         keyring = PartyKeys(roster, {name: identities[name]})
-        mail = Mail(exchange.engine(name), keyring, lambda *said: refused.append(said), threading.Event(), **options)  # type: ignore[arg-type]
-        mail.start(Numbering())
-        made.append(mail)
+        engine, stopped = exchange.engine(name), threading.Event()
+        queue = PacketQueue(engine, keyring, lambda *said: refused.append(said), stopped, **options)
+        queue.start(Numbering())
+        made.append(queue)
     return exchange, made[0], made[1], refused
 
 
 def test_100_mb_pass_with_few_copies() -> None:
     """Sealed, wrapped, pulled, opened and unpacked: never more than six of them are in memory."""
-    _, hub, a, _ = mails()
+    _, hub, a, _ = queues()
     size = 100 << 20
     frame = bytes(bytearray(b"coterie!") * (size // 8))
     envelope = Envelope("hub", "a", "server", "Train", hub.keyring.session, 1, 0, 1, 0, False, size)
@@ -60,7 +61,7 @@ def test_100_mb_pass_with_few_copies() -> None:
 def test_every_start_has_numbers_of_its_own() -> None:
     """Also those that were used after the last commit: a restart begins beyond them."""
     numbering = Numbering()
-    _, hub, _, _ = mails()
+    _, hub, _, _ = queues()
     hub.start(numbering)
     used = [int(hub.wrap("a", PlanUpdate(b"")).key.split(".")[1]) for _ in range(3)]
     hub.start(Numbering(starts=numbering.starts, sent=0))
@@ -69,11 +70,11 @@ def test_every_start_has_numbers_of_its_own() -> None:
 
 def test_a_start_whose_disk_was_put_back_has_numbers_of_its_own_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """To before the start that it repeats: else its packets would be taken for repetitions, and dropped."""
-    _, hub, a, _ = mails()
+    _, hub, a, _ = queues()
     hub.start(hub.numbering)
     kept = msgspec.msgpack.encode(hub.numbering)
     for second in (1_800_000_000, 1_800_000_003):
-        monkeypatch.setattr("coterie.deploy.mail.time.time", lambda second=second: second + 0.5)
+        monkeypatch.setattr("coterie.deploy.packet_queue.time.time", lambda second=second: second + 0.5)
         hub.start(msgspec.msgpack.decode(kept, type=Numbering))
         hub.send("a", PlanUpdate(str(second).encode()))
         arrived = a.pull(0.0)
@@ -85,10 +86,10 @@ def test_a_start_whose_disk_was_put_back_has_numbers_of_its_own_too(monkeypatch:
 def test_numbers_grow_from_start_to_start_whatever_the_clock_says(
     monkeypatch: pytest.MonkeyPatch, clock_s: float
 ) -> None:
-    _, hub, a, _ = mails()
+    _, hub, a, _ = queues()
     numbering, last = hub.numbering, 0
     for second in (1.7e9, clock_s, 1.7e9, 1.7e9 + 1):
-        monkeypatch.setattr("coterie.deploy.mail.time.time", lambda second=second: second)
+        monkeypatch.setattr("coterie.deploy.packet_queue.time.time", lambda second=second: second)
         hub.start(msgspec.msgpack.decode(msgspec.msgpack.encode(numbering), type=Numbering))
         numbering = msgspec.msgpack.decode(msgspec.msgpack.encode(hub.numbering), type=Numbering)
         for _ in range(3):  # after the commit
@@ -100,7 +101,7 @@ def test_numbers_grow_from_start_to_start_whatever_the_clock_says(
 
 
 def test_what_is_not_done_comes_again_and_what_is_done_does_not() -> None:
-    exchange, hub, a, refused = mails()
+    exchange, hub, a, refused = queues()
     for i in range(4):
         hub.send("a", PlanUpdate(bytes([i])))
     came = [a.pull(0.0) for _ in range(3)]
@@ -110,7 +111,7 @@ def test_what_is_not_done_comes_again_and_what_is_done_does_not() -> None:
         a.done(one)
     kept = a.numbering
     assert kept.open == {"hub": [came[1].number]}  # type: ignore[union-attr]
-    again = Mail(exchange.engine("a"), a.keyring, lambda *said: refused.append(said), threading.Event())
+    again = PacketQueue(exchange.engine("a"), a.keyring, lambda *said: refused.append(said), threading.Event())
     again.start(kept)
     came = [again.pull(0.0) for _ in range(3)]
     assert [one.packet for one in came if one] == [PlanUpdate(b"\x01"), PlanUpdate(b"\x03")]
@@ -119,7 +120,7 @@ def test_what_is_not_done_comes_again_and_what_is_done_does_not() -> None:
 
 def test_what_the_engine_says_of_failures() -> None:
     """Failures are tried again; a packet that can never be stored is given up; a party that is not admitted ends."""
-    _, hub, _, refused = mails()
+    _, hub, _, refused = queues()
     parcel, tries = Parcel("a", "hub.1", b"x"), [EngineError("away"), EngineError("away"), None]
 
     class Failing(MemoryEngine):
@@ -142,8 +143,8 @@ def test_that_nothing_can_be_stored_for_anybody_is_told_once_and_that_it_goes_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One recipient that is full, or gone for good, is another matter."""
-    monkeypatch.setattr("coterie.deploy.mail._RETRY_S", 0.01)
-    _, hub, *_ = mails(full_s=0.0)
+    monkeypatch.setattr("coterie.deploy.packet_queue._RETRY_S", 0.01)
+    _, hub, *_ = queues(full_s=0.0)
     said: list[str] = []
     hub._waits = said.append
     away, full, gone = EngineError("no stream"), FullError("full"), UndeliverableError("gone")
@@ -166,7 +167,7 @@ def test_that_nothing_can_be_stored_for_anybody_is_told_once_and_that_it_goes_on
 
 def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_another() -> None:
     """A recipient takes a number below the last one for a repetition: what could not be sent comes first, or never."""
-    exchange, hub, a, _ = mails()
+    exchange, hub, a, _ = queues()
     hub._stopped.set()
     push = hub.engine.push
     hub.engine.push = lambda *_: (_ for _ in ()).throw(EngineError("away"))  # type: ignore[method-assign]
@@ -174,7 +175,7 @@ def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_a
     assert hub.push([first]) == [first]
     hub.engine.push = push  # type: ignore[method-assign]
     assert hub.push([second]) == [second]
-    again = Mail(exchange.engine("hub"), hub.keyring, lambda *said: None, threading.Event())
+    again = PacketQueue(exchange.engine("hub"), hub.keyring, lambda *said: None, threading.Event())
     again.start(hub.numbering)
     assert again.push([first]) == []
     assert again.push([second]) == []
@@ -184,7 +185,7 @@ def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_a
 
 def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
     """Its sender waits once for as long as it may be away, and then gives its packets up until there is room."""
-    _, hub, _, refused = mails(full_s=0.1)
+    _, hub, _, refused = queues(full_s=0.1)
     full = True
 
     class Full(MemoryEngine):
@@ -216,7 +217,7 @@ def test_a_recipient_that_makes_room_for_one_packet_at_a_time_stops_nobody() -> 
     def refused(*_: str) -> None:
         said.append(time.monotonic())
 
-    _, hub, _, _ = mails(full_s=full_s)
+    _, hub, _, _ = queues(full_s=full_s)
     hub._refused = refused
 
     class Stingy(MemoryEngine):
@@ -237,7 +238,7 @@ def test_a_recipient_that_makes_room_for_one_packet_at_a_time_stops_nobody() -> 
 
 def test_tables_in_packets_are_bounded() -> None:
     """A packet may have 1 GiB. As entries of a table that is many times as much memory."""
-    _, hub, a, refused = mails()
+    _, hub, a, refused = queues()
     many = {f"{i}": 1 for i in range(1 << 17)}
     for packet in (Report((0, 0), 0, refused=many), Report((0, 0), 0, scores=many), Tally((0, 0), many, {})):
         a.send("hub", packet)
@@ -276,9 +277,9 @@ class Picky(MemoryEngine):
         super().push(dst, body, key)
 
 
-def picky(problems: dict[bytes, list[EngineError]]) -> tuple[Exchange, Mail, Picky]:
+def picky(problems: dict[bytes, list[EngineError]]) -> tuple[Exchange, PacketQueue, Picky]:
     exchange = Exchange([*NAMES, "b"])
-    _, hub, _, _ = mails()
+    _, hub, _, _ = queues()
     engine = Picky("hub", exchange)
     engine.problems, engine.tried = problems, []
     hub.engine = engine

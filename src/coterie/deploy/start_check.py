@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from coterie.deploy import logs
-from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError, Parcel
+from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError
 from coterie.deploy.home import Home, keyring_of, read_private, take_plan
 from coterie.deploy.packets import PlanUpdate, unwrap
 from coterie.deploy.plan import Plan, plan_hash
@@ -24,41 +24,10 @@ from coterie.runs.config import from_text, system_config
 _POLL_S = 0.5
 
 
-class ReplayFirst(Engine):
-    """An engine that gives one packet again, which was looked at before its node lived."""
-
-    def __init__(self, engine: Engine, first: Delivery) -> None:
-        self._engine, self.name = engine, engine.name
-        self._first: Delivery | None = first
-
-    def nodes(self) -> Collection[str]:
-        """The parties that are connected."""
-        return self._engine.nodes()
-
-    def push(self, dst: str, body: bytes, key: str) -> None:
-        """Store a packet for another party."""
-        self._engine.push(dst, body, key)
-
-    def push_all(self, parcels: Sequence[Parcel]) -> list[EngineError | None]:
-        """Store packets for other parties."""
-        return self._engine.push_all(parcels)
-
-    def pull(self, wait_s: float) -> Delivery | None:
-        """The next packet."""
-        if self._first is None:
-            return self._engine.pull(wait_s)
-        first, self._first = self._first, None
-        return first
-
-    def close(self) -> None:
-        """Leave."""
-        self._engine.close()
-
-
-def begun(
+def wait_for_begin(
     home: Home, plan: Plan, engine: Engine, stopped: threading.Event, say: Callable[[str], None] = lambda words: None
-) -> Engine:
-    """Wait until the hub has begun and the home holds the newest plan, or until ``stopped``. Returns the engine.
+) -> Delivery | None:
+    """Wait until the hub has begun and the home holds the newest plan. Gives its first packet, or None if ``stopped``.
 
     say: is told once if the engine has nothing for this party, such as a broker that was started after the approvals
     and has not been told of them. Raises NotAdmittedError.
@@ -83,13 +52,13 @@ def begun(
             if delivery.src != hub:
                 raise PeerError("only the hub begins")
             if not isinstance(packet, PlanUpdate):
-                return ReplayFirst(engine, delivery)
+                return delivery
             taken = take_plan(home, packet.plan)
             logs.event("plan", plan=taken.version, plan_sha256=plan_hash(taken))
         except PeerError as error:
             logs.refusal("packet", delivery.src, str(error))
         delivery.done()
-    return engine
+    return None
 
 
 def check_enough(plan: Plan) -> None:
@@ -102,7 +71,7 @@ def check_enough(plan: Plan) -> None:
         raise UserError(f"the hub cannot begin: {needed}, and there are not yet {', '.join(missing or plan.missing)}")
 
 
-def gathered(
+def wait_for_parties(
     plan: Plan,
     engine: Engine,
     stopped: threading.Event,
@@ -144,7 +113,7 @@ def _client(plan: Plan) -> str:
     return client
 
 
-def newest(path: Path) -> Callable[[], bytes | None]:
+def watch_plan(path: Path) -> Callable[[], bytes | None]:
     """A function that gives the plan in this file at its first call and after each change of the file; else None."""
     known: list[bytes] = [b""]
 
