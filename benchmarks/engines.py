@@ -231,7 +231,7 @@ import sys
 from pathlib import Path
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import Link
-from coterie.deploy.nats_server import Tls
+from coterie.deploy.nats_names import Tls
 name, url, *files = sys.argv[1:]
 engine = NatsEngine(name, [url], Tls(*map(Path, files)), ["hub", name])
 while True:

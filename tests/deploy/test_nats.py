@@ -329,7 +329,7 @@ SENDER = """
 import sys
 from pathlib import Path
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_server import Tls
+from coterie.deploy.nats_names import Tls
 from coterie.deploy.nats_link import _ended
 from coterie.deploy.nats_parts import PART
 from coterie.deploy.nats_stream import ACK_WAIT_S
@@ -346,7 +346,7 @@ RECEIVER = """
 import sys
 from pathlib import Path
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_server import Tls
+from coterie.deploy.nats_names import Tls
 url, folder, name = sys.argv[1:4]
 tls = Tls(*(Path(path) for path in folder.split(",")))
 engine = NatsEngine(name, [url], tls, ("hub", name))

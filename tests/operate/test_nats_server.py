@@ -195,7 +195,7 @@ MEMORY = """
 import sys
 from pathlib import Path
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_server import Tls
+from coterie.deploy.nats_names import Tls
 url, files, spool, parties, size = sys.argv[1:]
 names = [f"client/{number}" for number in range(1, int(parties) + 1)]
 tls = Tls(*(Path(path) for path in files.split(",")))
