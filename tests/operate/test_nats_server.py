@@ -147,7 +147,8 @@ def test_servers_with_several_addresses_form_a_cluster(tmp_path: Path) -> None:
 ORPHAN = """
 import sys, time
 from pathlib import Path
-from coterie.deploy.nats_server import Access, Listen, Server
+from coterie.deploy.nats_names import Access
+from coterie.operate.nats_server import Listen, Server
 folder, port, *files = sys.argv[1:]
 server = Server(Path(folder) / "server", Access({}), Listen(Path(folder) / "store", *map(Path, files), port=int(port)))
 server.start()
