@@ -125,7 +125,7 @@ def ring_mask(rounds: int = 200) -> list[Row]:
         with played(2, 0, size=400, emulated=emulated, **settings) as run:
             for r, sign in enumerate([*signs, 1.0], 1):
                 run.round(r, partial(_towards, sign))
-            key: Any = run.party(HELPER).key(SERVICE)
+            key: Any = run.party(HELPER).keys.own(SERVICE)
             masked = [key.public.from_bytes(refresh.cipher) for _, refresh in run.views[HELPER].messages(Refresh)]
         guess = [float(decoded(key, vector).mean() > 0) for vector in masked]
         found = telling_accuracy(np.array(guess), signs > 0)
@@ -223,7 +223,7 @@ def by_signs_under_encryption(run: Directed, cosines: Doubles) -> tuple[Doubles,
     A round has as many as the helper compares in it.
     """
     helper, source = run.party(HELPER), Secrets(np.random.default_rng(0))
-    key: Any = helper.key(SERVICE)
+    key: Any = helper.keys.own(SERVICE)
     weights: list[Doubles] = []
     most = helper.late(1)
     for at in range(0, len(cosines), most):
@@ -254,10 +254,10 @@ def collusion() -> list[Row]:
             truth = {name: draw / np.linalg.norm(draw) for name, draw in zip(run.clients, draws, strict=True)}
             for r in (1, 2):
                 run.round(r, partial(_told, truth))
-            key = run.party(HELPER).key(SERVICE)
+            key = run.party(HELPER).keys.own(SERVICE)
             updates = {seen.src: update.cipher for seen, update in run.views[HUB].messages(Update, 2)}
             opened = {name: key.decrypt(key.public.from_bytes(cipher)) for name, cipher in updates.items()}
-            own, model = run.party("client/0").key(USER), 0.8 * np.mean(list(truth.values()), axis=0)
+            own, model = run.party("client/0").keys.own(USER), 0.8 * np.mean(list(truth.values()), axis=0)
             (train,) = (message for _, message in run.views["client/0"].messages(Train, 2))
             got = own.decrypt(own.public.from_bytes(train.cipher))
             stolen = [_error(converted(run, updates[n], "client/2", r), truth[n]) for r, n in enumerate(updates, 3)]
@@ -287,7 +287,7 @@ def converted(run: Directed, cipher: bytes, client: str, r: int) -> Doubles:
 
     To the helper it is one uniform vector a round as any other, and what round it is the aggregator says.
     """
-    vector, own = _converted(run, run.party(HUB).public(SERVICE).from_bytes(cipher), client, r)
+    vector, own = _converted(run, run.party(HUB).keys.public(SERVICE).from_bytes(cipher), client, r)
     return np.asarray(own.decrypt(vector))
 
 
@@ -296,7 +296,7 @@ def key_read_off(run: Directed, client: str, r: int) -> Doubles:
 
     Those of a secret key are -1, 0 and 1; c is so large that the flood doesn't blur them. Real keys only.
     """
-    service: Any = run.party(HUB).public(SERVICE)
+    service: Any = run.party(HUB).keys.public(SERVICE)
     honest = service.encrypt(np.zeros(run.size), 0)
     scale = service.parameters.scale(honest.tally.form)
     polynomials = np.zeros_like(honest.array)
@@ -309,11 +309,11 @@ def key_read_off(run: Directed, client: str, r: int) -> Doubles:
 
 def _converted(run: Directed, vector: Any, client: str, r: int) -> tuple[Any, Any]:
     """A vector as algorithm 5 puts it under a client's key, and that key."""
-    service = run.party(HUB).public(SERVICE)
+    service = run.party(HUB).keys.public(SERVICE)
     mask = service.mask(run.size, os.urandom)
     helper = run.party(HELPER)
     helper.refresh(Refresh(r, vector.at_level(0).blind(mask).to_bytes()), HUB)
-    own = run.party(client).key(USER)
+    own = run.party(client).keys.own(USER)
     return own.public.from_bytes(helper.convert(Convert(r, client), HUB).cipher).unblind(mask, 1), own
 
 

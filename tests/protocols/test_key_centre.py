@@ -31,9 +31,9 @@ from coterie.protocols.key_centre import (
     Deal,
     Grant,
     Granted,
+    HeldKeys,
     KeyCentre,
-    KeyHolder,
-    KeyHub,
+    Keys,
     Pair,
     Ready,
     Seed,
@@ -47,16 +47,16 @@ EVERYBODY = ("hub", "helper", *CLIENTS)
 change = msgspec.structs.replace
 
 
-class Hub(KeyHub, role="hub"):
-    pass
+class Hub(Party, role="hub"):
+    keys = Keys(object, object)
 
 
-class Helper(KeyHolder, role="helper"):
-    pass
+class Helper(Party, role="helper"):
+    keys = HeldKeys(object, object)
 
 
-class Client(KeyHolder, role="client"):
-    pass
+class Client(Party, role="client"):
+    keys = HeldKeys(object, object)
 
 
 def xor(parts: Sequence[bytes]) -> bytes:
@@ -105,7 +105,7 @@ def held(run: Rig, name: str) -> dict[str, bytes]:
 
 
 def shares(run: Rig, *names: str) -> list[bytes]:
-    return [run.party(name).secret_of("shares") for name in names]
+    return [run.party(name).keys.own_bytes("shares") for name in names]
 
 
 def again(run: Rig, r: int, grant: str, *holders: str) -> None:
@@ -135,30 +135,30 @@ def test_everybody_has_what_it_may_hold_and_nothing_else() -> None:
 def test_public_and_secret_halves_fit(emulated: bool) -> None:
     run = granted(ONE, OWN, emulated=emulated)
     clients = [run.party(name) for name in CLIENTS]
-    assert len({client.secret_of("one") for client in clients}) == 1
-    assert len({client.secret_of("own") for client in clients}) == len(CLIENTS)
+    assert len({client.keys.own_bytes("one") for client in clients}) == 1
+    assert len({client.keys.own_bytes("own") for client in clients}) == len(CLIENTS)
     for who in (run.hub, run.party("helper"), *clients):
-        assert who.public("one").to_bytes() == clients[0].key("one").public.to_bytes()
+        assert who.keys.public("one").to_bytes() == clients[0].keys.own("one").public.to_bytes()
     for client in clients:
-        mine = client.key("own").public.to_bytes()
+        mine = client.keys.own("own").public.to_bytes()
         for who in (run.hub, run.party("helper"), client):
-            assert who.public(f"own {client.name}").to_bytes() == mine
-        cipher = run.hub.public(f"own {client.name}").encrypt(np.arange(6.0))
-        assert np.abs(client.key("own").decrypt(cipher) - np.arange(6)).max() < 1e-3
+            assert who.keys.public(f"own {client.name}").to_bytes() == mine
+        cipher = run.hub.keys.public(f"own {client.name}").encrypt(np.arange(6.0))
+        assert np.abs(client.keys.own("own").decrypt(cipher) - np.arange(6)).max() < 1e-3
 
 
 def test_only_the_role_that_works_on_ciphertexts_gets_what_products_need() -> None:
     run = granted(WORK)
-    assert run.hub.public("work").products
+    assert run.hub.keys.public("work").products
     assert evaluation_key(run.hub.secret.keys.public["work evaluation"])
     for name in ("helper", *CLIENTS):
-        assert not run.party(name).public("work").products
-    assert run.party("helper").key("work").public.fingerprint == run.hub.public("work").fingerprint
+        assert not run.party(name).keys.public("work").products
+    assert run.party("helper").keys.own("work").public.fingerprint == run.hub.keys.public("work").fingerprint
 
 
 def test_a_seed_is_one_for_all_of_its_role() -> None:
     run = granted(SEED)
-    (seed,) = {run.party(name).secret_of("seed") for name in CLIENTS}
+    (seed,) = {run.party(name).keys.own_bytes("seed") for name in CLIENTS}
     assert len(seed) == 32
     assert not held(run, "hub")
     assert not held(run, "helper")
@@ -174,11 +174,11 @@ def test_all_shares_make_the_key_and_fewer_do_not() -> None:
 
 def test_a_party_without_a_key_says_so() -> None:
     run = granted(ONE)
-    for read in (run.hub.key, run.hub.secret_of):
+    for read in (run.hub.keys.own, run.hub.keys.own_bytes):
         with pytest.raises(PeerError, match="not provided with keys yet: hub has no one"):
             read("one")
     with pytest.raises(PeerError, match="hub has no two"):
-        run.hub.public("two")
+        run.hub.keys.public("two")
 
 
 def test_the_key_centre_keeps_no_key() -> None:
@@ -202,8 +202,8 @@ def test_whatever_the_hub_relays_is_sealed_and_shows_no_secret() -> None:
 
     run = granted(OWN, SEED, SHARES, emulated=False, intercept=tap)
     again(run, 1, "shares", *CLIENTS[1:])
-    secrets = {run.party(name).secret_of("own")[40:140] for name in CLIENTS}  # of the secret polynomial
-    secrets |= {run.party("client/0").secret_of("seed"), *shares(run, *CLIENTS[1:])}
+    secrets = {run.party(name).keys.own_bytes("own")[40:140] for name in CLIENTS}  # of the secret polynomial
+    secrets |= {run.party("client/0").keys.own_bytes("seed"), *shares(run, *CLIENTS[1:])}
     assert len(secrets) == 4 + 1 + 3
     relayed = [(envelope, frame) for envelope, frame in crossing if "hub" not in (envelope.src, envelope.dst)]
     assert {envelope.kind for envelope, _ in relayed} == {"Granted"}
@@ -256,7 +256,7 @@ def test_a_pair_of_ones_own_is_dealt_again_to_those_who_stay() -> None:
     assert held(run, "hub").keys() == {"public own client/0", "public own client/1"}
     for name in CLIENTS[:2]:
         assert held(run, name)["secret own"] != before[name]
-        assert run.hub.public(f"own {name}").to_bytes() == run.party(name).key("own").public.to_bytes()
+        assert run.hub.keys.public(f"own {name}").to_bytes() == run.party(name).keys.own("own").public.to_bytes()
     assert held(run, "client/3").keys() == held(run, "hub").keys()
 
 
@@ -330,7 +330,7 @@ def refuses(run: Rig, name: str, message: Granted, reason: str, error: type[Peer
     party = run.party(name)
     before = copy.deepcopy(party.secret)
     with pytest.raises(error, match=reason):
-        party.granted(message)
+        party.keys.store(message)
     assert msgspec.to_builtins(party.secret) == msgspec.to_builtins(before)
 
 
@@ -382,8 +382,8 @@ def test_only_the_key_centres_signature_counts_and_only_in_its_session(signer: s
     refuses(run, "client/1", signed(run, signer, "client/1", session, items), "the signature is not one of key")
     elsewhere = signed(run, KEY_CENTRE, "client/1", bytes(16), items)  # a federation with the same key centre
     refuses(run, "client/1", elsewhere, "the signature is not one of key")
-    run.party("client/1").granted(signed(run, KEY_CENTRE, "client/1", session, items))
-    assert run.party("client/1").secret_of("seed") == bytes(32)
+    run.party("client/1").keys.store(signed(run, KEY_CENTRE, "client/1", session, items))
+    assert run.party("client/1").keys.own_bytes("seed") == bytes(32)
 
 
 def test_what_is_malformed_under_a_good_signature_is_refused_too() -> None:
@@ -400,7 +400,7 @@ def test_the_hub_refuses_what_others_give_out_as_grants() -> None:
     misbehaving(run.party("client/1"), Granted, lambda party, message, ready: (*to("hub", mine), ready))
     before = held(run, "hub")
     again(run, 1, "seed")
-    run.transport.drive(take(Granted, lambda name, message: run.hub.granted(message), until_s=100), 2)
+    run.transport.drive(take(Granted, lambda name, message: run.hub.keys.store(message), until_s=100), 2)
     assert dict(run.refused) == {"hub/Granted: Granted comes from a client, not from a key_centre": 1}
     assert held(run, "hub") == before
 
@@ -415,5 +415,5 @@ def test_any_bit_of_a_grant_that_is_flipped_is_refused(data: st.DataObject) -> N
     frame[data.draw(st.integers(0, len(frame) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     before = copy.deepcopy(party.secret)
     with pytest.raises(PeerError):
-        party.granted(codec.decode(bytes(frame), Granted))
+        party.keys.store(codec.decode(bytes(frame), Granted))
     assert party.secret == before

@@ -17,7 +17,8 @@ from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import bundle, unbundle
-from coterie.protocols.key_centre import KEY_CENTRE, Granted, KeyHolder, Pair
+from coterie.protocol.party import Party
+from coterie.protocols.key_centre import KEY_CENTRE, Granted, HeldKeys, Pair
 from coterie.runs import RunConfig, registry
 from coterie.runs.experiment import Experiment, build
 from coterie.transport.envelope import Envelope
@@ -136,13 +137,15 @@ def test_the_first_dealing_of_all_does_not_undo_a_later_one() -> None:
     party, session = run.party("client/1"), run.common.roster.session
     first = given_to(run, "client/1")
     party.secret.keys.dealt.clear()
-    party.granted(signed(run, KEY_CENTRE, "client/1", session, {"secret seed": bytes(32)}))
+    party.keys.store(signed(run, KEY_CENTRE, "client/1", session, {"secret seed": bytes(32)}))
     refuses(run, "client/1", first, "dealing 1 after 2: already provided with keys")
-    assert party.secret_of("seed") == bytes(32)
+    assert party.keys.own_bytes("seed") == bytes(32)
 
 
-class Scheming(KeyHolder[ckks.PublicKey, ckks.SecretKey], role="client"):
+class Scheming(Party, role="client"):
     """Computes with CKKS."""
+
+    keys = HeldKeys(ckks.PublicKey, ckks.SecretKey)
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
@@ -156,8 +159,8 @@ def test_keys_of_no_use_here_are_refused_before_anything_is_done_with_them(emula
         fields = run.common.roster.session, "client/1", number, "seed", names, keys
         signature = signing_key(run.party(KEY_CENTRE).own).sign("granted", *fields)
         party = Scheming(run.owns["client/1"], run.common, None)
-        party.granted(Granted(number, "seed", names, keys, signature))
-        for use in (party.key, party.public):
+        party.keys.store(Granted(number, "seed", names, keys, signature))
+        for use in (party.keys.own, party.keys.public):
             with pytest.raises(
                 PeerError, match=r"client/1 was granted .* as seed, which is no key for this federation"
             ):
@@ -167,7 +170,7 @@ def test_keys_of_no_use_here_are_refused_before_anything_is_done_with_them(emula
 def test_what_was_granted_is_in_no_repr() -> None:
     run = granted(SEED)
     party, message = run.party("client/1"), given_to(run, "client/1")
-    seed = party.secret_of("seed")
+    seed = party.keys.own_bytes("seed")
     dealt = SEED.deal(("client/1",), lambda purpose: SimpleNamespace(bytes=lambda n: seed), emulated=True)
     for shown in (repr(party.secret), repr(party.secret.keys), repr(message), repr(dealt), repr(run.view("client/1"))):
         assert repr(seed)[2:-1] not in shown

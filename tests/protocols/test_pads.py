@@ -23,6 +23,7 @@ from coterie.protocols.pads import (
     MOST_AHEAD,
     PADS,
     Collected,
+    PadKeys,
     Ratchet,
     Unpad,
     Unpadded,
@@ -45,7 +46,7 @@ def _small() -> Iterator[None]:
 
 
 def pk(party: Any) -> Any:
-    return party.public(SERVICE)
+    return party.keys.public(SERVICE)
 
 
 # -- the ratchet -------------------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ def test_a_ratchet_goes_no_further_than_a_bound_at_once() -> None:
 
 def test_the_pad_depends_on_key_round_nonce_and_the_recipient_s_key() -> None:
     run = four(emulated=False, **HARD)
-    public, other = pk(run.party("client/0")), run.hub.public("user client/0")
+    public, other = pk(run.party("client/0")), run.hub.keys.public("user client/0")
     made = {
         pad_key(key, ratchet, nonce).key
         for key in (public, other)
@@ -144,8 +145,8 @@ def test_one_round_and_two_nonces_show_no_difference_of_updates() -> None:
     kept = msgspec.msgpack.encode(client.secret.pads)
     sent = []
     for _ in range(2):
-        client.secret.pads = msgspec.msgpack.decode(kept, type=Ratchet)
-        sent.append(client.pad(public, 1))
+        client.secret.pads = msgspec.msgpack.decode(kept, type=PadKeys)
+        sent.append(client.pads.take(public, 1))
     (first, one), (second, two) = sent
     assert first != second
     assert one.key != two.key
@@ -160,7 +161,7 @@ def test_one_round_and_two_nonces_show_no_difference_of_updates() -> None:
     np.testing.assert_array_equal(difference((one, one)), truth)  # what a two-time pad would show
     assert (difference((one, two)) != truth).mean() > 0.999
     with pytest.raises(PeerError, match="the pad of round 1 was used before"):
-        client.pad(public, 1)
+        client.pads.take(public, 1)
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
@@ -203,7 +204,7 @@ BAD = [
     (
         "its own key",
         lambda p, u: signed(
-            p, change(u, padded=PadKey(p.key("user").public, bytes(32)).encrypt(np.zeros(D)).to_bytes())
+            p, change(u, padded=PadKey(p.keys.own("user").public, bytes(32)).encrypt(np.zeros(D)).to_bytes())
         ),
         "made for key",
     ),
@@ -241,7 +242,7 @@ def test_a_client_that_says_another_nonce_spoils_its_round_as_one_that_encrypts_
 
 
 def asking(run: Rig, r: int, *held: tuple[str, int, bytes]) -> Any:
-    return run.party(HELPER).unpad(Collected(held, lambda: None).request(r), HUB)  # type: ignore[arg-type,return-value]
+    return run.party(HELPER).pads.unpad(Collected(held, lambda: None).request(r), HUB)  # type: ignore[arg-type,return-value]
 
 
 def test_the_keeper_answers_once_for_a_client_and_round_and_for_none_that_is_too_old() -> None:
@@ -257,7 +258,7 @@ def test_the_keeper_answers_once_for_a_client_and_round_and_for_none_that_is_too
         asking(run, 4, ("client/0", 1, nonce))
     with pytest.raises(PeerError, match="the pad of round 3 was used"):
         asking(run, 4, ("client/2", 3, nonce), ("client/2", 3, nonce))
-    ratchet = helper.secret.pads["client/3"]
+    ratchet = helper.secret.pads.ratchets["client/3"]
     assert (ratchet.round, ratchet.kept) == (2, {})
 
 
@@ -278,11 +279,11 @@ def test_the_keeper_refuses_a_request_that_makes_no_sense(name: str, make: Any, 
     run = four(**HARD)
     good = Unpad(2, "client/0", np.array([2]), bytes(16))
     helper = run.party(HELPER)
-    helper.unpad_cost(make(good))
+    helper.pads.unpad_cost(make(good))
     with pytest.raises(PeerError, match=why):
-        helper.unpad(make(good), HUB)
+        helper.pads.unpad(make(good), HUB)
     with pytest.raises(PeerError, match="only the hub may send one"):
-        helper.unpad(good, "client/0")
+        helper.pads.unpad(good, "client/0")
 
 
 @pytest.mark.parametrize("wrong", ["another round", "nothing", "garbage", "a ciphertext", "short"])
@@ -291,7 +292,7 @@ def test_a_wrong_answer_of_the_keeper_skips_a_round_and_the_next_goes_on(wrong: 
     run.round(1)
 
     def answer(helper: Any, request: Unpad, reply: Unpadded) -> Any:
-        service = helper.key(SERVICE)
+        service = helper.keys.own(SERVICE)
         if request.round != 2:
             return reply
         return {
@@ -331,11 +332,12 @@ def test_after_a_round_no_state_opens_an_update_of_it_but_only_their_sum() -> No
     key = service_key(run)
     truths = [opened(run, update) for _, update in updates]
     for name, update in updates:
-        for ratchet in (run.party(HELPER).secret.pads[name], run.party(name).secret.pads):
+        for ratchet in (run.party(HELPER).secret.pads.ratchets[name], run.party(name).secret.pads.ratchets[name]):
             state = msgspec.msgpack.encode(ratchet)
             with pytest.raises(PeerError, match="used before"):
                 msgspec.msgpack.decode(state, type=Ratchet).take(update.round)
-        held = {run.party(HELPER).secret.pads[name].key, *run.party(HELPER).secret.pads[name].kept.values()}
+        ratchet = run.party(HELPER).secret.pads.ratchets[name]
+        held = {ratchet.key, *ratchet.kept.values()}
         for one in held:
             pad = pad_key(key.public, one, update.nonce)
             padded = Padded.from_bytes(key.public, update.padded)

@@ -15,7 +15,7 @@ from coterie.crypto.roster import signed, signing_key
 from coterie.protocol.effects import Encrypt
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import OfRound, message
-from coterie.protocol.party import Work, on
+from coterie.protocol.party import Party, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import System
 from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, forget, forgotten, opened, relay
@@ -31,7 +31,7 @@ from coterie.protocols.cluster_sums import (
     opened_mean,
     pairs,
 )
-from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, KeyHolder, KeyHub
+from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
 from coterie.protocols.local_training import LocalTraining
 from coterie.protocols.masked_sums import Contribute, Term, Total, opened_total, summed, tell, term
 
@@ -50,7 +50,9 @@ class Described(OfRound, frozen=True):
     cipher: bytes
 
 
-class Device(KeyHolder[PublicKey, SecretKey], role="device"):
+class Device(Party, role="device"):
+    keys = HeldKeys(PublicKey, SecretKey)
+
     class State(msgspec.Struct):
         got: dict[int, np.ndarray] = msgspec.field(default_factory=dict)
         totals: dict[int, np.ndarray] = msgspec.field(default_factory=dict)
@@ -63,7 +65,7 @@ class Device(KeyHolder[PublicKey, SecretKey], role="device"):
 
     @on(Describe)
     def describe(self, msg: Describe, src: str) -> Work[Described]:
-        return Described(msg.round, (yield Encrypt(self.public(SERVICE), self.own_vector)).to_bytes())
+        return Described(msg.round, (yield Encrypt(self.keys.public(SERVICE), self.own_vector)).to_bytes())
 
     @on(ClusterModel)
     def receive(self, msg: ClusterModel, src: str) -> Work[Received]:
@@ -81,7 +83,9 @@ class Device(KeyHolder[PublicKey, SecretKey], role="device"):
         return answer
 
 
-class Helper(KeyHolder[PublicKey, SecretKey], role="helper"):
+class Helper(Party, role="helper"):
+    keys = HeldKeys(PublicKey, SecretKey)
+
     class State(msgspec.Struct):
         seen: dict[int, np.ndarray] = msgspec.field(default_factory=dict)
 
@@ -100,7 +104,9 @@ class Helper(KeyHolder[PublicKey, SecretKey], role="helper"):
         return forgotten(self, msg, src)
 
 
-class Server(KeyHub[PublicKey, SecretKey], role="server"):
+class Server(Party, role="server"):
+    keys = Keys(PublicKey, SecretKey)
+
     class State(msgspec.Struct):
         order: list[str] = msgspec.field(default_factory=list)
 
@@ -112,7 +118,7 @@ class Server(KeyHub[PublicKey, SecretKey], role="server"):
         yield from for_each(requests, Described, lambda name, answer: sent.update({name: answer.cipher}))
         self.state.order = yield from relay(self, r, "helper", list(sent), sent.__getitem__)
         members = {k: [self.clients[i] for i in own] for k, own in CLUSTERS.items()}
-        key = self.public(SERVICE)
+        key = self.keys.public(SERVICE)
         sums = {
             k: masked_sum(self, r, k, names, lambda name: key.from_bytes(sent[name], SIZE, terms=1, blinded=0), SIZE)
             for k, names in members.items()
@@ -179,7 +185,7 @@ def test_the_helper_has_the_vectors_by_position_alone() -> None:
 def test_no_server_opens_a_sum() -> None:
     """What the helper opens of a sum is under a mask; the hub holds no secret key at all."""
     run, _ = ran()
-    key = run.party("helper").key(SERVICE)
+    key = run.party("helper").keys.own(SERVICE)
     assert not run.hub.secret.keys.secret
     for _, m in run.view("helper").messages(Convert):
         words = key.open_blinded(key.public.from_bytes(m.cipher)).array[0]

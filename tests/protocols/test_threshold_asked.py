@@ -29,21 +29,10 @@ from coterie.crypto import threshold
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import bundle
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols.threshold_keys import JointParty, group_of, hand_over
-from coterie.protocols.threshold_parts import (
-    Announce,
-    Begin,
-    Decrypt,
-    Evaluate,
-    Exchange,
-    JointKey,
-    Partials,
-    Pass,
-    Piece,
-    Present,
-    Reveal,
-    text,
-)
+from coterie.protocols.threshold_holder import Begin, Evaluate, Exchange, JointKey, Pass, Piece, Reveal
+from coterie.protocols.threshold_keys import text
+from coterie.protocols.threshold_making import hand_over
+from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, Present
 
 MOST = {"threshold": 3, "least": 3}
 change = msgspec.structs.replace
@@ -71,7 +60,7 @@ def asked(run: Rig, *messages: Any, r: int = 1, name: str = LIAR) -> list[Any]:
 
 
 def question(run: Rig, cipher: Any, *, r: int = 1, number: int = 0, **other: Any) -> tuple[Any, Any]:
-    group = group_of(run.hub, KEY)
+    group = run.hub.joint.group(KEY)
     request = threshold.server_dec(group, cipher).request.to_bytes()
     among = HOLDERS[: group.needed]
     fields = {"among": text(among), "numbers": np.array([number]), "ciphers": bundle([request]), **other}
@@ -120,7 +109,7 @@ def test_a_holder_opens_no_sum_of_too_few_senders_and_none_too_often(settings: d
     run = joint(emulated=False, **settings)
     made(run)
     cipher = summed(run, *VECTORS)
-    assert asked(run, announcement(run.hub.public(KEY).encrypt(VECTORS[0]))) == [None]
+    assert asked(run, announcement(run.hub.keys.public(KEY).encrypt(VECTORS[0]))) == [None]
     again = [question(run, cipher, r=2) for _ in range(7)]
     answers = asked(run, announcement(cipher, r=2), *again, r=2)
     assert [answer is not None for answer in answers] == [True, *[True] * tries, *[False] * (7 - tries)]
@@ -129,7 +118,7 @@ def test_a_holder_opens_no_sum_of_too_few_senders_and_none_too_often(settings: d
     late = asked(run, announcement(cipher, r=2, number=8), r=3)
     assert late == [None]
     with pytest.raises(NoAnswerError, match="sum 0 has 1 senders: of fewer than 2 none is opened"):
-        opened(run, run.hub.public(KEY).encrypt(VECTORS[0]), 4)
+        opened(run, run.hub.keys.public(KEY).encrypt(VECTORS[0]), 4)
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
@@ -137,7 +126,7 @@ def test_weights_are_no_senders(emulated: bool) -> None:
     """One sender's vector times 1,023 has 1,023 terms, and is one vector; a number that is added is none."""
     run = joint(emulated=emulated, fewest=3)
     made(run)
-    key = run.hub.public(KEY)
+    key = run.hub.keys.public(KEY)
     one, two = key.encrypt(VECTORS[0]).scale(1023), key.encrypt(VECTORS[1])
     for cipher, count in ((one, 1), (one + two, 2), (one.add_plain(VECTORS[2]), 1), ((one + two).scale(2), 2)):
         assert (cipher.tally.vectors, cipher.terms >= 1023) == (count, True)
@@ -187,8 +176,8 @@ def test_nobody_but_the_hub_asks_and_only_holders_send_pieces() -> None:
         with pytest.raises(PeerError, match="only the hub may send one"):
             party.handlers[kind].run(party, message, "client/2")
     with pytest.raises(PeerError, match="which is not being made"):
-        party.take_piece(Piece(1, KEY, 2, bytes(32), b""), "client/2")
-    party.begin(Begin(1, KEY, 2, text(HOLDERS), ""), "hub")
+        party.making.take_piece(Piece(1, KEY, 2, bytes(32), b""), "client/2")
+    party.making.begin(Begin(1, KEY, 2, text(HOLDERS), ""), "hub")
     for piece, src in [
         (Piece(1, KEY, 2, bytes(32), b""), "client/4"),
         (Piece(1, KEY, 2, bytes(31), b""), "client/2"),
@@ -197,10 +186,10 @@ def test_nobody_but_the_hub_asks_and_only_holders_send_pieces() -> None:
         (Piece(1, KEY, 3, bytes(32), b""), "client/2"),
     ]:
         with pytest.raises(PeerError):
-            party.take_piece(piece, src)
-    party.take_piece(Piece(1, KEY, 2, bytes(32), b""), "client/2")
+            party.making.take_piece(piece, src)
+    party.making.take_piece(Piece(1, KEY, 2, bytes(32), b""), "client/2")
     with pytest.raises(PeerError, match="has sent one"):
-        party.take_piece(Piece(1, KEY, 2, bytes(32), b""), "client/2")
+        party.making.take_piece(Piece(1, KEY, 2, bytes(32), b""), "client/2")
 
 
 def test_a_part_of_a_key_is_given_once() -> None:
@@ -211,10 +200,8 @@ def test_a_part_of_a_key_is_given_once() -> None:
     def again(party: Any, request: Any, answer: Any) -> Any:
         other = Evaluate(0, KEY, 1, request.elements[:1])
         for message, kind in [(request, Evaluate), (other, Evaluate), *asked_for]:
-            with pytest.raises(
-                PeerError, match=r"is not where rotations are made|is not at its exchange|or not the first"
-            ):
-                JointParty.handlers[kind].run(party, message, "hub")
+            with pytest.raises(PeerError, match=r"no rotations to be made|which is at (Exchanged|Whole)"):
+                type(party).handlers[kind].run(party, message, "hub")
         return answer
 
     for kind in (Reveal, Exchange):
@@ -227,10 +214,10 @@ def test_a_part_of_a_key_is_given_once() -> None:
     fresh = joint(emulated=False, products=True)
 
     def few(party: Any, request: Any, answer: Any) -> Any:
-        making = party.secret.joint.making[KEY]
+        making = party.secret.making.rounds[KEY]
         making.turned = False
         with pytest.raises(PeerError, match=r"automorphisms that .* has no keys for"):
-            JointParty.handlers[Evaluate].run(party, Evaluate(0, KEY, 1, np.array([3, 5])), "hub")
+            type(party).handlers[Evaluate].run(party, Evaluate(0, KEY, 1, np.array([3, 5])), "hub")
         return answer
 
     misbehaving(fresh.party(LIAR), Evaluate, few)
@@ -251,15 +238,15 @@ def test_a_making_is_begun_once_and_by_who_may_hold_the_key() -> None:
         (Begin(1, KEY, 2, text(HOLDERS), text(HOLDERS[:3])), "is handed over by 4 of its holders"),
     ]:
         with pytest.raises(PeerError, match=says):
-            party.begin(begin, "hub")
+            party.making.begin(begin, "hub")
 
 
 def test_what_holds_a_secret_shows_none() -> None:
     run = joint(emulated=False, **MOST)
     made(run)
     party = run.party(LIAR)
-    party.begin(Begin(1, KEY, 2, text(HOLDERS), ""), "hub")
-    shown = f"{party.secret!r} {party.secret.joint!r} {held(run, LIAR)!r} {party.secret.joint.making[KEY]!r}"
+    party.making.begin(Begin(1, KEY, 2, text(HOLDERS), ""), "hub")
+    shown = f"{party.secret!r} {party.secret.joint!r} {held(run, LIAR)!r} {party.secret.making.rounds[KEY]!r}"
     no_secret(run, shown)
     assert "share=" not in shown
     assert repr(Piece(1, KEY, 2, b"secret seed", b"secret piece")) == "<Piece of sum 2>"

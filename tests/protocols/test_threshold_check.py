@@ -14,7 +14,7 @@ from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocol.codec import weighs
 from coterie.protocol.errors import PeerError
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocols.threshold_check import FORGED, Challenge, Response, check_senders, claimed
+from coterie.protocols.threshold_check import FORGED, Challenge, Response, check_senders
 
 MODELS = np.random.default_rng(0).normal(size=(5, 1500))
 BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
@@ -30,8 +30,8 @@ def sent(run: Rig, r: int = 1) -> dict[str, Any]:
     """Ciphertexts and claims, of senders that hold no share, too."""
     uploads = {}
     for name, model in zip(CLIENTS, MODELS, strict=True):
-        committed = claimed(run.party(name), KEY, r, model)
-        uploads[name] = run.hub.public(KEY).encrypt(model), committed
+        committed = run.party(name).checks.claim(KEY, r, model)
+        uploads[name] = run.hub.keys.public(KEY).encrypt(model), committed
     return uploads
 
 
@@ -96,7 +96,7 @@ def test_one_challenge_is_answered_and_only_of_the_hub() -> None:
     made(run)
     party = run.party("client/0")
     with pytest.raises(PeerError, match="has claimed nothing in round 1"):
-        party.respond(Challenge(1, KEY, 1, bytes(32)), "hub")
+        party.checks.respond(Challenge(1, KEY, 1, bytes(32)), "hub")
     sent(run)
     for challenge, src, says in [
         (Challenge(1, KEY, 1, bytes(32)), "client/1", "only the hub may send one"),
@@ -105,10 +105,10 @@ def test_one_challenge_is_answered_and_only_of_the_hub() -> None:
         (Challenge(1, KEY, 1, bytes(31)), "hub", "a challenge of 31 bytes"),
     ]:
         with pytest.raises(PeerError, match=says):
-            party.respond(challenge, src)
-    assert party.respond(Challenge(1, KEY, 1, bytes(32)), "hub").answer
+            party.checks.respond(challenge, src)
+    assert party.checks.respond(Challenge(1, KEY, 1, bytes(32)), "hub").answer
     with pytest.raises(PeerError, match="or has answered for it"):
-        party.respond(Challenge(1, KEY, 1, b"x" * 32), "hub")
+        party.checks.respond(Challenge(1, KEY, 1, b"x" * 32), "hub")
     assert "values" not in repr(party.secret.joint)
 
 
@@ -132,7 +132,7 @@ def test_it_costs_as_much_emulated() -> None:
         run = joint(emulated=emulated)
         made(run)
         party = run.party("client/0")
-        committed = claimed(party, KEY, 1, MODELS[0])
-        answer = party.respond(Challenge(1, KEY, 1, bytes(32)), "hub").answer
+        committed = party.checks.claim(KEY, 1, MODELS[0])
+        answer = party.checks.respond(Challenge(1, KEY, 1, bytes(32)), "hub").answer
         sizes[emulated] = weighs(committed), weighs(answer)
     assert sizes[True] == sizes[False]

@@ -30,21 +30,10 @@ from coterie.crypto import threshold
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.party import To
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocols.threshold_keys import hand_over, make_keys, open_sums
-from coterie.protocols.threshold_parts import (
-    Announce,
-    Begin,
-    Committed,
-    Decrypt,
-    Evaluate,
-    Exchange,
-    JointKey,
-    Partials,
-    Pass,
-    Piece,
-    Reveal,
-    text,
-)
+from coterie.protocols.threshold_holder import Begin, Committed, Evaluate, Exchange, JointKey, Pass, Piece, Reveal
+from coterie.protocols.threshold_keys import text
+from coterie.protocols.threshold_making import hand_over, make_keys
+from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums
 
 MOST = {"threshold": 3, "least": 3}
 LIAR = "client/1"
@@ -177,7 +166,7 @@ def test_a_part_that_is_committed_to_and_is_no_part_is_noticed_when_all_are_join
     run = joint()
 
     def lie(party: Any, request: Any, answer: Committed) -> Committed:
-        making = party.secret.joint.making[KEY]
+        making = party.secret.making.rounds[KEY]
         _, first, nonce = unbundle(making.shown, 3)
         making.shown = bundle([b"garbage", first, nonce])
         return change(answer, digest=threshold.commitment(bundle([b"garbage", first]), nonce))
@@ -200,9 +189,9 @@ def test_a_hub_that_swaps_the_joint_key_or_its_holders_is_refused() -> None:
     made(run)
     other = joint(emulated=False, seed=5)
     made(other)
-    before = run.hub.public(KEY).fingerprint
+    before = run.hub.keys.public(KEY).fingerprint
     swaps: list[Callable[[JointKey], JointKey]] = [
-        lambda msg: change(msg, public=other.hub.public(KEY).to_bytes()),
+        lambda msg: change(msg, public=other.hub.keys.public(KEY).to_bytes()),
         lambda msg: change(msg, holders=text(HOLDERS[:2]), signatures=msg.signatures[:128]),
         lambda msg: change(msg, holders=text(("client/4", *HOLDERS[1:]))),
         lambda msg: change(msg, signatures=flipped(msg.signatures)),
@@ -214,7 +203,7 @@ def test_a_hub_that_swaps_the_joint_key_or_its_holders_is_refused() -> None:
         on_the_wire(run.transport, JointKey, swap, dst="client/4")
         ready = made(run, HOLDERS[:3], r)
         assert ready.untold == ("client/4",)
-        assert run.party("client/4").public(KEY).fingerprint == before
+        assert run.party("client/4").keys.public(KEY).fingerprint == before
 
 
 # -- while a sum is opened ---------------------------------------------------------------------------------------------

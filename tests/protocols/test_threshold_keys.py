@@ -18,7 +18,9 @@ from coterie.protocol.codec import content
 from coterie.protocol.errors import DecodeError, UserError
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocols.key_centre import KEY_CENTRE
-from coterie.protocols.threshold_keys import Joint, group_of, hand_over, open_sums, terms_of
+from coterie.protocols.threshold_keys import Joint
+from coterie.protocols.threshold_making import hand_over
+from coterie.protocols.threshold_opening import open_sums
 from coterie.runs.parties import dumped
 from coterie.transport.local import LocalTransport
 
@@ -35,7 +37,7 @@ def _small() -> Iterator[None]:
 
 
 def error(run: Rig, terms: int = 3) -> float:
-    return group_of(run.hub, KEY).error(terms)
+    return run.hub.joint.group(KEY).error(terms)
 
 
 # -- made, and used ----------------------------------------------------------------------------------------------------
@@ -61,10 +63,10 @@ def test_everybody_knows_the_key_and_only_its_holders_have_shares() -> None:
     run = joint(emulated=False, **MOST)
     made(run)
     for name in (*CLIENTS, "helper", "hub"):
-        assert run.party(name).public(KEY).fingerprint == run.hub.public(KEY).fingerprint
-        assert terms_of(run.party(name), KEY).holders == HOLDERS
+        assert run.party(name).keys.public(KEY).fingerprint == run.hub.keys.public(KEY).fingerprint
+        assert run.party(name).joint.terms(KEY).holders == HOLDERS
     assert [name for name in (*CLIENTS, "helper") if run.party(name).secret.joint.held] == list(HOLDERS)
-    assert not any(run.party(name).secret.joint.making for name in (*CLIENTS, "helper"))
+    assert not any(run.party(name).secret.making.rounds for name in (*CLIENTS, "helper"))
     assert len(set(shares_of(run).values())) == 4
     with pytest.raises(NoAnswerError, match=r"holds? no share|REFUSED|refused"):
         opened(run, summed(run, *VECTORS), present=["client/4", *HOLDERS[:2]])
@@ -80,7 +82,7 @@ def test_holders_may_have_several_roles() -> None:
 def test_products_are_opened_too(emulated: bool) -> None:
     run = joint(emulated=emulated, products=True)
     made(run)
-    key, keys = run.hub.public(KEY), run.hub.evaluation(KEY)
+    key, keys = run.hub.keys.public(KEY), run.hub.keys.evaluation(KEY)
     rows = VECTORS[:2] / 60
     ciphers = [key.encrypt(row) for row in rows]
     dot = ciphers[0].dot(ciphers[1].conjugated(keys), keys, constant=True, at_most=64)
@@ -93,7 +95,7 @@ def test_scalars_of_one_sender_are_opened_where_that_is_declared() -> None:
     for scalars in (0, 1):
         run = joint(products=True, scalars=scalars)
         made(run)
-        key, keys = run.hub.public(KEY), run.hub.evaluation(KEY)
+        key, keys = run.hub.keys.public(KEY), run.hub.keys.evaluation(KEY)
         cipher = key.encrypt(VECTORS[0] / 60)
         norm = cipher.dot(cipher.conjugated(keys), keys, constant=True, at_most=1)
         if scalars:
@@ -192,11 +194,11 @@ def test_a_key_is_handed_over(settings: dict[str, Any], emulated: bool) -> None:
     """The same key: what was encrypted before is opened by the new holders, and by nobody of the old alone."""
     run = joint(emulated=emulated, **settings)
     made(run)
-    before, cipher, old = run.hub.public(KEY), summed(run, *VECTORS), shares_of(run)
+    before, cipher, old = run.hub.keys.public(KEY), summed(run, *VECTORS), shares_of(run)
     new = ("client/4", "helper", "client/0")
     ready = drive(run, hand_over(run.hub, KEY, new, 1), 1)
     assert (ready.holders, dict(ready.missing)) == (new, {})
-    assert run.hub.public(KEY).fingerprint == before.fingerprint
+    assert run.hub.keys.public(KEY).fingerprint == before.fingerprint
     ended = opened(run, cipher, 2)
     assert set(ended.among) <= set(new)
     assert np.abs(ended.values - TOTAL).max() <= error(run)
@@ -211,9 +213,9 @@ def test_a_key_is_handed_over(settings: dict[str, Any], emulated: bool) -> None:
 def test_an_old_share_does_not_fit_the_new_ones() -> None:
     run = joint(emulated=False)
     made(run)
-    old, group = shares_of(run), group_of(run.hub, KEY)
+    old, group = shares_of(run), run.hub.joint.group(KEY)
     drive(run, hand_over(run.hub, KEY, HOLDERS, 1), 1)
-    new = group_of(run.hub, KEY)
+    new = run.hub.joint.group(KEY)
     with pytest.raises(DecodeError, match="another group of holders, or of an earlier one"):
         threshold.Share.load(new, old["client/0"])
     stale = threshold.Share(new, threshold.Share.load(group, old["client/0"]).numbers)
@@ -229,7 +231,7 @@ def test_former_holders_who_kept_their_shares_could_open_what_is_handed_over_but
     """What erasure is assumed for."""
     run = joint(emulated=False, **settings)
     made(run)
-    kept, group = shares_of(run), group_of(run.hub, KEY)
+    kept, group = shares_of(run), run.hub.joint.group(KEY)
     seeds = {name: dict(held(run, name).seeds) for name in kept}
     among = tuple(HOLDERS[: group.needed])
 
@@ -252,11 +254,11 @@ def test_former_holders_who_kept_their_shares_could_open_what_is_handed_over_but
 def test_a_new_key_opens_nothing_old_and_old_shares_are_erased() -> None:
     run = joint(emulated=False)
     made(run)
-    old, cipher, kept = run.hub.public(KEY), summed(run, *VECTORS), shares_of(run)
+    old, cipher, kept = run.hub.keys.public(KEY), summed(run, *VECTORS), shares_of(run)
     made(run, CLIENTS[1:], 1)
-    assert run.hub.public(KEY).fingerprint != old.fingerprint
+    assert run.hub.keys.public(KEY).fingerprint != old.fingerprint
     with pytest.raises(DecodeError, match="encrypted under key"):
-        run.hub.public(KEY).from_bytes(cipher.to_bytes())
+        run.hub.keys.public(KEY).from_bytes(cipher.to_bytes())
     with pytest.raises(NoAnswerError, match="opens to nonsense"):
         opened(run, cipher, 2)
     assert np.abs(opened(run, summed(run, *VECTORS), 3).values - TOTAL).max() <= error(run)

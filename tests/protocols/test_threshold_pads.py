@@ -16,7 +16,6 @@ from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import bundle
 from coterie.protocol.randomness import Randomness, Secrets
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocols.threshold_keys import group_of
 from coterie.protocols.threshold_pads import (
     Answer,
     AnswerFor,
@@ -63,7 +62,7 @@ def test_the_weighted_sum_is_opened_by_one_answer_of_each(weights: Any, emulated
     made(run)
     ended = sum_of(run, sent(run), weights=weights)
     expected = weights or dict.fromkeys(HOLDERS, 1)
-    assert np.abs(ended.values - total(expected)).max() <= threshold.padded_error(group_of(run.hub, KEY), expected)
+    assert np.abs(ended.values - total(expected)).max() <= threshold.padded_error(run.hub.joint.group(KEY), expected)
     assert ended.among == HOLDERS
     assert not run.refused
 
@@ -80,9 +79,9 @@ def test_pads_become_ciphertexts_under_the_joint_key(settings: dict[str, Any], e
     whole = ciphers["client/0"] + ciphers["client/1"].scale(2)
     ended = opened(run, whole, 2)
     expected = MODELS["client/0"] + 2 * MODELS["client/1"]
-    assert np.abs(ended.values - expected).max() <= 3 * group_of(run.hub, KEY).error(3)
+    assert np.abs(ended.values - expected).max() <= 3 * run.hub.joint.group(KEY).error(3)
     if settings.get("products"):
-        keys = run.hub.evaluation(KEY)
+        keys = run.hub.keys.evaluation(KEY)
         dot = ciphers["client/0"].dot(ciphers["client/1"].conjugated(keys), keys, constant=True, at_most=2**11)
         product = opened(run, dot + dot, 3).values[0] / 2
         assert abs(product - MODELS["client/0"] @ MODELS["client/1"]) < 1e-3
@@ -94,7 +93,7 @@ def test_an_upload_has_half_the_bytes_of_a_ciphertext() -> None:
         run = joint(emulated=emulated)
         made(run)
         data = padding(run.party("client/0"), KEY, 1).encrypt(MODELS["client/0"]).to_bytes()
-        cipher = run.hub.public(KEY).encrypt(MODELS["client/0"]).to_bytes()
+        cipher = run.hub.keys.public(KEY).encrypt(MODELS["client/0"]).to_bytes()
         sizes[emulated] = weighs(data), weighs(cipher)
     assert sizes[True] == sizes[False]
     assert 0.5 < sizes[True][0] / sizes[True][1] < 0.51
@@ -105,11 +104,13 @@ def test_what_a_sender_adds_is_all_that_it_moves(shift: float) -> None:
     """y moves c_0 only: what was added comes out again, and nothing that hangs on the key."""
     run = joint(emulated=False)
     made(run)
-    group = group_of(run.hub, KEY)
+    group = run.hub.joint.group(KEY)
     uploads = sent(run)
     added = np.full(SIZE, shift)
     moved = uploads["client/0"]
-    message = threshold.Padding(group, run.hub.public(KEY), _zero_share(run), "client/0", b"", (), lambda n: bytes(n))
+    message = threshold.Padding(
+        group, run.hub.keys.public(KEY), _zero_share(run), "client/0", b"", (), lambda n: bytes(n)
+    )
     plain = message.encrypt(added)
     uploads["client/0"] = type(moved)(group, moved.pad, group.plus(moved.array, plain.array), None)
     ended = sum_of(run, uploads)
@@ -118,7 +119,7 @@ def test_what_a_sender_adds_is_all_that_it_moves(shift: float) -> None:
 
 
 def _zero_share(run: Rig) -> Any:
-    group = group_of(run.hub, KEY)
+    group = run.hub.joint.group(KEY)
     share = threshold.Share.load(group, held(run, "client/0").share)
     return threshold.Share(group, np.zeros_like(share.numbers))
 
@@ -134,7 +135,7 @@ def test_two_pads_of_one_round_differ_so_that_their_difference_is_not_that_of_th
     """A sender that is taken back to the beginning of a round pads anew."""
     run = joint(emulated=False)
     made(run)
-    group, party = group_of(run.hub, KEY), run.party("client/0")
+    group, party = run.hub.joint.group(KEY), run.party("client/0")
     party.randomness = Fresh(0, False)
     first, second = (padding(party, KEY, 1).encrypt(MODELS["client/0"]) for _ in range(2))
     assert first.pad.nonce != second.pad.nonce
@@ -156,7 +157,7 @@ def test_one_padding_hides_one_vector() -> None:
 def test_a_whole_ciphertext_is_no_padded_vector() -> None:
     run = joint(emulated=False)
     made(run)
-    cipher = run.hub.public(KEY).encrypt(MODELS["client/0"]).to_bytes()
+    cipher = run.hub.keys.public(KEY).encrypt(MODELS["client/0"]).to_bytes()
     with pytest.raises(DecodeError):
         loaded(run.hub, KEY, "client/0", cipher, SIZE, 1)
     data = padding(run.party("client/0"), KEY, 1).encrypt(MODELS["client/0"]).to_bytes()
@@ -227,7 +228,7 @@ def test_a_single_vector_is_not_opened() -> None:
         count = senders.count("\n") + 1
         message = AnswerFor(1, KEY, 1, senders, pad.nonce * count, SIZE, np.array(weights))
         with pytest.raises(PeerError, match=r"shows too much|without that of client/0 or without weights"):
-            party.answer_for(message, "hub")
+            party.pads.answer_for(message, "hub")
     for senders, nonces, length in [
         ("", b"", SIZE),
         ("client/0\nclient/0", pad.nonce * 2, SIZE),
@@ -236,7 +237,7 @@ def test_a_single_vector_is_not_opened() -> None:
         ("client/0\nclient/1", pad.nonce * 2, 0),
     ]:
         with pytest.raises(PeerError, match=r"pads with .* bytes of nonces"):
-            party.answer_for(AnswerFor(1, KEY, 1, senders, nonces, length, np.array([1, 1])), "hub")
+            party.pads.answer_for(AnswerFor(1, KEY, 1, senders, nonces, length, np.array([1, 1])), "hub")
     for kind in (AnswerFor, Contribute):
         extra = np.array([1, 1]) if kind is AnswerFor else ""
         message = kind(1, KEY, 1, "client/0\nclient/1", pad.nonce * 2, SIZE, extra)

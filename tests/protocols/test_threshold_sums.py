@@ -17,7 +17,9 @@ from coterie.protocol.errors import CryptoError, DecodeError, UserError
 from coterie.protocol.messages import bundle
 from coterie.protocol.randomness import Randomness, Secrets
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols.threshold_keys import Joint, group_of, make_keys, open_sums
+from coterie.protocols.threshold_keys import TRIAL, Joint, pad_context, text
+from coterie.protocols.threshold_making import make_keys
+from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, Present, open_sums
 from coterie.protocols.threshold_pads import (
     Answer,
     AnswerFor,
@@ -27,7 +29,6 @@ from coterie.protocols.threshold_pads import (
     open_weighted,
     padding,
 )
-from coterie.protocols.threshold_parts import TRIAL, Announce, Decrypt, Partials, Present, pad_context, text
 
 SIZE = 1500
 PADS = {"pads": True, "fewest": 3, "effective": 2.0}
@@ -52,7 +53,7 @@ def ready(
 
 
 def completed(run: Rig, r: int = 1, senders: tuple[str, ...] = HOLDERS) -> tuple[dict[str, Any], dict[str, Any]]:
-    among = senders if run.hub.joints()[0].threshold else ()
+    among = senders if run.hub.joint.of(KEY).threshold else ()
     uploads = {}
     for name in senders:
         data = padding(run.party(name), KEY, r, among).encrypt(MODELS[name]).to_bytes()
@@ -83,13 +84,13 @@ def announced(senders: int = 4, length: int = SIZE, *, number: int = 0, r: int =
 
 
 def wanted(run: Rig, data: bytes, *, number: int = 0, r: int = 1, making: int = 1) -> tuple[Any, Any]:
-    among = HOLDERS[: group_of(run.hub, KEY).needed]
+    among = HOLDERS[: run.hub.joint.group(KEY).needed]
     return Decrypt(r, KEY, making, text(among), np.array([number]), bundle([data])), Partials
 
 
 def request(run: Rig, pads: Mapping[str, Any], weights: Mapping[str, int], seed: bytes = bytes(32)) -> bytes:
-    group = group_of(run.hub, KEY)
-    return threshold.SumRequest.of(group, run.hub.public(KEY), pads, weights, seed).to_bytes()
+    group = run.hub.joint.group(KEY)
+    return threshold.SumRequest.of(group, run.hub.keys.public(KEY), pads, weights, seed).to_bytes()
 
 
 def one_each(pads: Mapping[str, Any]) -> dict[str, int]:
@@ -106,7 +107,7 @@ def test_the_weighted_sum_is_opened_to_within_the_stated_error(settings: dict[st
     run, ciphers, pads = ready(1, senders, emulated=emulated, **settings)
     weights = dict(zip(senders, (3, 1, 2, 5), strict=False))
     ended = drive(run, open_weighted(run.hub, KEY, ciphers, pads, weights, 1), 1)
-    error = group_of(run.hub, KEY).error(sum(weights.values()))
+    error = run.hub.joint.group(KEY).error(sum(weights.values()))
     assert np.abs(ended.values - weighted_sum(weights)).max() <= error
     assert not run.refused
 
@@ -116,7 +117,7 @@ def test_real_and_emulated_agree_and_a_request_has_no_polynomial_in_either() -> 
     for emulated in (True, False):
         run, _, pads = ready(emulated=emulated)
         sizes.append(len(request(run, pads, one_each(pads))))
-        group, key = group_of(run.hub, KEY), run.hub.public(KEY)
+        group, key = run.hub.joint.group(KEY), run.hub.keys.public(KEY)
         data = request(run, pads, one_each(pads))
         read = threshold.SumRequest.read(group, key, data, pad_context(1))
         assert read.to_bytes() == data
@@ -127,7 +128,7 @@ def test_real_and_emulated_agree_and_a_request_has_no_polynomial_in_either() -> 
 def test_c1_of_a_request_is_that_of_a_slow_twin() -> None:
     """Whole numbers, polynomial by polynomial: coefficients by interpolation, the Chinese remainder, and division."""
     run, _, pads = ready(1, HOLDERS)
-    group, key, seed = group_of(run.hub, KEY), run.hub.public(KEY), bytes(range(32))
+    group, key, seed = run.hub.joint.group(KEY), run.hub.keys.public(KEY), bytes(range(32))
     pads = {name: threshold.Pad(name, pad.context, 700, pad.nonce, pad.among) for name, pad in pads.items()}
     weights = dict(zip(HOLDERS, (3, 1, 2, 5), strict=True))
     found = threshold.SumRequest.of(group, key, pads, weights, seed)
@@ -210,7 +211,7 @@ def remainder(residues: list[int], moduli: list[int]) -> int:
 def test_a_hub_that_sends_a_c1_of_its_own_is_refused_in_sums_trials_and_checks() -> None:
     """The attack that reads the joint key off one opening (``test_threshold_theft``), where vectors come under pads."""
     run, _, _ = ready()
-    group, cipher = group_of(run.hub, KEY), summed(run, *np.zeros((4, 1024)))
+    group, cipher = run.hub.joint.group(KEY), summed(run, *np.zeros((4, 1024)))
     theft = threshold.server_dec(group, forged(cipher, 0, 32.0)).request.to_bytes()
     said = list[str]()
     for r, number in enumerate((0, TRIAL, -2, -9), 2):
@@ -277,10 +278,10 @@ def test_senders_that_are_none_or_stand_twice_are_refused() -> None:
     for row in strange:
         forged_data = data[:start] + rows[0] + row + rows[2] + rows[3]
         with pytest.raises(DecodeError, match="or one that is named twice"):
-            threshold.SumRequest.read(group_of(run.hub, KEY), run.hub.public(KEY), forged_data, pad_context(1))
+            threshold.SumRequest.read(run.hub.joint.group(KEY), run.hub.keys.public(KEY), forged_data, pad_context(1))
     for cut in (data[:-1], data[:40], data[: len(data) - 22], data + b"x", b""):
         with pytest.raises(DecodeError):
-            threshold.SumRequest.read(group_of(run.hub, KEY), run.hub.public(KEY), cut, pad_context(1))
+            threshold.SumRequest.read(run.hub.joint.group(KEY), run.hub.keys.public(KEY), cut, pad_context(1))
     assert asked(run, announced(9), wanted(run, data)) == [True, False]
     assert any("sum 0 of 4 senders of 1500 values was not announced" in reason for reason in run.refused)
 
@@ -389,12 +390,12 @@ def test_scalars_are_so_many_for_each_holder_and_round(spread: str) -> None:
             drive(run, make_keys(run.hub, KEY, HOLDERS, 1), 1)
         assert asked(run, scalars(slice(12, 13), making=1 + (spread == "another making"))) == [False]
     assert any("13 scalars in round 1: 12 are opened, 3 for each holder" in reason for reason in run.refused)
-    keys, small = run.hub.evaluation(KEY), run.hub.public(KEY).encrypt(np.full(4, 0.1))
+    keys, small = run.hub.keys.evaluation(KEY), run.hub.keys.public(KEY).encrypt(np.full(4, 0.1))
     r, making = 3, 2 if spread == "another making" else 1
     norm = small.dot(small.conjugated(keys), keys, constant=True, at_most=1)
     found = drive(run, open_sums(run.hub, KEY, {0: norm}, r), r)
     assert abs(found[0].values[0] - 0.04) < 1e-4
-    group = group_of(run.hub, KEY)
+    group = run.hub.joint.group(KEY)
     vector = threshold.server_dec(group, summed(run, *np.zeros((2, 1)))).request.to_bytes()
     row = announced(1, 1, number=1, r=r, making=making)
     assert asked(run, row, wanted(run, vector, number=1, r=r, making=making), r=r) == [True, False]
@@ -403,7 +404,7 @@ def test_scalars_are_so_many_for_each_holder_and_round(spread: str) -> None:
 
 def test_a_sum_that_is_not_of_these_pads_and_weights_is_no_sum() -> None:
     run, ciphers, pads = ready()
-    group, key = group_of(run.hub, KEY), run.hub.public(KEY)
+    group, key = run.hub.joint.group(KEY), run.hub.keys.public(KEY)
     total = ciphers["client/0"] + ciphers["client/1"]
     for weights in ({"client/0": 1}, {"client/0": 2, "client/1": 1}):
         with pytest.raises(CryptoError, match="is not the sum of"):

@@ -25,9 +25,8 @@ from coterie.privacy.attacks.wrapping import wrap
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.steps import NoAnswerError, for_each
 from coterie.protocols import threshold_keys
-from coterie.protocols.threshold_keys import group_of
-from coterie.protocols.threshold_opening import Closed, open_closed
-from coterie.protocols.threshold_parts import Announce, Decrypt, Partials, Present, text
+from coterie.protocols.threshold_keys import text
+from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, Present, open_closed
 from coterie.protocols.threshold_theft import JointThief, joint_secret, read_joint
 
 TARGETS = planted([0, 0, 1, 1, 2], 2 * 1024 + 300, apart=0.1)
@@ -92,7 +91,7 @@ def test_a_hub_that_deviates_reads_the_joint_key_from_one_opening(threshold: int
     run = joint(emulated=False, threshold=threshold, least=max(2, threshold))
     made(run)
     total = forged(summed(run, *np.zeros((3, 1024))), 0, 32.0)
-    guess = read_joint(opened(run, total).values, group_of(run.hub, KEY))
+    guess = read_joint(opened(run, total).values, run.hub.joint.group(KEY))
     secret = joint_secret({name: run.party(name) for name in run.common.clients}, KEY)
     assert key_agreement(guess, secret).value > 0.99
     assert not run.refused
@@ -104,7 +103,7 @@ def test_a_scalar_of_a_hub_s_own_shows_some_coefficients_of_the_key_and_no_more(
     """
     run = joint(emulated=False, pads=True, products=True, scalars=1, fewest=2)
     made(run)
-    one, base, count = group_of(run.hub, KEY), 16, 3
+    one, base, count = run.hub.joint.group(KEY), 16, 3
     scale = 8 * one.flood(one.fresh_deviation, scalar=True)
     row = np.zeros(one.degree, np.int64)
     for i in range(count):
@@ -141,8 +140,8 @@ def test_a_hub_that_deviates_in_the_page_s_system_is_refused_where_clients_send_
 ) -> None:
     run = rig(secure_mean.SYSTEM, TARGETS, emulated=False, keys="threshold", pads=pads)
     run.round(1)
-    zero = sum_ciphers(run.hub.public("mean").encrypt(np.zeros(1024)) for _ in range(5))
-    one = group_of(run.hub, "mean")
+    zero = sum_ciphers(run.hub.keys.public("mean").encrypt(np.zeros(1024)) for _ in range(5))
+    one = run.hub.joint.group("mean")
     stolen = {0: Closed(5, 1024, partial(threshold.server_dec, one, forged(zero, 0, 32.0)))}
     if pads:
         with pytest.raises(NoAnswerError, match="refused"):
@@ -159,7 +158,7 @@ def test_a_whole_ciphertext_is_refused_where_pads_are_used(secure_mean: ModuleTy
     from federation import misbehaving
 
     def whole(party: Any, request: Any, answer: Any) -> Any:
-        return secure_mean.Update(party.public("mean").encrypt(TARGETS[0]).to_bytes())
+        return secure_mean.Update(party.keys.public("mean").encrypt(TARGETS[0]).to_bytes())
 
     misbehaving(run.party("client/0"), secure_mean.Train, whole)
     assert run.round(2) == {"participants": 4}

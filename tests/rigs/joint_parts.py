@@ -12,15 +12,20 @@ import numpy as np
 import pytest
 from federation import Rig, rig
 
-from coterie.crypto import threshold, wire
+from coterie.crypto import ckks, threshold, wire
 from coterie.crypto.threshold import Group
 from coterie.protocol.codec import content
+from coterie.protocol.party import Party
 from coterie.protocol.system import System
-from coterie.protocols import threshold_dealt, threshold_parts
-from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre
+from coterie.protocols import threshold_keys
+from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
 from coterie.protocols.local_training import LocalTraining
-from coterie.protocols.threshold_check import CheckedParty
-from coterie.protocols.threshold_keys import Joint, JointGrant, JointHub, group_of, make_keys, open_sum
+from coterie.protocols.threshold_check import Checks
+from coterie.protocols.threshold_holder import KeyMaking
+from coterie.protocols.threshold_keys import Joint, JointGrant, JointKeys
+from coterie.protocols.threshold_making import make_keys
+from coterie.protocols.threshold_opening import KeyOpening, open_sum
+from coterie.protocols.threshold_pads import JointPads
 
 SMALL = "insecure-1024-threshold-sum"
 PRODUCTS = "insecure-1024-threshold-mul"
@@ -36,8 +41,7 @@ def small_keys() -> Iterator[None]:
     split = wire.split_key
     small = partial(Group, allow_insecure=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threshold_parts, "Group", small)
-        patch.setattr(threshold_dealt.threshold, "Group", small)
+        patch.setattr(threshold_keys, "Group", small)
         patch.setattr(wire, "split_key", lambda *given: split(*given[:-1], True))
         yield
 
@@ -57,7 +61,7 @@ class Config(LocalTraining):
     openings: int = 4096
 
 
-def joints(party: Any) -> tuple[Joint, ...]:
+def declared(party: Any) -> tuple[Joint, ...]:
     c = party.config
     chosen = PRODUCTS if c.products else SMALL
     limits = {"threshold": c.threshold, "least": c.least, "fewest": c.fewest, "openings": c.openings}
@@ -65,21 +69,23 @@ def joints(party: Any) -> tuple[Joint, ...]:
     return (Joint(KEY, chosen, ("client", "helper"), dealer=c.dealer, products=c.products, **sums, **limits),)
 
 
-class Hub(JointHub, role="hub"):
-    joints = joints
+class Hub(Party, role="hub"):
+    keys, joint = Keys(ckks.PublicKey, ckks.SecretKey), JointKeys(declared)
 
 
-class Helper(CheckedParty, role="helper"):
-    joints = joints
+class Helper(Party, role="helper"):
+    keys, joint = HeldKeys(ckks.PublicKey, ckks.SecretKey), JointKeys(declared)
+    making, opening, pads, checks = KeyMaking(), KeyOpening(), JointPads(), Checks()
 
 
-class Client(CheckedParty, role="client"):
-    joints = joints
+class Client(Party, role="client"):
+    keys, joint = HeldKeys(ckks.PublicKey, ckks.SecretKey), JointKeys(declared)
+    making, opening, pads, checks = KeyMaking(), KeyOpening(), JointPads(), Checks()
 
 
 def parties(config: Config) -> dict[str, Any]:
     def centre(own: Any, common: Any, given: Config) -> KeyCentre:
-        (joint,) = joints(type("Party", (), {"config": given}))
+        (joint,) = declared(type("Party", (), {"config": given}))
         return KeyCentre(own, common, [JointGrant(KEY, "client", joint, HOLDERS, "hub")])
 
     dealer = {KEY_CENTRE: centre} if config.dealer else {}
@@ -113,7 +119,7 @@ def made(run: Rig, holders: Sequence[str] = HOLDERS, r: int = 0, **options: Any)
 
 def summed(run: Rig, *vectors: np.ndarray, key: Any = None) -> Any:
     """The encrypted sum, each vector by its own encryption."""
-    public = key or run.hub.public(KEY)
+    public = key or run.hub.keys.public(KEY)
     total = public.encrypt(vectors[0])
     for vector in vectors[1:]:
         total = total + public.encrypt(vector)
@@ -142,7 +148,7 @@ def shares_of(run: Rig) -> dict[str, bytes]:
 
 def false_share(run: Rig, name: str) -> None:
     """Its share is another number, as if it had been damaged, or made up."""
-    group = group_of(run.hub, KEY)
+    group = run.hub.joint.group(KEY)
     share = threshold.Share.load(group, held(run, name).share)
     other = threshold.Share(group, group.plus(share.numbers[None], share.numbers[None])[0])
     held(run, name).share = other.to_bytes()
@@ -163,4 +169,4 @@ def no_secret(run: Rig, says: str) -> None:
 def within(values: np.ndarray, run: Rig, total: np.ndarray | None = None) -> bool:
     """Whether these are the opened sum of ``VECTORS``, up to the stated error."""
     expected = VECTORS.sum(axis=0) if total is None else total
-    return bool(np.abs(values - expected).max() <= group_of(run.hub, KEY).error(3))
+    return bool(np.abs(values - expected).max() <= run.hub.joint.group(KEY).error(3))

@@ -136,7 +136,7 @@ def signed(party: Any, update: Update) -> Update:
 
 
 def key_of(party: Any) -> Any:
-    return party.key("user")
+    return party.keys.own("user")
 
 
 def parts_of(party: Any, update: Update) -> list[bytes]:

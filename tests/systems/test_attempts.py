@@ -21,8 +21,9 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import for_each
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.cluster_sums import ClusterModel
-from coterie.protocols.threshold_keys import group_of, hand_over, make_keys, open_sum
-from coterie.protocols.threshold_parts import Announce, Decrypt, Partials, Present, text
+from coterie.protocols.threshold_keys import text
+from coterie.protocols.threshold_making import hand_over, make_keys
+from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, Present, open_sum
 from coterie.systems.fedepc.messages import Describe
 from coterie.systems.mingledpie.messages import Mingled
 from coterie.systems.pafed.messages import Compare, Invert, Refresh
@@ -196,7 +197,7 @@ def test_no_ciphertext_is_opened_twice_because_a_round_is_tried_again() -> None:
         made_key(run)
         run.transport.retries = True
         cipher = summed(run, *VECTORS)
-        request = threshold.server_dec(group_of(run.hub, KEY), cipher).request.to_bytes()
+        request = threshold.server_dec(run.hub.joint.group(KEY), cipher).request.to_bytes()
         rows = np.array([0, cipher.terms, cipher.length])
         found: list[list[str]] = []
 

@@ -12,7 +12,7 @@ hides what senders chose. Here nobody chooses c_1, so u may be public and small:
 encryption. Without pads a request is for an encryption of zero, which tries a key.
 
 What a server still chooses: which senders' vectors are in the sum, and their weights. Both are checked by the holders'
-own rules (``protocols/threshold_asked.py``). A pad that its sender has not used makes the sum uniform.
+own rules (``protocols/threshold_opening.py``). A pad that its sender has not used makes the sum uniform.
 
 On the wire a request has no polynomial. A header as of all parts (``Group.pack``), and then:
 

@@ -13,8 +13,8 @@ import copy
 import hashlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -101,6 +101,67 @@ zeros = from_party(lambda party: np.zeros(party.spec.size, np.float32))
 """(d,) float32, a zero for each weight of the model."""
 
 
+class Component:
+    """What a party has, such as keys. It brings handlers, a secret, messages that a coordinator takes, and set-up.
+
+    ``keys = Keys(...)`` in the body of a party's class gives every such party ``party.keys``, with itself as ``party``,
+    and ``party.secret.keys``, a ``Secret()`` of the component. Its methods may be handlers (``on``), which are the
+    party's, too. The object itself keeps nothing.
+    """
+
+    Secret: ClassVar[type[msgspec.Struct]] = Nothing
+    handlers: ClassVar[dict[type[Message], Handler]] = {}
+    takes: ClassVar[tuple[type[Message], ...]] = ()
+    party: Any
+    name: str
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.handlers = _inherited(cls, "handlers") | _declared(cls)
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self.name = name
+
+    def __get__(self, party: Any, owner: type[Any] | None = None) -> Self:
+        if party is None:
+            return self
+        bound = copy.copy(self)
+        bound.party = party
+        return bound
+
+    @property
+    def secret(self) -> Any:
+        """Its part of the party's secret."""
+        return getattr(self.party.secret, self.name)
+
+    def setup(self) -> Work[None]:
+        """Steps of the hub before round 1. By default there are none."""
+        yield from ()
+
+    def lasts(self, secret: Any) -> None:
+        """As ``Party.lasts``. secret: what this component's was until now."""
+
+
+def _inherited(cls: type[Any], name: str) -> dict[Any, Any]:
+    """The entries of all base classes' tables of this name."""
+    tables = [vars(base).get(name, {}) for base in reversed(cls.__mro__)]
+    return {key: entry for table in tables for key, entry in table.items()}
+
+
+def _declared(cls: type[Any]) -> dict[type[Message], Handler]:
+    marked = [method for method in vars(cls).values() if hasattr(method, "__handles__")]
+    return {method.__handles__[0]: Handler(method, method.__handles__[1]) for method in marked}
+
+
+def _of_component(name: str, handler: Handler) -> Handler:
+    """The same handler, in the table of a party that has the component under this name."""
+    return replace(
+        handler,
+        run=lambda party, *given: handler.run(getattr(party, name), *given),
+        cost=lambda party, message: handler.cost(getattr(party, name), message),
+    )
+
+
 class Party:
     """Base of all parties. ``class Client(Party, role="client")`` names the role. The party's ``name`` is unique.
 
@@ -109,12 +170,14 @@ class Party:
     State, Secret: structs of which each party has its own. Where all fields have defaults, some of them ``from_party``,
     the party makes them itself.
     takes: the messages that a coordinator may take in a later round than they arrived in.
+    parts: by name, what it has (``Component``): their secrets and handlers are its own, too.
     """
 
     role: ClassVar[str]
     roles: ClassVar[frozenset[str]]
     handlers: ClassVar[dict[type[Message], Handler]] = {}
     takes: ClassVar[tuple[type[Message], ...]] = ()
+    parts: ClassVar[dict[str, Component]] = {}
     State: type[msgspec.Struct] = Nothing
     Secret: type[msgspec.Struct] = Nothing
     state: Any
@@ -124,14 +187,27 @@ class Party:
         super().__init_subclass__(**kwargs)
         if role is not None:
             cls.role, cls.roles = role, frozenset({role, *also})
-        tables = [vars(base).get("handlers", {}) for base in reversed(cls.__mro__)]
-        cls.handlers = {kind: handler for table in tables for kind, handler in table.items()}
-        for method in vars(cls).values():
-            if hasattr(method, "__handles__"):
-                kind, cost = method.__handles__
-                if kind.DST != ANY and kind.DST not in cls.roles:
-                    raise TypeError(f"{cls.__name__} ({cls.role}) handles {kind.__name__}, which is for {kind.DST}")
-                cls.handlers[kind] = Handler(method, cost)
+        own = {name: value for name, value in vars(cls).items() if isinstance(value, Component)}
+        new = {
+            kind: _of_component(name, handler)
+            for name, component in own.items()
+            for kind, handler in component.handlers.items()
+        } | _declared(cls)
+        for kind in new:
+            if kind.DST != ANY and kind.DST not in cls.roles:
+                raise TypeError(f"{cls.__name__} ({cls.role}) handles {kind.__name__}, which is for {kind.DST}")
+        cls.handlers = _inherited(cls, "handlers") | new
+        cls.parts = _inherited(cls, "parts") | own
+        taken = [kind for component in cls.parts.values() for kind in component.takes]
+        cls.takes = tuple(dict.fromkeys((*cls.takes, *taken)))
+        lacking = [
+            (name, component.Secret, msgspec.field(default_factory=component.Secret))
+            for name, component in cls.parts.items()
+            if component.Secret is not Nothing and name not in cls.Secret.__struct_fields__
+        ]
+        if lacking:
+            shows_nothing = {"__repr__": lambda secret: f"<{cls.__qualname__}.Secret>"}
+            cls.Secret = msgspec.defstruct("Secret", lacking, bases=(cls.Secret,), namespace=shows_nothing)
 
     common: Common  # not for a party that was told nothing
     config: Any
@@ -189,15 +265,19 @@ class Party:
         return Cost(self.samples * passes, self.spec.flops_per_sample) if passes else Cost()
 
     def setup(self) -> Work[None]:
-        """Steps of the hub before round 1, for keys and greetings. By default there are none."""
-        yield from ()
+        """Steps of the hub before round 1, for keys and greetings. By default only those of its parts."""
+        for name in self.parts:
+            yield from getattr(self, name).setup()
 
     def lasts(self, state: Any, secret: Any) -> None:
         """Take over what must not be undone when a round is tried again, such as the ciphertexts that it has opened.
 
         It is called on the state and secret of the round's beginning.  state, secret: what they were until now. By
-        default nothing lasts.
+        default only what the parts keep.
         """
+        for name, component in self.parts.items():
+            if component.Secret is not Nothing:
+                getattr(self, name).lasts(getattr(secret, name))
 
     @property
     def finishes(self) -> bool:

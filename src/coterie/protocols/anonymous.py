@@ -21,18 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto.arrays import CiphertextError
-from coterie.crypto.paillier import BlindedVector, PublicKey, SecretKey
+from coterie.crypto.paillier import BlindedVector
 from coterie.protocol.effects import Open
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, OfRound, message
 from coterie.protocol.party import Cost, Work, from_hub
 from coterie.protocol.steps import Steps, for_each, post
-from coterie.protocols.key_centre import Keyed
 
 SERVICE = "service"
 """The grant of the helper's key pair."""
 
-KeyedParty = Keyed[PublicKey, SecretKey]
+KeyedParty = Any
+"""A party with ``keys``, a ``Keys[PublicKey, SecretKey]``."""
 
 
 @message(src=ANY, dst=ANY)
@@ -79,7 +79,7 @@ def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: 
     from_hub(helper, msg, src)
     if not 0 <= msg.position < len(helper.clients):
         raise PeerError(f"position {msg.position} of {len(helper.clients)}")
-    vector = yield Open(helper.key(SERVICE), msg.cipher, blinded=blinded)  # eq. (7)
+    vector = yield Open(helper.keys.own(SERVICE), msg.cipher, blinded=blinded)  # eq. (7)
     if len(vector) != length:
         raise PeerError(f"{len(vector)} {'blinded ' * blinded}numbers; expected {length}")
     return vector
@@ -87,7 +87,7 @@ def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: 
 
 def opening_cost(helper: KeyedParty, length: int) -> Cost:
     """The nominal cost of ``opened``."""
-    return Cost(crypto_s=helper.key(SERVICE).nominal_seconds_decrypt(length))
+    return Cost(crypto_s=helper.keys.own(SERVICE).nominal_seconds_decrypt(length))
 
 
 def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:

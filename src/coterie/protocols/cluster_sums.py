@@ -128,7 +128,7 @@ def masked_sum(
     hub: KeyedParty, r: int, cluster: int, names: Sequence[str], cipher: Callable[[str], CipherVector], length: int
 ) -> Masked:
     """The hub: the sum over these clients' vectors (length,) under the helper's key, and a fresh secret mask."""
-    mask = hub.public(SERVICE).mask(length, hub.secrets(f"mask of cluster {cluster}", r).bytes)
+    mask = hub.keys.public(SERVICE).mask(length, hub.secrets(f"mask of cluster {cluster}", r).bytes)
     total = sum_ciphers(cipher(name) for name in names).blind(mask)
     return Masked(Convert(r, cluster, len(names), total.to_bytes()), len(names), mask, 1, 2)
 
@@ -141,7 +141,7 @@ def converted(
     sums: by cluster.  kind: of the messages for members.  Returns by cluster the signed message for its members, or
     why there is none.
     """
-    users = hub.public(USER)
+    users = hub.keys.public(USER)
     done: dict[int, ClusterModel] = {}
 
     def fold(k: int, reply: ClusterSum) -> None:
@@ -173,7 +173,7 @@ def convert(helper: KeyedParty, msg: Convert, src: str, length: int) -> Work[Clu
     Raises PeerError if it does not come from the hub, or is not the sum (length,) that it is said to be.
     """
     from_hub(helper, msg, src)
-    total = yield Open(helper.key(SERVICE), msg.cipher, blinded=True)
+    total = yield Open(helper.keys.own(SERVICE), msg.cipher, blinded=True)
     if total.terms != msg.count or total.length != length:
         raise PeerError(f"a sum of {total.terms} vectors of {total.length}, announced as {msg.count}")
     return encrypted(helper, msg.round, msg.cluster, msg.count, total)
@@ -181,13 +181,13 @@ def convert(helper: KeyedParty, msg: Convert, src: str, length: int) -> Work[Clu
 
 def conversion_cost(helper: KeyedParty, length: int) -> Cost:
     """The nominal cost of ``convert``: one decryption and one encryption."""
-    opening = helper.key(SERVICE).nominal_seconds_decrypt(length)
-    return Cost(crypto_s=opening + helper.public(USER).nominal_seconds_encrypt(length))
+    opening = helper.keys.own(SERVICE).nominal_seconds_decrypt(length)
+    return Cost(crypto_s=opening + helper.keys.public(USER).nominal_seconds_encrypt(length))
 
 
 def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: BlindedVector) -> ClusterSum:
     """The helper: a sum that is under a mask, under the users' key, with its signatures."""
-    cipher = helper.public(USER).encrypt_blinded(total).to_bytes()
+    cipher = helper.keys.public(USER).encrypt_blinded(total).to_bytes()
     count_signature = signing_key(helper.own).sign("cluster count", r, cluster, count)
     return signed(helper.own, ClusterSum(r, cluster, count, cipher, count_signature))
 
@@ -206,7 +206,7 @@ def opened_mean(
     check_signed(member.common, src, msg)
     key = verify_key(member.common, helper)
     key.verify(msg.count_signature, "cluster count", msg.round, msg.cluster, msg.count)
-    total: Any = yield Open(member.key(USER), msg.cipher)
+    total: Any = yield Open(member.keys.own(USER), msg.cipher)
     if len(total) != length:
         raise PeerError(f"a cluster model of {len(total)} numbers; expected {length}")
     return np.asarray(total / msg.count)
@@ -214,4 +214,4 @@ def opened_mean(
 
 def receiving_cost(member: KeyedParty, length: int) -> Cost:
     """The nominal cost of ``opened_mean``."""
-    return Cost(crypto_s=member.key(USER).nominal_seconds_decrypt(length))
+    return Cost(crypto_s=member.keys.own(USER).nominal_seconds_decrypt(length))

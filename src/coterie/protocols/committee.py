@@ -13,19 +13,20 @@ ciphertext holds. So a hub that deviates has any vector switched, by calling it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from coterie.crypto.ckks import SANITISING_BITS, CipherVector, PublicKey, SecretKey
+from coterie.crypto.ckks import SANITISING_BITS, CipherVector
 from coterie.crypto.split_key import CommitteeShare, Partial, split_keygen, switched
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message, unbundle
-from coterie.protocol.party import Cost, from_hub, on
+from coterie.protocol.party import Component, Cost, from_hub, on
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
-from coterie.protocols.key_centre import EVALUATION, Dealt, Draw, Grant, Keyed, KeyHolder
+from coterie.protocols.key_centre import EVALUATION, Dealt, Draw, Grant
 
 OPENER = "opener"
 """Of the grant's public keys, the opener's own."""
@@ -92,7 +93,7 @@ class Committee(Grant):
         return Dealt(secret, {"": public.without_products().to_bytes()}, {self.works: more})
 
 
-class Helped(msgspec.Struct):
+class SwitchedFor(msgspec.Struct):
     """What a member has helped with: the last round and the last number in it, and whether a vector was among that.
 
     scalars: how many in that round.
@@ -104,41 +105,34 @@ class Helped(msgspec.Struct):
     scalars: int = 0
 
 
-class Member(KeyHolder[PublicKey, SecretKey]):
-    """A client that may be on the committee."""
+class Seat(Component):
+    """The part of a client that may be on the committee, beside its ``keys``.
 
-    class Secret(KeyHolder.Secret):
-        """helped: what it has helped with."""
+    grant: its name.  limits(party): how many members answer, and how many scalars a member helps with in a round.
+    """
 
-        helped: Helped = msgspec.field(default_factory=Helped)
+    Secret = SwitchedFor
+    secret: SwitchedFor
 
-    secret: Secret
-
-    def committee(self) -> tuple[str, int]:
-        """The grant's name, and how many members answer."""
-        raise NotImplementedError
-
-    def most_scalars(self) -> int:
-        """How many scalars it helps with in a round."""
-        raise NotImplementedError
+    def __init__(self, grant: str, limits: Callable[[Any], tuple[int, int]]) -> None:
+        self.grant, self.limits = grant, limits
 
     @on(Stand)
     def stand(self, msg: Stand, src: str) -> Standing:
         """Say that it is there. Raises PeerError for a client that is no member."""
-        from_hub(self, msg, src)
+        from_hub(self.party, msg, src)
         self.share()
         return Standing(msg.round)
 
     def switch_cost(self, msg: Switch) -> Cost:
         """About an encryption for each ciphertext."""
-        name, _ = self.committee()
-        return Cost(crypto_s=len(msg.ciphers) / max(1, self.public(name).wire_bytes(1)) * 1e-3)
+        return Cost(crypto_s=len(msg.ciphers) / max(1, self.party.keys.public(self.grant).wire_bytes(1)) * 1e-3)
 
     @on(Switch, switch_cost)
     def switch(self, msg: Switch, src: str) -> Turned:
         """A partial of each ciphertext: scalars, or one masked vector a round. Raises PeerError for anything else."""
-        from_hub(self, msg, src)
-        (name, needed), share, helped = self.committee(), self.share(), self.secret.helped
+        from_hub(self.party, msg, src)
+        (needed, most), share, helped = self.limits(self.party), self.share(), self.secret
         if (msg.round, msg.number) <= (helped.round, helped.number) or not 1 <= msg.count <= MOST_CIPHERS:
             raise PeerError(f"request {msg.number} of round {msg.round} after {helped.number} of round {helped.round}")
         among = [int(place) for place in msg.among]
@@ -146,7 +140,7 @@ class Member(KeyHolder[PublicKey, SecretKey]):
             raise PeerError(f"members {among} are not the {needed} that answer, or member {share.place} is not of them")
         same = helped.round == msg.round
         before, scalars = helped.vector and same, helped.scalars if same else 0
-        key, parts = self.public(name), []
+        key, parts = self.party.keys.public(self.grant), []
         for part in unbundle(msg.ciphers, msg.count):
             cipher = key.from_bytes(part)
             form = cipher.tally.form
@@ -156,20 +150,20 @@ class Member(KeyHolder[PublicKey, SecretKey]):
             if not (masked or (form.scalar and not cipher.blinded)):
                 raise PeerError(f"asked to help to open a {form} with {cipher.blinded} masks, which would show it")
             before, scalars = before or masked, scalars + form.scalar
-            if scalars > self.most_scalars():
-                raise PeerError(f"{scalars} scalars in round {msg.round}: it helps with {self.most_scalars()} at most")
+            if scalars > most:
+                raise PeerError(f"{scalars} scalars in round {msg.round}: it helps with {most} at most")
             bits = key.parameters.flood(None if masked else SANITISING_BITS)
             parts.append(share.partial(cipher, among, bits).to_bytes())
-        self.secret.helped = Helped(msg.round, msg.number, before, scalars)
+        helped.round, helped.number, helped.vector, helped.scalars = msg.round, msg.number, before, scalars
         return Turned(msg.round, msg.number, bundle(parts))
 
     def share(self) -> CommitteeShare:
         """SECRET."""
-        return CommitteeShare.load(self.secret_of(self.committee()[0]))
+        return CommitteeShare.load(self.party.keys.own_bytes(self.grant))
 
 
 def switch(
-    hub: Keyed[PublicKey, SecretKey],
+    hub: Any,
     name: str,
     members: Sequence[str],
     needed: int,
@@ -194,7 +188,7 @@ def switch(
     ready = [cipher.rescaled() for cipher in ciphers]
     helping = [member for member in members if member in there][:needed]
     places = {member: members.index(member) + 1 for member in helping}
-    key, opener = hub.public(name), hub.public(f"{name} {OPENER}")
+    key, opener = hub.keys.public(name), hub.keys.public(f"{name} {OPENER}")
     parts: list[list[Partial]] = [[] for _ in ready]
 
     def turned(member: str, msg: Turned) -> None:

@@ -14,18 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, get_args, get_origin
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from coterie.crypto.arrays import RandomBytes
-from coterie.crypto.keys import public_key, secret_key
+from coterie.crypto.ckks import EvaluationKey
+from coterie.crypto.keys import evaluation_key, public_key, secret_key
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Message, bundle, message, unbundle
-from coterie.protocol.party import Party, To, from_hub, on
+from coterie.protocol.party import Component, Party, To, from_hub, on
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import NoAnswerError, Steps, post, take
 from coterie.protocol.told import Common, Own, Roster
@@ -72,7 +73,7 @@ class Ready(Message, frozen=True):
 
 
 ENROLMENT = (Granted, Ready)
-"""The messages that a hub takes for enrolment (``Party.takes``)."""
+"""The messages that a hub takes for enrolment."""
 
 Draw = Callable[[str], Secrets]
 """Secret randomness for one purpose."""
@@ -226,7 +227,7 @@ PK = TypeVar("PK")
 SK = TypeVar("SK")
 
 
-class Keys(msgspec.Struct):
+class KeyStore(msgspec.Struct):
     """SECRET: a party's granted keys, by name. dealt: the number of the last dealing, by grant ("" for all)."""
 
     secret: dict[str, bytes] = msgspec.field(default_factory=dict)
@@ -234,40 +235,39 @@ class Keys(msgspec.Struct):
     dealt: dict[str, int] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<Keys secret {sorted(self.secret)} public {sorted(self.public)}>"
+        return f"<KeyStore secret {sorted(self.secret)} public {sorted(self.public)}>"
 
 
-class Keyed(Party, Generic[PK, SK]):
-    """A party that is granted keys of one scheme.
-
-    It begins with a ``Secret()`` of its class, and with a ``State()`` where that needs nothing.
-
-    A subclass's ``Secret`` has this one's field.
-    kinds: the classes of public and secret keys that its declaration names.
-    """
-
-    class Secret(msgspec.Struct):
-        """keys: those that the key centre has granted."""
-
-        keys: Keys = msgspec.field(default_factory=Keys)
-
-        def __repr__(self) -> str:
-            return f"<{type(self).__qualname__}>"
-
-    secret: Secret
-    kinds: ClassVar[tuple[type[Any], type[Any]]] = (object, object)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for base in vars(cls).get("__orig_bases__", ()):
-            named = [kind for kind in get_args(base) if isinstance(kind, type) and kind is not Any]
-            if len(named) == 2 and issubclass(get_origin(base), Keyed):
-                cls.kinds = named[0], named[1]
+class OfGrants(Component):
+    """A component that keeps something of what its party's ``keys`` are granted."""
 
     def granted(self, msg: Granted) -> None:
+        """A verified message has been stored. Raises PeerError if something in it cannot be."""
+
+
+class Keys(Component, Generic[PK, SK]):
+    """The keys of one scheme that a party is granted: ``keys = Keys(PublicKey, SecretKey)`` at the hub.
+
+    The hub has them dealt before round 1, if there is a key centre. All other parties have ``HeldKeys``.
+    """
+
+    Secret = KeyStore
+    secret: KeyStore
+    takes: ClassVar[tuple[type[Message], ...]] = ENROLMENT
+
+    def __init__(self, public: type[PK], secret: type[SK]) -> None:
+        self.kinds = public, secret
+
+    def setup(self) -> Steps[None]:
+        """Request all grants, and wait until all parties have theirs."""
+        if KEY_CENTRE in self.party.common.roster.by_name:
+            yield from _dealt(self, Deal(1, "", ""))
+
+    def store(self, msg: Granted) -> None:
         """Store keys. Raises PeerError if the key centre did not sign them, or if the dealing is old."""
-        verify_key(self.common, KEY_CENTRE).verify(msg.signature, *_signed(self.common, self.name, msg))
-        keys = self.secret.keys
+        signer = verify_key(self.party.common, KEY_CENTRE)
+        signer.verify(msg.signature, *_signed(self.party.common, self.party.name, msg))
+        keys = self.secret
         before = [keys.dealt.get(msg.grant, 0), keys.dealt.get("", 0)] if msg.grant else keys.dealt.values()
         if msg.number <= (last := max(before, default=0)):
             raise PeerError(f"dealing {msg.number} after {last}: already provided with keys")
@@ -277,68 +277,73 @@ class Keyed(Party, Generic[PK, SK]):
             raise PeerError("a granted key is neither secret nor public")
         if msg.grant:  # of an earlier dealing nothing is kept
             keys.secret.pop(msg.grant, None)
-            keys.public = {name: key for name, key in keys.public.items() if name.split(" ")[0] != msg.grant}
+            self.forget_public(msg.grant)
         for name, data in items.items():
             kind, _, rest = name.partition(" ")
             {"secret": keys.secret, "public": keys.public}[kind][rest] = data
         keys.dealt[msg.grant] = msg.number
+        for name, component in self.party.parts.items():
+            if isinstance(component, OfGrants):
+                getattr(self.party, name).granted(msg)
+
+    def forget_public(self, name: str) -> None:
+        """Forget all public keys of a grant."""
+        self.secret.public = {known: key for known, key in self.secret.public.items() if known.split(" ")[0] != name}
 
     def public(self, name: str) -> PK:
         """The public key of a grant (``NAME`` or ``NAME OWNER``). Raises PeerError for none, or one of no use here."""
-        return cast(PK, self._usable(public_key(self._one(self.secret.keys.public, name)), self.kinds[0], name))
+        return cast(PK, self._usable(public_key(self._one(self.secret.public, name)), self.kinds[0], name))
 
-    def key(self, name: str) -> SK:
+    def own(self, name: str) -> SK:
         """SECRET: the key that this party holds of a grant. Raises PeerError for none, or one of no use here."""
-        return cast(SK, self._usable(secret_key(self._one(self.secret.keys.secret, name)), self.kinds[1], name))
+        return cast(SK, self._usable(secret_key(self.own_bytes(name)), self.kinds[1], name))
 
-    def secret_of(self, name: str) -> bytes:
+    def own_bytes(self, name: str) -> bytes:
         """SECRET: the bytes that this party holds of a grant. Raises PeerError before it was granted."""
-        return self._one(self.secret.keys.secret, name)
+        return self._one(self.secret.secret, name)
+
+    def evaluation(self, name: str) -> EvaluationKey:
+        """What dot products under a key need. Raises PeerError before it was granted or made."""
+        return evaluation_key(self._one(self.secret.public, f"{name} {EVALUATION}"))
 
     def _usable(self, key: Any, kind: type[Any], name: str) -> Any:
         """The key, if it is of the scheme that this party computes with, and real where the federation's keys are."""
-        if not isinstance(key, kind) or key.emulated != self.common.emulated:
-            raise PeerError(f"{self.name} was granted {key!r} as {name}, which is no key for this federation")
+        if not isinstance(key, kind) or key.emulated != self.party.common.emulated:
+            raise PeerError(f"{self.party.name} was granted {key!r} as {name}, which is no key for this federation")
         return key
 
     def _one(self, keys: Mapping[str, bytes], name: str) -> bytes:
         if name not in keys:
-            raise PeerError(f"not provided with keys yet: {self.name} has no {name}")
+            raise PeerError(f"not provided with keys yet: {self.party.name} has no {name}")
         return keys[name]
 
 
-class KeyHub(Keyed[PK, SK]):
-    """The hub of a federation with keys, which has them dealt before round 1."""
+class HeldKeys(Keys[PK, SK]):
+    """The keys that a party other than the hub is granted."""
 
-    takes: ClassVar[tuple[type[Message], ...]] = ENROLMENT
-
-    def setup(self) -> Steps[None]:
-        """Request all grants, and wait until all parties have theirs."""
-        yield from _dealt(self, Deal(1, "", ""))
-
-
-class KeyHolder(Keyed[PK, SK]):
-    """A party that gets keys and is not the hub: ``class Client(KeyHolder[PublicKey, SecretKey], role="client")``."""
+    takes = ()
 
     @on(Granted)
     def keep(self, msg: Granted, src: str) -> To:
         """Store the keys that the key centre has signed for this party, once for each dealing."""
-        self.granted(msg)
-        return To(self.common.roster.hub, Ready(msg.number, msg.grant))
+        self.store(msg)
+        return To(self.party.common.roster.hub, Ready(msg.number, msg.grant))
 
 
-def deal_again(hub: Keyed[Any, Any], grant: str, holders: Sequence[str]) -> Steps[None]:
+def deal_again(hub: Any, grant: str, holders: Sequence[str]) -> Steps[None]:
     """Request one grant anew for these parties, and wait until all parties have their part of it."""
-    number = max(hub.secret.keys.dealt.get(grant, 0), hub.secret.keys.dealt.get("", 0)) + 1
-    yield from _dealt(hub, Deal(number, grant, "\n".join(holders)))
+    dealt = hub.keys.secret.dealt
+    number = max(dealt.get(grant, 0), dealt.get("", 0)) + 1
+    yield from _dealt(hub.keys, Deal(number, grant, "\n".join(holders)))
 
 
-def _dealt(hub: Keyed[Any, Any], deal: Deal) -> Steps[None]:
+def _dealt(keys: Keys[Any, Any], deal: Deal) -> Steps[None]:
     """Wait for all others to be ready; for a part of the clients only if no more come and they are a quorum.
 
     Raises NoAnswerError, with the names, if they are not, or if a server is missing.
     """
-    others, ready = hub.common.roster.by_name.keys() - {hub.name, KEY_CENTRE}, set[str]()
+    common = keys.party.common
+    others, ready = common.roster.by_name.keys() - {keys.party.name, KEY_CENTRE}, set[str]()
 
     def greet(name: str, msg: Ready) -> None:
         if name in ready or name not in others or (msg.number, msg.grant) != (deal.number, deal.grant):
@@ -346,15 +351,15 @@ def _dealt(hub: Keyed[Any, Any], deal: Deal) -> Steps[None]:
         ready.add(name)
 
     yield from post({KEY_CENTRE: deal})
-    yield from take(Granted, lambda name, msg: hub.granted(msg), at_least=1)
+    yield from take(Granted, lambda name, msg: keys.store(msg), at_least=1)
     if not others:
         return
     try:
         yield from take(Ready, greet, at_least=len(others))
     except NoAnswerError as error:
-        missing, clients = sorted(others - ready), frozenset(hub.common.clients)
-        if not clients.issuperset(missing) or len(ready & clients) < (hub.common.quorum or len(clients)):
-            needed = f"{hub.common.quorum} clients" if hub.common.quorum else "all clients"
+        missing, clients = sorted(others - ready), frozenset(common.clients)
+        if not clients.issuperset(missing) or len(ready & clients) < (common.quorum or len(clients)):
+            needed = f"{common.quorum} clients" if common.quorum else "all clients"
             raise NoAnswerError(
                 f"{error}: {needed} and all servers must have keys; {', '.join(missing)} have none"
             ) from None

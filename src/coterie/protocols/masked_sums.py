@@ -64,7 +64,7 @@ def summed(
 
     Raises NoAnswerError (a RunError) if fewer than ``FEWEST`` give one, or if the helper gives no sum.
     """
-    key, terms = hub.public(SERVICE), dict[str, CipherVector]()
+    key, terms = hub.keys.public(SERVICE), dict[str, CipherVector]()
 
     def fold(name: str, term: Term) -> None:
         if (term.round, term.number) != (r, number):
@@ -90,7 +90,7 @@ def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) ->
 def term(client: KeyedParty, msg: Contribute, src: str, values: Floats) -> Work[Term]:
     """A client: its term, encrypted. Raises PeerError unless the hub asks for it."""
     from_hub(client, msg, src)
-    return Term(msg.round, msg.number, (yield Encrypt(client.public(SERVICE), values)).to_bytes())
+    return Term(msg.round, msg.number, (yield Encrypt(client.keys.public(SERVICE), values)).to_bytes())
 
 
 def opened_total(

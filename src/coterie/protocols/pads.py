@@ -34,7 +34,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Integers, OfRound, bundle, message, unbundle
 from coterie.protocol.party import Cost, To, from_hub, on
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
-from coterie.protocols.key_centre import Dealt, Draw, Grant, Granted, KeyHolder
+from coterie.protocols.key_centre import Dealt, Draw, Grant, Granted, OfGrants
 
 PADS = "pads"
 """The grant's name."""
@@ -122,74 +122,71 @@ def pad_key(public: PublicKey, key: bytes, nonce: bytes) -> PadKey:
     return PadKey(public, _derived(key, digest("coterie/pad/1", public.fingerprint, nonce)))
 
 
-class PadUser(KeyHolder[PublicKey, SecretKey]):
-    """A client that sends padded vectors."""
+class PadKeys(msgspec.Struct):
+    """SECRET: ratchets by the name of the client whose vectors they hide."""
 
-    class Secret(KeyHolder.Secret):
-        """pads: its ratchet, once it was granted one."""
+    ratchets: dict[str, Ratchet] = msgspec.field(default_factory=dict)
 
-        pads: Ratchet | None = None
 
-    secret: Secret
+class ClientPads(OfGrants):
+    """The pads of a client that sends padded vectors, beside its ``keys``."""
+
+    Secret = PadKeys
+    secret: PadKeys
 
     def granted(self, msg: Granted) -> None:
-        super().granted(msg)
-        if (key := self.secret.keys.secret.pop(PADS, None)) is not None:
-            self.secret.pads = Ratchet(key)
+        if (key := self.party.keys.secret.secret.pop(PADS, None)) is not None:
+            self.secret.ratchets = {self.party.name: Ratchet(key)}
 
-    def pad(self, public: PublicKey, r: int) -> tuple[bytes, PadKey]:
+    def take(self, public: PublicKey, r: int) -> tuple[bytes, PadKey]:
         """A fresh nonce and the key of this round's one vector. All earlier rounds' keys are erased.
 
         Raises PeerError before the grant, and for a round whose pad was used.
         """
-        if self.secret.pads is None:
-            raise PeerError(f"not provided with keys yet: {self.name} has no {PADS}")
-        nonce = self.secrets("nonce of a pad", r).bytes(NONCE_BYTES)
-        key = pad_key(public, self.secret.pads.take(r), nonce)
-        self.secret.pads.forget(r + 1)
+        party, ratchet = self.party, self.secret.ratchets.get(self.party.name)
+        if ratchet is None:
+            raise PeerError(f"not provided with keys yet: {party.name} has no {PADS}")
+        nonce = party.secrets("nonce of a pad", r).bytes(NONCE_BYTES)
+        key = pad_key(public, ratchet.take(r), nonce)
+        ratchet.forget(r + 1)
         return nonce, key
 
 
-class PadKeeper(KeyHolder[PublicKey, SecretKey]):
-    """The party that knows all pads and holds the key that sums open with. It answers ``Unpad``."""
+class KeeperPads(OfGrants):
+    """The pads of all clients, at the party that holds the key that sums open with. It answers ``Unpad``."""
 
-    class Secret(KeyHolder.Secret):
-        """pads: the clients' ratchets, by name."""
-
-        pads: dict[str, Ratchet] = msgspec.field(default_factory=dict)
-
-    secret: Secret
+    Secret = PadKeys
+    secret: PadKeys
 
     def padded_for(self) -> tuple[SecretKey, int, int]:
         """The key that sums open with, the length of vectors, and how many rounds late one may be."""
         raise NotImplementedError
 
     def granted(self, msg: Granted) -> None:
-        super().granted(msg)
-        if (held := self.secret.keys.secret.pop(PADS, None)) is not None:
-            self.secret.pads = {name: Ratchet(key) for name, key in dealt_pads(held).items()}
+        if (held := self.party.keys.secret.secret.pop(PADS, None)) is not None:
+            self.secret.ratchets = {name: Ratchet(key) for name, key in dealt_pads(held).items()}
 
     def unpad_cost(self, msg: Unpad) -> Cost:
         """One encryption, and a pad for each vector."""
         key, length, _ = self.padded_for()
         one = key.nominal_seconds_encrypt(length)
-        return Cost(crypto_s=one * (1 + PAD_SHARE * min(len(msg.rounds), len(self.clients))))
+        return Cost(crypto_s=one * (1 + PAD_SHARE * min(len(msg.rounds), len(self.party.clients))))
 
     @on(Unpad, unpad_cost)
     def unpad(self, msg: Unpad, src: str) -> Unpadded:
         """The counterpart of the sum of these vectors. Raises PeerError for one that it has answered for before."""
-        from_hub(self, msg, src)
+        from_hub(self.party, msg, src)
         key, length, oldest = self.padded_for()
-        for ratchet in self.secret.pads.values():
+        for ratchet in self.secret.ratchets.values():
             ratchet.forget(msg.round - oldest)
         pads = [self._pad(key, *entry) for entry in entries(msg)]
-        source = self.secrets(f"counterpart for {msg.nonces[:NONCE_BYTES].hex()}", msg.round)
+        source = self.party.secrets(f"counterpart for {msg.nonces[:NONCE_BYTES].hex()}", msg.round)
         return Unpadded(msg.round, counterpart(key, pads, length, source.bytes).to_bytes())
 
     def _pad(self, key: SecretKey, name: str, r: int, nonce: bytes) -> bytes:
-        if name not in self.secret.pads:
+        if name not in self.secret.ratchets:
             raise PeerError(f"{name!r} has no pads")
-        return pad_key(key.public, self.secret.pads[name].take(r), nonce).key
+        return pad_key(key.public, self.secret.ratchets[name].take(r), nonce).key
 
 
 def dealt_pads(held: bytes) -> dict[str, bytes]:

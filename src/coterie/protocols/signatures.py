@@ -161,7 +161,7 @@ def grouped(
     for total in founded.totals:
         late = [name for name in names if name not in founded.has]
         has |= frozenset((yield from tell(total, late, deadline_s))) if late else frozenset()
-    key, signed = hub.public(SERVICE), dict[str, bytes]()
+    key, signed = hub.keys.public(SERVICE), dict[str, bytes]()
     mask = key.mask(2 * DIMENSION, expanded(mask_seed, "mask of signatures"))
 
     def fold(name: str, answer: Characterised) -> None:
@@ -212,7 +212,7 @@ def group(
     are most of them, or if the hub does not ask.
     """
     from_hub(helper, msg, src)
-    key, step = helper.public(SERVICE), 2.0 ** -helper.public(SERVICE).layout.lanes.fraction_bits
+    key, step = helper.keys.public(SERVICE), 2.0 ** -helper.keys.public(SERVICE).layout.lanes.fraction_bits
     if before.base is None or before.found is None:
         positions, differences = comparable(opened)
         rows = np.asarray(differences * step, np.float64)
@@ -300,13 +300,13 @@ def characterised(
     seed = int(client.rng("halves").integers(1 << 62))
     both: Floats = yield Local(label_residuals, (_kept(totals), totals[STATISTICS], seed))
     shown = np.concatenate([project(half, DIMENSION, secret_seed) for half in both])
-    return Characterised(msg.round, (yield Encrypt(client.public(SERVICE), shown)).to_bytes())
+    return Characterised(msg.round, (yield Encrypt(client.keys.public(SERVICE), shown)).to_bytes())
 
 
 def term_cost(client: KeyedParty, msg: Contribute) -> Cost:
     """The nominal cost of ``contributed``: one encryption. (Statistics of a client's samples take next to nothing.)"""
     length = lengths(client.spec).get(msg.number, 0)
-    return Cost(crypto_s=client.public(SERVICE).nominal_seconds_encrypt(length))
+    return Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(length))
 
 
 def total_cost(client: KeyedParty, msg: Total) -> Cost:
@@ -316,7 +316,7 @@ def total_cost(client: KeyedParty, msg: Total) -> Cost:
 
 def signature_cost(client: KeyedParty) -> Cost:
     """The nominal cost of ``characterised``."""
-    return Cost(crypto_s=client.public(SERVICE).nominal_seconds_encrypt(2 * DIMENSION))
+    return Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(2 * DIMENSION))
 
 
 def _kept(totals: Mapping[int, Floats]) -> NDArray[np.bool_]:

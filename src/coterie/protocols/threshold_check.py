@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
+import msgspec
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto import threshold
 from coterie.crypto.arrays import CiphertextError
@@ -28,14 +30,10 @@ from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.codec import weighted
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, message
-from coterie.protocol.party import from_hub, on
+from coterie.protocol.party import Component, from_hub, on
 from coterie.protocol.steps import Steps
-from coterie.protocols.threshold_holder import group_of, joint_of, terms_of
-from coterie.protocols.threshold_hub import JointHub, Lost, gather
-from coterie.protocols.threshold_kept import Claimed
+from coterie.protocols.threshold_keys import CHECKS, Lost, OfKey, gather
 from coterie.protocols.threshold_opening import Closed, open_closed
-from coterie.protocols.threshold_pads import PaddingParty
-from coterie.protocols.threshold_parts import CHECKS, OfKey
 
 CHALLENGE_BYTES = 32
 FORGED = "its ciphertexts do not hold what it knows"
@@ -55,38 +53,58 @@ class Response(OfKey, frozen=True):
     answer: bytes
 
 
-class CheckedParty(PaddingParty):
-    """A party that can show that it knows what it has encrypted under a joint key."""
+class Claimed(msgspec.Struct, frozen=True):
+    """SECRET: what a sender has said that it knows in a round. values: (d,).  seed: of its random rho."""
+
+    round: int
+    values: NDArray[np.float64]
+    seed: bytes
+
+    def __repr__(self) -> str:
+        return f"<Claimed in round {self.round}>"
+
+
+class Claims(msgspec.Struct):
+    """SECRET: by the name of a key."""
+
+    of: dict[str, Claimed] = msgspec.field(default_factory=dict)
+
+
+class Checks(Component):
+    """How a party shows that it knows what it has encrypted under a joint key, beside its ``keys`` and ``joint``."""
+
+    Secret = Claims
+    secret: Claims
 
     @on(Challenge)
     def respond(self, msg: Challenge, src: str) -> Response:
         """Answer the first challenge for the claim of this round."""
-        from_hub(self, msg, src)
-        joint_of(self, msg.key)
-        claim, terms = self.secret.joint.claims.get(msg.key), terms_of(self, msg.key)
+        party = self.party
+        from_hub(party, msg, src)
+        party.joint.of(msg.key)
+        claim, terms = self.secret.of.get(msg.key), party.joint.terms(msg.key)
         if claim is None or claim.round != msg.round or terms.number != msg.number:
-            raise PeerError(f"{self.name} has claimed nothing in round {msg.round}, or has answered for it")
+            raise PeerError(f"{party.name} has claimed nothing in round {msg.round}, or has answered for it")
         if len(msg.challenge) != CHALLENGE_BYTES:
             raise PeerError(f"a challenge of {len(msg.challenge)} bytes")
-        del self.secret.joint.claims[msg.key]
-        key = self.public(msg.key)
+        del self.secret.of[msg.key]
+        key = party.keys.public(msg.key)
         answer = threshold.Claim(key, claim.values, claim.seed, b"").answer(msg.challenge)
         if key.emulated:
             space = key.parameters
             answer = weighted(space.degree * sum(space.residue_bytes[: key.fresh.level + 1]), answer)
         return Response(msg.round, msg.key, msg.number, answer)
 
-
-def claimed(party: CheckedParty, name: str, r: int, values: ArrayLike) -> bytes:
-    """What a sender sends beside its ciphertext of these (d,) values. It keeps the values until it is challenged."""
-    array = np.asarray(values, np.float64)
-    claim = threshold.claim(party.public(name), array, party.secrets(f"claim under {name}", r).bytes)
-    party.secret.joint.claims[name] = Claimed(r, array, claim.seed)
-    return claim.committed
+    def claim(self, name: str, r: int, values: ArrayLike) -> bytes:
+        """What a sender sends beside its ciphertext of these (d,) values. It keeps them until it is challenged."""
+        array = np.asarray(values, np.float64)
+        claim = threshold.claim(self.party.keys.public(name), array, self.party.secrets(f"claim under {name}", r).bytes)
+        self.secret.of[name] = Claimed(r, array, claim.seed)
+        return claim.committed
 
 
 def check_senders(
-    hub: JointHub,
+    hub: Any,
     name: str,
     uploads: Mapping[str, tuple[CipherVector, bytes]],
     r: int,
@@ -97,8 +115,8 @@ def check_senders(
 
     Raises NoAnswerError if the holders open nothing.
     """
-    joint, one, key = joint_of(hub, name), group_of(hub, name), hub.public(name)
-    of, failed = (r, name, terms_of(hub, name).number), Lost()
+    joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
+    of, failed = (r, name, hub.joint.terms(name).number), Lost()
     seeds = {sender: hub.secrets(f"challenge for {sender}", r).bytes(CHALLENGE_BYTES) for sender in uploads}
     asked = {sender: Challenge(*of, seed) for sender, seed in seeds.items()}
     got, missing = yield from gather(of, asked, Response, lambda *_: None, deadline_s)

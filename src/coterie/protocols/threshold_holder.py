@@ -1,110 +1,272 @@
-"""A party's side of joint keys: it makes them with others, holds its share, and gives partial decryptions.
+"""Making joint keys and handing them over (``threshold_keys``): the messages, and what a holder does.
 
-Every handler refuses what does not come from the hub (but for pieces, which come from other holders), what belongs to
-another making of the key, and whatever would weaken what is declared (``Joint``). No error holds anything secret.
+``threshold_making`` has the hub's side.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from coterie.crypto import threshold
-from coterie.crypto.ckks import PublicKey, SecretKey
+from coterie.crypto.ckks import PublicKey
 from coterie.crypto.keys import public_key
 from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.signing import Field, digest
 from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import bundle, unbundle
+from coterie.protocol.messages import ANY, Bundle, Integers, bundle, message, unbundle
 from coterie.protocol.party import Cost, To, from_hub, on
-from coterie.protocols.key_centre import Granted, Keyed, KeyHolder
-from coterie.protocols.threshold_asked import announced, asked
-from coterie.protocols.threshold_dealt import held_by_dealer, terms_by_dealer
-from coterie.protocols.threshold_kept import Held, JointSecrets, Making, Terms
-from coterie.protocols.threshold_parts import (
-    DIGEST_BYTES,
+from coterie.protocol.told import Common
+from coterie.protocols.key_centre import Granted, OfGrants
+from coterie.protocols.threshold_keys import (
     SEED_BYTES,
-    SIGNATURE_BYTES,
-    Announce,
-    Begin,
-    Committed,
-    Complete,
-    Decrypt,
-    Endorsed,
-    Evaluate,
-    Evaluated,
-    Exchange,
+    Held,
     Joint,
-    JointKey,
-    Known,
-    Lacking,
-    Lacks,
     OfKey,
-    Partials,
-    Pass,
-    Passed,
-    Piece,
-    Present,
-    Reveal,
-    Revealed,
-    common_seed,
-    endorsement,
+    Terms,
     group,
     lines,
+    named,
     text,
 )
 
+DIGEST_BYTES, SIGNATURE_BYTES = 32, 64
 
-def joint_of(party: Any, name: str) -> Joint:
-    """The declaration of a key. Raises PeerError for one that is not declared."""
-    for joint in party.joints():
-        if joint.name == name:
-            return joint  # type: ignore[no-any-return]
-    raise PeerError(f"{party.name} knows of no joint key {name!r:.40}")
+# ---- messages: all between the hub and another party, but for ``Piece``
 
 
-def terms_of(party: Keyed[Any, Any], name: str) -> Terms:
-    """Who holds the key now, as this party was told. Raises PeerError before it was."""
-    secrets: JointSecrets = party.secret.joint  # type: ignore[attr-defined]
-    if name not in secrets.terms:
-        raise PeerError(f"not provided with keys yet: {party.name} knows no joint key {name!r:.40}")
-    return secrets.terms[name]
+@message(src=ANY, dst=ANY)
+class Begin(OfKey, frozen=True):
+    """Make a key with these holders (names, one a line). sources: those who hand it over, if it is an old one."""
+
+    holders: str
+    sources: str
 
 
-def group_of(party: Any, name: str) -> threshold.Group:
-    """The group that holds the key now."""
-    terms = terms_of(party, name)
-    return group(party.common, joint_of(party, name), terms.number, terms.holders, terms.summands, terms.label)
+@message(src=ANY, dst=ANY)
+class Committed(OfKey, frozen=True):
+    """A holder's commitment to its public part, before it has seen another's. Nothing where a key is handed over."""
+
+    digest: bytes
 
 
-def learn(party: Any, name: str, terms: Terms) -> None:
-    """Know this key from now on, and no older one of the name."""
-    party.secret.joint.terms[name] = terms
-    keys = party.secret.keys
-    keys.public = {known: key for known, key in keys.public.items() if known.split(" ")[0] != name}
-    keys.public[name] = terms.public
+@message(src=ANY, dst=ANY)
+class Reveal(OfKey, frozen=True):
+    """All commitments, 32 bytes each, by the order of the holders. Show your part."""
+
+    digests: bytes
 
 
-def check_endorsed(party: Any, joint: Joint, terms: Terms, signed: bytes) -> None:
-    """Raises PeerError unless these may hold the key, and all of them have signed it."""
-    holders = terms.holders
-    joint.checked(holders, party.common.roster)
-    if len(signed) != SIGNATURE_BYTES * len(holders):
-        raise PeerError(f"{len(signed)} bytes are not the signatures of {len(holders)} holders")
-    fields = endorsement(party.common, joint.name, terms.number, holders, terms.summands, terms.public)
-    for i, name in enumerate(holders):
-        verify_key(party.common, name).verify(signed[SIGNATURE_BYTES * i :][:SIGNATURE_BYTES], *fields)
-    key = public_key(terms.public)
-    wanted = group(party.common, joint, terms.number, holders, terms.summands).space.identity
-    if not isinstance(key, PublicKey) or key.emulated != party.common.emulated or key.arrays.space.identity != wanted:
-        raise PeerError(f"{key!r} is no joint key {joint.name!r} of this federation")
+@message(src=ANY, dst=ANY)
+class Revealed(OfKey, frozen=True):
+    """A holder's public part, that for products (nothing where there are none), and what opens its commitment."""
+
+    part: Bundle
 
 
-def _cost(party: Any, msg: Any) -> Cost:
+@message(src=ANY, dst=ANY)
+class Exchange(OfKey, frozen=True):
+    """All that was revealed, by the order of the holders; nothing where a key is handed over. Send your pieces."""
+
+    parts: Bundle
+
+
+@message(src=ANY, dst=ANY)
+class Pass(OfKey, frozen=True):
+    """Hand your share over: send these new holders their pieces. sources: all that do."""
+
+    holders: str
+    sources: str
+
+
+@message(src=ANY, dst=ANY)
+class Passed(OfKey, frozen=True):
+    """The pieces are under way."""
+
+
+@message(src=ANY, dst=ANY)
+class Piece(OfKey, frozen=True):
+    """SECRET, from holder to holder, sealed: half of a common seed, and a piece of the sender's share, if any.
+
+    opened: how many ciphertexts the sender has helped to open under a key that is handed over.
+    """
+
+    seed: bytes
+    piece: bytes
+    opened: int = 0
+
+    def __repr__(self) -> str:
+        return f"<Piece of {self.key} {self.number}>"
+
+
+@message(src=ANY, dst=ANY)
+class Endorsed(OfKey, frozen=True):
+    """A holder's signature over the joint public key that follows from all parts, and over who holds it.
+
+    second: its second part for products; nothing where there are none.
+    """
+
+    signature: bytes
+    second: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Evaluate(OfKey, frozen=True):
+    """Give your part of the keys for these automorphisms X -> X^k."""
+
+    elements: Integers
+
+
+@message(src=ANY, dst=ANY)
+class Evaluated(OfKey, frozen=True):
+    """A holder's part of these keys."""
+
+    part: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Complete(OfKey, frozen=True):
+    """This holder has all pieces."""
+
+
+@message(src=ANY, dst=ANY)
+class Lacking(OfKey, frozen=True):
+    """Which pieces do you lack?"""
+
+
+@message(src=ANY, dst=ANY)
+class Lacks(OfKey, frozen=True):
+    """The names of those whose pieces have not come, one a line."""
+
+    names: str
+
+
+@message(src=ANY, dst=ANY)
+class JointKey(OfKey, frozen=True):
+    """The joint public key and its holders, with all their signatures (64 bytes each). Older keys are erased.
+
+    summands: how many contributions the key sums up; those who made it may have handed it over.
+    """
+
+    holders: str
+    summands: int
+    public: bytes
+    signatures: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Known(OfKey, frozen=True):
+    """This party has the key, and has erased what it held of older ones."""
+
+
+def endorsement(
+    common: Common, key: str, number: int, holders: Sequence[str], summands: int, public: bytes
+) -> tuple[Field, ...]:
+    """What each holder signs: the session, the key, and who holds it."""
+    return "joint key", common.roster.session, key, number, text(holders), summands, hashlib.sha256(public).digest()
+
+
+def common_seed(a: str, b: str, of_a: bytes, of_b: bytes) -> bytes:
+    """The seed that two holders share, of which each has drawn a half."""
+    (first, x), (second, y) = sorted(((a, of_a), (b, of_b)))
+    return digest("common seed", first, second, x, y)
+
+
+# ---- a holder's side: of a key that is being made it keeps a type for each round
+
+
+class Making(msgspec.Struct, kw_only=True, tag=True):
+    """SECRET: a key that a party is about to hold, and what other holders have sent for it, which may come early.
+
+    sources: whose pieces make up the share; none where it is the holder's own contribution.  summands: of the key.
+    own, seeds: halves of common seeds, by the other holder's name.  pieces: of the share, by their source.
+    opened: how many ciphertexts were opened before, of a key that is handed over.
+    """
+
+    number: int
+    holders: tuple[str, ...]
+    sources: tuple[str, ...]
+    summands: int
+    own: dict[str, bytes]
+    seeds: dict[str, bytes] = msgspec.field(default_factory=dict)
+    pieces: dict[str, bytes] = msgspec.field(default_factory=dict)
+    opened: int = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.number} of {len(self.holders)} holders>"
+
+    def lacks(self, me: str) -> list[str]:
+        """Whose pieces have not come yet."""
+        lacking = {name for name in self.holders if name != me and name not in self.seeds}
+        return sorted(lacking | {name for name in self.sources if name not in self.pieces})
+
+    def next(self, kind: type[N], **more: Any) -> N:
+        """The same making in its next round."""
+        return kind(**{name: getattr(self, name) for name in Making.__struct_fields__}, **more)
+
+
+N = TypeVar("N", bound=Making)
+
+
+class Inheriting(Making):
+    """SECRET: of a key that is handed over, before its exchange."""
+
+
+class Committing(Making):
+    """SECRET: committed to a contribution. secret, ephemeral: the contribution.  shown: what is committed to."""
+
+    secret: bytes
+    ephemeral: bytes
+    shown: bytes
+
+
+class Revealing(Making):
+    """SECRET: the contribution has been shown. digests: all commitments."""
+
+    secret: bytes
+    ephemeral: bytes
+    digests: bytes
+
+
+class Exchanged(Making):
+    """SECRET: all parts are joined, and pieces are under way. secret: None for a key that is handed over.
+
+    turned: whether this holder gave its part of rotations.
+    """
+
+    secret: bytes | None
+    public: bytes
+    turned: bool = False
+
+
+class Whole(Making):
+    """SECRET: all pieces are there, so that the share is whole. seeds: common ones, from here on."""
+
+    secret: bytes | None
+    public: bytes
+    turned: bool
+    share: bytes
+
+
+MakingRound = Inheriting | Committing | Revealing | Exchanged | Whole
+
+
+class Makings(msgspec.Struct):
+    """SECRET: the keys that are being made, by name."""
+
+    rounds: dict[str, MakingRound] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Makings of {', '.join(sorted(self.rounds)) or 'no key'}>"
+
+
+def _cost(making: KeyMaking, msg: Any) -> Cost:
     """The nominal work of what a holder is asked for. Raises PeerError for a key or holders that cannot be."""
-    secrets: JointSecrets = party.secret.joint
-    joint, made, held = joint_of(party, msg.key), secrets.making.get(msg.key), secrets.held.get(msg.key)
+    party, made = making.party, making.secret.rounds.get(msg.key)
+    joint = party.joint.of(msg.key)
     if isinstance(msg, Begin | Pass):
         holders = lines(msg.holders)
         joint.checked(holders, party.common.roster)
@@ -112,12 +274,6 @@ def _cost(party: Any, msg: Any) -> Cost:
         if isinstance(msg, Pass):
             return Cost(crypto_s=one.seconds("handed", holders=len(holders)))
         return Cost(crypto_s=one.seconds("public") + (one.seconds("first") if joint.products else 0.0))
-    if isinstance(msg, Decrypt):
-        one, sums = group_of(party, msg.key), [held.sums.get(int(n), (0, 1)) for n in msg.numbers] if held else []
-        spent = sum(one.seconds("partial", length, holders=one.needed) for _, length in sums)
-        if joint.pads:
-            spent += sum(one.seconds("c1", length, holders=senders) for senders, length in sums if senders > 1)
-        return Cost(crypto_s=spent)
     if made is None:
         return Cost()
     one, count = group(party.common, joint, made.number, made.holders, made.summands), len(made.holders)
@@ -128,37 +284,31 @@ def _cost(party: Any, msg: Any) -> Cost:
     return Cost(crypto_s=one.seconds("joined", holders=count) + dealing + second)
 
 
-class JointParty(KeyHolder[PublicKey, SecretKey]):
-    """A party that uses joint keys, and may hold shares of them. A subclass declares them: ``joints()``."""
+class KeyMaking(OfGrants):
+    """How a party makes joint keys and takes them over, beside its ``keys`` and ``joint``.
 
-    class Secret(Keyed.Secret):
-        """joint: what it knows and holds of joint keys."""
+    Its handlers refuse what does not come from the hub (but for pieces, which come from other holders), what belongs to
+    another making of the key or to another round of it, and whatever would weaken what is declared (``Joint``).
+    """
 
-        joint: JointSecrets = msgspec.field(default_factory=JointSecrets)
+    Secret = Makings
+    secret: Makings
 
-    secret: Secret
-
-    def joints(self) -> tuple[Joint, ...]:
-        """All joint keys of the federation; the same at all parties."""
-        raise NotImplementedError
-
-    def lasts(self, state: Any, secret: Any) -> None:
-        """What was opened. (With emulated keys, which keep nothing secret, a repeated attempt opens it once more.)"""
-        super().lasts(state, secret)
-        if not self.common.emulated:
-            self.secret.joint.accounts = secret.joint.accounts
-
-    # ---- making
+    def granted(self, msg: Granted) -> None:
+        for joint in self.party.joint.declared(self.party):
+            if joint.dealer and msg.grant in ("", joint.name):
+                self.secret.rounds.pop(joint.name, None)
 
     @on(Begin, _cost)
     def begin(self, msg: Begin, src: str) -> Committed:
         """Draw a contribution and commit to it; for a key that is handed over, only wait for pieces."""
-        from_hub(self, msg, src)
-        joint, holders, sources = joint_of(self, msg.key), lines(msg.holders), lines(msg.sources)
-        joint.checked(holders, self.common.roster)
-        if self.name not in holders:
-            raise PeerError(f"{self.name} is not among the {len(holders)} holders of key {msg.key!r}")
-        known, before = self.secret.joint.terms.get(msg.key), self.secret.joint.making.get(msg.key)
+        party = self.party
+        from_hub(party, msg, src)
+        joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
+        joint.checked(holders, party.common.roster)
+        if party.name not in holders:
+            raise PeerError(f"{party.name} is not among the {len(holders)} holders of key {msg.key!r}")
+        known, before = party.joint.secret.terms.get(msg.key), self.secret.rounds.get(msg.key)
         last = max(known.number if known else 0, before.number if before else 0)
         if msg.number <= last:
             raise PeerError(f"making {msg.number} of key {msg.key!r} after {last}")
@@ -166,74 +316,83 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
             raise PeerError(f"key {msg.key!r} is dealt by the key centre")
         if sources:
             self._may_pass(joint, sources)
-        summands = terms_of(self, msg.key).summands if sources else len(holders)
-        made = Making(msg.number, holders, sources, summands, bool(sources))
-        self.secret.joint.making[msg.key] = made
-        made.own = {
-            name: self.secrets(f"joint key {msg.key} seed for {name}", msg.number).bytes(SEED_BYTES)
+        seeds = {
+            name: party.secrets(f"joint key {msg.key} seed for {name}", msg.number).bytes(SEED_BYTES)
             for name in holders
-            if name != self.name
+            if name != party.name
         }
+        base: dict[str, Any] = {"number": msg.number, "holders": holders, "own": seeds}
         if sources:
+            summands = party.joint.terms(msg.key).summands
+            self.secret.rounds[msg.key] = Inheriting(sources=sources, summands=summands, **base)
             return Committed(msg.round, msg.key, msg.number, b"")
-        if joint.threshold:
-            made.sources = holders
-        one = group(self.common, joint, msg.number, holders, summands)
-        secret = threshold.secret(one, self.secrets(f"joint key {msg.key} secret", msg.number).bytes)
-        first = b""
+        one = group(party.common, joint, msg.number, holders, len(holders))
+        secret = threshold.secret(one, party.secrets(f"joint key {msg.key} secret", msg.number).bytes)
+        first, ephemeral = b"", b""
         if joint.products:
-            first, ephemeral = secret.first(self.secrets(f"joint key {msg.key} products", msg.number).bytes)
-            made.ephemeral = ephemeral.to_bytes()
-        nonce = self.secrets(f"joint key {msg.key} nonce", msg.number).bytes(SEED_BYTES)
-        made.secret, made.shown = secret.to_bytes(), bundle([secret.public(), first, nonce])
+            first, other = secret.first(party.secrets(f"joint key {msg.key} products", msg.number).bytes)
+            ephemeral = other.to_bytes()
+        nonce = party.secrets(f"joint key {msg.key} nonce", msg.number).bytes(SEED_BYTES)
+        made = Committing(
+            **base,
+            sources=holders if joint.threshold else (),
+            summands=len(holders),
+            secret=secret.to_bytes(),
+            ephemeral=ephemeral,
+            shown=bundle([secret.public(), first, nonce]),
+        )
+        self.secret.rounds[msg.key] = made
         return Committed(msg.round, msg.key, msg.number, committed(made.shown))
 
     @on(Reveal)
     def reveal(self, msg: Reveal, src: str) -> Revealed:
         """Show the contribution, now that all are committed to theirs."""
-        made = self._making(msg, src)
-        mine = made.holders.index(self.name)
-        if made.handed or made.digests or len(msg.digests) != DIGEST_BYTES * len(made.holders):
-            raise PeerError(f"{len(msg.digests)} bytes of commitments of {len(made.holders)} holders, or not the first")
+        made: Committing = self._at(msg, src, Committing)
+        mine = made.holders.index(self.party.name)
+        if len(msg.digests) != DIGEST_BYTES * len(made.holders):
+            raise PeerError(f"{len(msg.digests)} bytes of commitments of {len(made.holders)} holders")
         if msg.digests[DIGEST_BYTES * mine :][:DIGEST_BYTES] != committed(made.shown):
-            raise PeerError(f"the commitment of {self.name} was changed")
-        made.digests = msg.digests
+            raise PeerError(f"the commitment of {self.party.name} was changed")
+        self.secret.rounds[msg.key] = made.next(
+            Revealing, secret=made.secret, ephemeral=made.ephemeral, digests=msg.digests
+        )
         return Revealed(msg.round, msg.key, msg.number, made.shown)
 
     @on(Exchange, _cost)
     def exchange(self, msg: Exchange, src: str) -> tuple[To, ...]:
         """Join all parts, sign the joint key, and send the other holders their pieces."""
-        made, joint = self._making(msg, src), joint_of(self, msg.key)
-        if made.public or not (made.handed or made.digests):
-            raise PeerError(f"making {msg.number} of key {msg.key!r} is not at its exchange")
-        one, second, pieces = self._new(msg, made), b"", dict[str, bytes]()
-        if made.handed:
-            made.public = terms_of(self, msg.key).public
+        party = self.party
+        made: Revealing | Inheriting = self._at(msg, src, Revealing, Inheriting)
+        second, pieces = b"", dict[str, bytes]()
+        if isinstance(made, Inheriting):
+            now = made.next(Exchanged, secret=None, public=party.joint.terms(msg.key).public)
         else:
-            parts = shown_parts(msg.parts, made.holders, made.digests)
+            one, parts = self._group(msg.key, made), shown_parts(msg.parts, made.holders, made.digests)
             secret = threshold.Secret.load(one, made.secret)
-            made.public = threshold.joined(one, {name: part for name, (part, _) in parts.items()}).to_bytes()
-            if joint.products:
+            public = threshold.joined(one, {name: part for name, (part, _) in parts.items()}).to_bytes()
+            now = made.next(Exchanged, secret=made.secret, public=public)
+            if party.joint.of(msg.key).products:
                 firsts = {name: first for name, (_, first) in parts.items()}
                 second = secret.second(threshold.Secret.load(one, made.ephemeral), firsts)
-                made.ephemeral = b""
             if made.sources:
-                pieces = secret.dealt(self.secrets(f"joint key {msg.key} pieces", msg.number).bytes)
-                made.pieces[self.name] = pieces[self.name]
-        fields = endorsement(self.common, msg.key, msg.number, made.holders, made.summands, made.public)
-        signature = signing_key(self.own).sign(*fields)
-        sent = [To(self.common.roster.hub, Endorsed(msg.round, msg.key, msg.number, signature, second))]
-        for name, seed in made.own.items():
+                pieces = secret.dealt(party.secrets(f"joint key {msg.key} pieces", msg.number).bytes)
+                now.pieces[party.name] = pieces[party.name]
+        self.secret.rounds[msg.key] = now
+        fields = endorsement(party.common, msg.key, msg.number, now.holders, now.summands, now.public)
+        signature = signing_key(party.own).sign(*fields)
+        sent = [To(party.common.roster.hub, Endorsed(msg.round, msg.key, msg.number, signature, second))]
+        for name, seed in now.own.items():
             sent.append(To(name, Piece(msg.round, msg.key, msg.number, seed, pieces.get(name, b""))))
-        return (*sent, *self._whole(msg, made))
+        return (*sent, *self._complete(msg))
 
     @on(Evaluate, _cost)
     def evaluate(self, msg: Evaluate, src: str) -> Evaluated:
         """This holder's part of the keys for rotations, which only the hub needs. Once: two would show their noise."""
-        made, joint = self._making(msg, src), joint_of(self, msg.key)
-        if not made.secret or not made.public or made.turned or not joint.products:
-            raise PeerError(f"making {msg.number} of key {msg.key!r} is not where rotations are made")
-        one = self._new(msg, made)
+        made: Exchanged | Whole = self._at(msg, src, Exchanged, Whole)
+        joint = self.party.joint.of(msg.key)
+        if made.secret is None or made.turned or not joint.products:
+            raise PeerError(f"making {msg.number} of key {msg.key!r} has no rotations to be made")
+        one = self._group(msg.key, made)
         if tuple(map(int, msg.elements)) != one.space.elements:
             raise PeerError(f"{len(msg.elements)} automorphisms that {joint.parameters} has no keys for")
         made.turned = True
@@ -243,34 +402,35 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
     @on(Pass, _cost)
     def hand_over(self, msg: Pass, src: str) -> tuple[To, ...]:
         """Send the new holders pieces of the share. The share itself is erased when all are told of the new holders."""
-        from_hub(self, msg, src)
-        joint, holders, sources = joint_of(self, msg.key), lines(msg.holders), lines(msg.sources)
-        held = self._held(msg.key)
-        joint.checked(holders, self.common.roster)
+        party = self.party
+        from_hub(party, msg, src)
+        joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
+        held = party.joint.held(msg.key)
+        joint.checked(holders, party.common.roster)
         self._may_pass(joint, sources)
-        if msg.number <= held.number or self.name not in sources or held.passed >= msg.number:
-            raise PeerError(f"{self.name} hands over no share of key {msg.key!r} for making {msg.number}")
-        held.passed, opened = msg.number, self.secret.joint.answered(msg.key).ciphertexts
-        new = group(self.common, joint, msg.number, holders, terms_of(self, msg.key).summands)
-        pieces = threshold.Share.load(group_of(self, msg.key), held.share).handed(
-            self.name, sources, new, self.secrets(f"joint key {msg.key} pieces", msg.number).bytes
+        if msg.number <= held.number or party.name not in sources or held.passed >= msg.number:
+            raise PeerError(f"{party.name} hands over no share of key {msg.key!r} for making {msg.number}")
+        held.passed, opened = msg.number, party.joint.secret.answered(msg.key).ciphertexts
+        new = group(party.common, joint, msg.number, holders, party.joint.terms(msg.key).summands)
+        pieces = threshold.Share.load(party.joint.group(msg.key), held.share).handed(
+            party.name, sources, new, party.secrets(f"joint key {msg.key} pieces", msg.number).bytes
         )
         sent = [To(src, Passed(msg.round, msg.key, msg.number))]
         for name in holders:
-            if name != self.name:
+            if name != party.name:
                 sent.append(To(name, Piece(msg.round, msg.key, msg.number, b"", pieces[name], opened)))
-        made = self.secret.joint.making.get(msg.key)
-        if self.name in holders and made is not None and made.number == msg.number:
-            made.pieces[self.name] = pieces[self.name]
+        made = self.secret.rounds.get(msg.key)
+        if party.name in holders and made is not None and made.number == msg.number:
+            made.pieces[party.name] = pieces[party.name]
             made.opened = max(made.opened, opened)
-            sent += self._whole(msg, made)
+            sent += self._complete(msg)
         return tuple(sent)
 
     @on(Piece)
     def take_piece(self, msg: Piece, src: str) -> tuple[To, ...]:
         """Keep what another holder has sent, each thing once."""
-        made = self.secret.joint.making.get(msg.key)
-        if made is None or made.number != msg.number or made.share:
+        made = self.secret.rounds.get(msg.key)
+        if made is None or made.number != msg.number or isinstance(made, Whole):
             raise PeerError(f"a piece of key {msg.key!r:.40}, making {msg.number}, which is not being made")
         if not (msg.seed or msg.piece) or len(msg.seed) not in (0, SEED_BYTES):
             raise PeerError(f"a piece with a seed of {len(msg.seed)} bytes")
@@ -282,142 +442,84 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
             made.seeds[src] = msg.seed
         if msg.piece:
             made.pieces[src], made.opened = msg.piece, max(made.opened, msg.opened)
-        return self._whole(msg, made)
+        return self._complete(msg)
 
     @on(Lacking)
     def lacking(self, msg: Lacking, src: str) -> Lacks:
         """Whose pieces are missing."""
-        made = self._making(msg, src)
-        return Lacks(msg.round, msg.key, msg.number, text(made.lacks(self.name)))
+        made: MakingRound = self._at(msg, src, Making)
+        missing = () if isinstance(made, Whole) else made.lacks(self.party.name)
+        return Lacks(msg.round, msg.key, msg.number, text(missing))
 
     @on(JointKey)
     def know(self, msg: JointKey, src: str) -> Known:
         """Use this key from now on, and erase what was held of older ones."""
-        from_hub(self, msg, src)
-        joint, holders = joint_of(self, msg.key), lines(msg.holders)
-        known, made = self.secret.joint.terms.get(msg.key), self.secret.joint.making.get(msg.key)
+        party, joint = self.party, self.party.joint.of(msg.key)
+        from_hub(party, msg, src)
+        secret, holders = party.joint.secret, lines(msg.holders)
+        known, made = secret.terms.get(msg.key), self.secret.rounds.get(msg.key)
         if joint.dealer and known is None:
             raise PeerError(f"key {msg.key!r} is dealt by the key centre")
         if known is not None and msg.number <= known.number:
             raise PeerError(f"key {msg.key!r} of making {msg.number} after {known.number}")
         terms = Terms(msg.number, holders, msg.public, msg.summands)
-        check_endorsed(self, joint, terms, msg.signatures)
-        mine = made is not None and made.number == msg.number
-        if self.name in holders and not (mine and made is not None and made.share and made.public == msg.public):
-            raise PeerError(f"{self.name} should hold key {msg.key!r}, and has no share of it")
-        self.secret.joint.held.pop(msg.key, None)
+        check_endorsed(party, joint, terms, msg.signatures)
+        mine = made if made is not None and made.number == msg.number else None
+        secret.held.pop(msg.key, None)
+        if party.name in holders:
+            if not isinstance(mine, Whole) or mine.public != msg.public:
+                raise PeerError(f"{party.name} should hold key {msg.key!r}, and has no share of it")
+            secret.held[msg.key] = Held(msg.number, holders, mine.share, mine.seeds)
         if made is not None and made.number <= msg.number:
-            del self.secret.joint.making[msg.key]
-        if mine and made is not None and self.name in holders:
-            self.secret.joint.held[msg.key] = Held(msg.number, holders, made.share, made.seeds)
-        learn(self, msg.key, terms)
-        if mine and made is not None:  # the noise is sized for all openings under the key
-            before = self.secret.joint.answered(msg.key)
-            total = max(before.ciphertexts, made.opened)
-            self.secret.joint.account(msg.key, threshold.Answered(before.digests, total))
+            del self.secret.rounds[msg.key]
+        party.joint.learn(msg.key, terms)
+        if mine is not None:  # the noise is sized for all openings under the key
+            before = secret.answered(msg.key)
+            secret.account(msg.key, threshold.Answered(before.digests, max(before.ciphertexts, mine.opened)))
         return Known(msg.round, msg.key, msg.number)
 
-    def granted(self, msg: Granted) -> None:
-        """Keep keys from the key centre; of joint ones the share, too."""
-        super().granted(msg)
-        for joint in self.joints():
-            if joint.dealer and (terms := terms_by_dealer(self, joint, msg)) is not None:
-                learn(self, joint.name, terms)
-                self.secret.joint.making.pop(joint.name, None)
-                self.secret.joint.held.pop(joint.name, None)
-                if (held := held_by_dealer(self, joint, terms)) is not None:
-                    self.secret.joint.held[joint.name] = held
-
-    # ---- opening
-
-    @on(Announce)
-    def announce(self, msg: Announce, src: str) -> Present:
-        """Say that this holder is there, if these sums may be opened."""
-        announced(self, joint_of(self, msg.key), self._current(msg, src), msg)
-        return Present(msg.round, msg.key, msg.number)
-
-    @on(Decrypt, _cost)
-    def decrypt(self, msg: Decrypt, src: str) -> Partials:
-        """Partial decryptions of announced sums, one of a ciphertext, for a set of holders that is fixed."""
-        held, joint, among = self._current(msg, src), joint_of(self, msg.key), lines(msg.among)
-        one, numbers = group_of(self, msg.key), [int(number) for number in msg.numbers]
-        if msg.round != held.round or not numbers or len(set(numbers)) < len(numbers):
-            raise PeerError(f"{len(numbers)} sums of round {msg.round}; announced are those of round {held.round}")
-        right = set(among) <= set(held.holders) and len(set(among)) == len(among) == one.needed
-        if not right or self.name not in among:
-            raise PeerError(f"a sum is opened by {one.needed} holders, each once and this one among them")
-        share, parts, answered = threshold.Share.load(one, held.share), [], self.secret.joint.answered(msg.key)
-        for number, data in zip(numbers, unbundle(msg.ciphers, len(numbers)), strict=True):
-            request = asked(self, joint, one, held, number, data)
-            tries = held.tries.get(number, 0) + 1
-            if tries > joint.tries(len(held.holders)):
-                raise PeerError(f"sum {number} of round {msg.round} was opened {tries - 1} times")
-            held.tries[number] = tries
-            zero = threshold.Zero(self.name, held.seeds)
-            part, answered = threshold.partial(one, share, request, self.name, among, zero, answered)
-            self.secret.joint.account(msg.key, answered)
-            parts.append(part)
-        return Partials(msg.round, msg.key, msg.number, bundle(parts))
-
-    # ---- what the handlers share
-
-    def _making(self, msg: OfKey, src: str) -> Making:
-        """The making that a message of the hub is about. Raises PeerError for another."""
-        from_hub(self, msg, src)
-        made = self.secret.joint.making.get(msg.key)
+    def _at(self, msg: OfKey, src: str, *rounds: type[Making]) -> Any:
+        """The making that a message of the hub is about. Raises PeerError unless it is in one of these rounds."""
+        from_hub(self.party, msg, src)
+        made = self.secret.rounds.get(msg.key)
         if made is None or made.number != msg.number:
-            raise PeerError(f"making {msg.number} of key {msg.key!r:.40}, which {self.name} has not begun")
+            raise PeerError(f"making {msg.number} of key {msg.key!r:.40}, which {self.party.name} has not begun")
+        if not isinstance(made, rounds):
+            where = type(made).__name__
+            raise PeerError(f"a {type(msg).__name__} of key {msg.key!r}, making {msg.number}, which is at {where}")
         return made
 
-    def _held(self, name: str) -> Held:
-        if name not in self.secret.joint.held:
-            raise PeerError(f"{self.name} holds no share of key {name!r:.40}")
-        return self.secret.joint.held[name]
-
-    def _current(self, msg: OfKey, src: str) -> Held:
-        """The share of the key that a message of the hub is about. Raises PeerError for another."""
-        from_hub(self, msg, src)
-        held = self._held(msg.key)
-        if held.number != msg.number:
-            raise PeerError(f"key {msg.key!r} of making {msg.number}; {self.name} holds that of {held.number}")
-        return held
-
-    def _new(self, msg: OfKey, made: Making) -> threshold.Group:
+    def _group(self, key: str, made: Making) -> threshold.Group:
         """The group whose key is being made."""
-        return group(self.common, joint_of(self, msg.key), msg.number, made.holders, made.summands)
+        return group(self.party.common, self.party.joint.of(key), made.number, made.holders, made.summands)
 
     def _may_pass(self, joint: Joint, sources: tuple[str, ...]) -> None:
         """Raises PeerError unless these are as many of the known holders as open a sum."""
-        terms = terms_of(self, joint.name)
+        terms = self.party.joint.terms(joint.name)
         needed = joint.needed(len(terms.holders))
         if not set(sources) <= set(terms.holders) or not len(set(sources)) == len(sources) == needed:
             raise PeerError(f"key {joint.name!r} is handed over by {needed} of its holders, each once")
 
-    def _whole(self, msg: OfKey, made: Making) -> tuple[To, ...]:
-        """Tell the hub, as soon as the share is whole. A piece that cannot be read is as good as none."""
-        if not made.public or made.share or made.lacks(self.name):
+    def _complete(self, msg: OfKey) -> tuple[To, ...]:
+        """Tell the hub, as soon as the share is whole. A piece that cannot be read has to come again."""
+        party, made = self.party, self.secret.rounds[msg.key]
+        if not isinstance(made, Exchanged) or made.lacks(party.name):
             return ()
-        one = self._new(msg, made)
+        one = self._group(msg.key, made)
         if made.sources:
             try:
-                share = threshold.gathered(one, self.name, made.pieces)
+                share = threshold.gathered(one, party.name, made.pieces)
             except DecodeError as error:
                 del made.pieces[named(made.sources, error)]
                 return ()
         else:
+            assert made.secret is not None  # only a key that is handed over has none, and it has sources
             share = threshold.Secret.load(one, made.secret).share()
-        made.share = share.to_bytes()
-        made.seeds = {name: common_seed(self.name, name, made.own[name], seed) for name, seed in made.seeds.items()}
-        made.pieces, made.own = {}, {}
-        return (To(self.common.roster.hub, Complete(msg.round, msg.key, msg.number)),)
-
-
-def named(names: Sequence[str], error: DecodeError) -> str:
-    """Whose part an error of ``crypto.threshold`` is about. Raises it again if it names nobody."""
-    for name in names:
-        if str(error).startswith(f"{name}: "):
-            return name
-    raise error
+        whole = made.next(Whole, secret=made.secret, public=made.public, turned=made.turned, share=share.to_bytes())
+        whole.seeds = {name: common_seed(party.name, name, made.own[name], seed) for name, seed in made.seeds.items()}
+        whole.pieces, whole.own = {}, {}
+        self.secret.rounds[msg.key] = whole
+        return (To(party.common.roster.hub, Complete(msg.round, msg.key, msg.number)),)
 
 
 def committed(shown: bytes) -> bytes:
@@ -435,3 +537,18 @@ def shown_parts(parts: bytes, holders: Sequence[str], digests: bytes) -> Mapping
         threshold.revealed(digests[DIGEST_BYTES * i :][:DIGEST_BYTES], bundle([part, first]), nonce)
         shown[name] = part, first
     return shown
+
+
+def check_endorsed(party: Any, joint: Joint, terms: Terms, signed: bytes) -> None:
+    """Raises PeerError unless these may hold the key, and all of them have signed it."""
+    holders = terms.holders
+    joint.checked(holders, party.common.roster)
+    if len(signed) != SIGNATURE_BYTES * len(holders):
+        raise PeerError(f"{len(signed)} bytes are not the signatures of {len(holders)} holders")
+    fields = endorsement(party.common, joint.name, terms.number, holders, terms.summands, terms.public)
+    for i, name in enumerate(holders):
+        verify_key(party.common, name).verify(signed[SIGNATURE_BYTES * i :][:SIGNATURE_BYTES], *fields)
+    key = public_key(terms.public)
+    wanted = group(party.common, joint, terms.number, holders, terms.summands).space.identity
+    if not isinstance(key, PublicKey) or key.emulated != party.common.emulated or key.arrays.space.identity != wanted:
+        raise PeerError(f"{key!r} is no joint key {joint.name!r} of this federation")

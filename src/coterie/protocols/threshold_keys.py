@@ -25,6 +25,9 @@ key: the new holders get pieces of the old shares (t of them, or all), and old s
 shares when they hear of the new key. That is an assumption: t former holders (or all of them) that kept their shares
 could open everything under that key.
 
+This file has the declaration of a key, and what parties know and hold of it. ``threshold_making`` makes keys and hands
+them over, ``threshold_opening`` opens sums, ``threshold_pads`` has vectors under joint pads.
+
 A hub that lies about what is a sum is refused where vectors come under joint pads (``threshold_pads``,
 ``Joint(pads=True)``): holders compute c_1 of sums themselves. Any other key assumes a hub that follows the protocol.
 There holders refuse what they can see is wrong: sums that were not announced, with too few senders by what they state,
@@ -33,27 +36,413 @@ opened too often.
 
 from __future__ import annotations
 
-from coterie.protocols.threshold_dealt import JointGrant
-from coterie.protocols.threshold_holder import JointParty, group_of, joint_of, terms_of
-from coterie.protocols.threshold_hub import JointHub, Made, Opened
-from coterie.protocols.threshold_making import hand_over, make_keys
-from coterie.protocols.threshold_opening import open_sum, open_sums
-from coterie.protocols.threshold_parts import HOLDER_MESSAGES, HUB_MESSAGES, Joint
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from typing import Any, TypeVar
 
-__all__ = [
-    "HOLDER_MESSAGES",
-    "HUB_MESSAGES",
-    "Joint",
-    "JointGrant",
-    "JointHub",
-    "JointParty",
-    "Made",
-    "Opened",
-    "group_of",
-    "hand_over",
-    "joint_of",
-    "make_keys",
-    "open_sum",
-    "open_sums",
-    "terms_of",
-]
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.crypto import threshold
+from coterie.crypto.signing import digest
+from coterie.crypto.threshold import Answered, Group
+from coterie.crypto.threshold_group import MOST_HOLDERS
+from coterie.protocol.codec import content, weighs, weighted
+from coterie.protocol.errors import DecodeError, PeerError, UserError
+from coterie.protocol.messages import Message, OfRound, bundle, unbundle
+from coterie.protocol.party import from_hub
+from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.told import Common, Roster
+from coterie.protocols.key_centre import EVALUATION, Dealt, Draw, Grant, Granted, OfGrants
+
+SEED_BYTES = 32
+TRIAL = -1
+"""The number of the sum that is opened to try a new key: encryptions of zero."""
+CHECKS = -2
+"""Numbers from here down are of what is opened to check a sender, not of sums."""
+KEPT_ACCOUNTS = 256
+"""Keys of which a party knows what it has opened: more than are made in one round."""
+TERMS = "terms"
+UNREADABLE = "its answer cannot be read"
+
+Floats = NDArray[np.float64]
+M = TypeVar("M", bound=Message)
+Lost = dict[str, str]
+"""By name, why a party is left out."""
+Of = tuple[int, str, int]
+"""Round, key and making: what a message of this protocol is about."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """One joint key, as all parties declare it alike. So a hub cannot have a weaker one made.
+
+    name: without blanks or line breaks.  parameters: a named set of ``crypto.threshold``.
+    roles: only parties of these roles may hold a share.
+    threshold: t, so many holders open a sum; 0 for all of them.  least: the fewest holders.
+    fewest: the fewest senders of a sum that a holder helps to open.
+    dealer: whether the key centre deals the key; else its holders make it themselves.
+    products: whether ciphertexts can be multiplied, and turned as the parameters' evaluation keys allow.
+    pads: whether all vectors come under joint pads (``threshold_pads``): then holders compute c_1 of sums themselves.
+    effective: with pads, the least effective number of senders by their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
+    scalars: how many scalars are opened in a round for each holder, of whatever they are, such as one sender's distance
+    from the mean.
+    openings: Q_D, the ciphertexts that are opened under one key. The flooding noise is sized for so many.
+    """
+
+    name: str
+    parameters: str
+    roles: tuple[str, ...]
+    threshold: int = 0
+    least: int = 2
+    fewest: int = 3
+    dealer: bool = False
+    products: bool = False
+    scalars: int = 0
+    pads: bool = False
+    effective: float = 0.0
+    openings: int = 65536
+
+    def __post_init__(self) -> None:
+        if self.threshold == 1 or self.threshold < 0:
+            raise UserError(
+                f"{self.name}: a threshold of {self.threshold} would let one holder open all: 0 or at least 2"
+            )
+        if self.least < max(2, self.threshold):
+            raise UserError(
+                f"{self.name}: {self.least} holders are too few: at least 2, and as many as the threshold of "
+                f"{self.threshold}"
+            )
+        if self.fewest < 1 or self.openings < 1 or self.scalars < 0 or not 0 <= self.effective <= self.fewest:
+            raise UserError(
+                f"{self.name}: a sum has at least 1 sender, a key at least 1 opening, a round at least 0 scalars, and "
+                f"the effective number of senders is 0 to fewest ({self.fewest})"
+            )
+
+    def needed(self, holders: int) -> int:
+        """t, of so many holders."""
+        return self.threshold or holders
+
+    def tries(self, holders: int) -> int:
+        """How often one sum may be opened: once, and where others can answer once without each of the first ones."""
+        return self.threshold + 1
+
+    @property
+    def balance(self) -> float:
+        """The least effective number of senders by their weights."""
+        return self.effective or float(self.fewest)
+
+    def single(self, senders: int, length: int) -> bool:
+        """Whether this is a scalar that counts as one."""
+        return self.scalars > 0 and length == 1 and 1 <= senders < self.fewest
+
+    def opens(self, number: int, senders: int, length: int) -> bool:
+        """Whether a holder helps to open this: a sum of enough senders, a scalar, a check, or a trial of the key."""
+        if self.pads and number < 0:
+            return (number, senders, length) == (TRIAL, 0, 1)
+        return senders >= self.fewest or self.single(senders, length) or number <= CHECKS
+
+    def checked(self, holders: Sequence[str], roster: Roster) -> None:
+        """Raises PeerError unless these parties may hold the key together."""
+        if len(set(holders)) < len(holders) or not self.least <= len(holders) <= MOST_HOLDERS:
+            limits = f"at least {self.least} holders and at most {MOST_HOLDERS}"
+            raise PeerError(f"key {self.name!r} is for {limits}, each once, not {len(holders)}")
+        for name in holders:
+            entry = roster.by_name.get(name)
+            if entry is None or entry.role not in self.roles:
+                raise PeerError(f"{name!r:.40} may not hold key {self.name!r}: it is for a {' or a '.join(self.roles)}")
+
+
+class OfKey(OfRound, frozen=True):
+    """Base of messages about one making of one key. number: of the making, which only grows."""
+
+    key: str
+    number: int
+
+
+def lines(text: str) -> tuple[str, ...]:
+    """The names in a message."""
+    return tuple(text.split("\n")) if text else ()
+
+
+def text(names: Iterable[str]) -> str:
+    """The inverse of ``lines``."""
+    return "\n".join(names)
+
+
+def group(
+    common: Common, joint: Joint, number: int, holders: tuple[str, ...], summands: int, label: bytes = b""
+) -> Group:
+    """The public facts about one key of these holders. label: where a key centre has dealt it."""
+    own = digest("joint key", common.roster.session, joint.name, number, text(holders))
+    return _group(joint, holders, label or own, common.emulated, summands)
+
+
+@lru_cache(64)
+def _group(joint: Joint, holders: tuple[str, ...], label: bytes, emulated: bool, summands: int) -> Group:
+    return Group(joint.parameters, holders, joint.threshold, joint.openings, label, emulated, summands=summands)
+
+
+def pad_context(r: int) -> bytes:
+    """What the pads of a round are for."""
+    return struct.pack("<q", r)
+
+
+# ---- what a party knows and holds
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What anybody may know of a key: who holds it, and its public half.
+
+    summands: how many contributions the key sums up.  label: what names only this key; nothing if that follows from the
+    rest (``group``).
+    """
+
+    number: int
+    holders: tuple[str, ...]
+    public: bytes
+    summands: int
+    label: bytes = b""
+
+
+class Held(msgspec.Struct):
+    """SECRET: a holder's share of one key. seeds: one common with each other holder, by its name.
+
+    round, sums: those announced, (senders, length) by number.  tries: how often it has answered for each.
+    passed: the last making for which it handed the share over.  nonces: of its own pads, by round.
+    """
+
+    number: int
+    holders: tuple[str, ...]
+    share: bytes
+    seeds: dict[str, bytes]
+    passed: int = 0
+    round: int = -1
+    sums: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
+    tries: dict[int, int] = msgspec.field(default_factory=dict)
+    nonces: dict[int, bytes] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Held {self.number} of {len(self.holders)} holders>"
+
+
+class Helped(msgspec.Struct):
+    """What a party has helped to open in a round, under the keys of one name. sum: the name of its one sum of pads."""
+
+    round: int
+    scalars: int = 0
+    sum: bytes = b""
+
+
+class JointSecrets(msgspec.Struct):
+    """SECRET: what a party knows and holds of joint keys, by name. numbers: the hub's, of the last making.
+
+    holding: at the hub, who may hold a share of this key or of an earlier one: all but those that said it is erased.
+    helped: with what in the last round, whatever keys were made in it.
+    accounts: what this party has opened, by the digest of the public key, which stays when a key is handed over.
+    """
+
+    terms: dict[str, Terms] = msgspec.field(default_factory=dict)
+    held: dict[str, Held] = msgspec.field(default_factory=dict)
+    numbers: dict[str, int] = msgspec.field(default_factory=dict)
+    holding: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    helped: dict[str, Helped] = msgspec.field(default_factory=dict)
+    accounts: dict[bytes, Answered] = msgspec.field(default_factory=dict)
+
+    def answered(self, name: str) -> Answered:
+        """What was opened under the key that has this name now, whoever held it then."""
+        return self.accounts.get(key_digest(self.terms[name].public), Answered())
+
+    def account(self, name: str, answered: Answered) -> None:
+        """Keep this account, and those of the keys that were used last."""
+        key = key_digest(self.terms[name].public)
+        others = [(other, kept) for other, kept in self.accounts.items() if other != key]
+        self.accounts = dict([*others, (key, answered)][-KEPT_ACCOUNTS:])
+
+    def __repr__(self) -> str:
+        return f"<JointSecrets of {', '.join(sorted(self.terms)) or 'no key'}>"
+
+
+def key_digest(public: bytes) -> bytes:
+    """16 bytes that name a key, by its public half."""
+    return hashlib.sha256(public).digest()[:16]
+
+
+class JointKeys(OfGrants):
+    """What a party knows and holds of joint keys, beside its ``keys``: ``joint = JointKeys(declared)``.
+
+    declared(party): all joint keys of the federation, the same at all parties.
+    """
+
+    Secret = JointSecrets
+    secret: JointSecrets
+
+    def __init__(self, declared: Callable[[Any], tuple[Joint, ...]]) -> None:
+        self.declared = declared
+
+    def of(self, name: str) -> Joint:
+        """The declaration of a key. Raises PeerError for one that is not declared."""
+        for joint in self.declared(self.party):
+            if joint.name == name:
+                return joint
+        raise PeerError(f"{self.party.name} knows of no joint key {name!r:.40}")
+
+    def terms(self, name: str) -> Terms:
+        """Who holds the key now, as this party was told. Raises PeerError before it was."""
+        if name not in self.secret.terms:
+            raise PeerError(f"not provided with keys yet: {self.party.name} knows no joint key {name!r:.40}")
+        return self.secret.terms[name]
+
+    def group(self, name: str) -> Group:
+        """The group that holds the key now."""
+        terms = self.terms(name)
+        return group(self.party.common, self.of(name), terms.number, terms.holders, terms.summands, terms.label)
+
+    def held(self, name: str) -> Held:
+        """SECRET: the share of a key. Raises PeerError if this party holds none."""
+        if name not in self.secret.held:
+            raise PeerError(f"{self.party.name} holds no share of key {name!r:.40}")
+        return self.secret.held[name]
+
+    def current(self, msg: OfKey, src: str) -> Held:
+        """SECRET: the share of the key that a message of the hub is about. Raises PeerError for another."""
+        from_hub(self.party, msg, src)
+        held = self.held(msg.key)
+        if held.number != msg.number:
+            raise PeerError(f"key {msg.key!r} of making {msg.number}; {self.party.name} holds that of {held.number}")
+        return held
+
+    def learn(self, name: str, terms: Terms) -> None:
+        """Know this key from now on, and no older one of the name."""
+        self.secret.terms[name] = terms
+        self.party.keys.forget_public(name)
+        self.party.keys.secret.public[name] = terms.public
+
+    def lasts(self, secret: JointSecrets) -> None:
+        """What was opened. (With emulated keys, which keep nothing secret, a repeated attempt opens it once more.)"""
+        if not self.party.common.emulated:
+            self.secret.accounts = secret.accounts
+
+    def granted(self, msg: Granted) -> None:
+        """Of joint keys that the key centre deals: who holds them, and the share."""
+        granted, own = self.party.keys.secret, self.secret
+        for joint in self.declared(self.party):
+            name = joint.name
+            if not joint.dealer or msg.grant not in ("", name) or name not in granted.public:
+                continue
+            label, holders = _read_terms(granted.public.get(f"{name} {TERMS}") or _parts(granted.secret[name])[0])
+            joint.checked(holders, self.party.common.roster)
+            own.terms[name] = Terms(msg.number, holders, granted.public[name], len(holders), label)
+            own.numbers[name] = msg.number
+            own.held.pop(name, None)
+            if self.party.name in holders:
+                _, share, *seeds = _parts(granted.secret.pop(name))  # it stands in one place only
+                others = [other for other in holders if other != self.party.name]
+                if len(seeds) != len(others):
+                    raise PeerError(f"{len(seeds)} seeds for {len(others)} other holders")
+                own.held[name] = Held(msg.number, holders, share, dict(zip(others, seeds, strict=True)))
+
+
+# ---- keys that a key centre deals: it draws the key, and so it sees it; then it keeps nothing
+
+
+@dataclass(frozen=True)
+class JointGrant(Grant):
+    """Shares of one key. first: its first holders.  works: the role that multiplies its ciphertexts.
+
+    role: of those among whom it may be dealt again.
+    """
+
+    joint: Joint
+    first: tuple[str, ...]
+    works: str = ""
+
+    def holders(self, roster: Roster) -> tuple[str, ...]:
+        """The first ones."""
+        return self.first
+
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+        """Raises PeerError if they are too few."""
+        joint = self.joint
+        if len(holders) < joint.least:
+            raise PeerError(f"key {joint.name!r} is for at least {joint.least} holders, not for {len(holders)}")
+        label = draw(f"{self.name} label").bytes(SEED_BYTES)
+        group = threshold.Group(joint.parameters, tuple(holders), joint.threshold, joint.openings, label, emulated)
+        key, evaluation, shares = threshold.dealt(group, products=joint.products, random_bytes=draw(self.name).bytes)
+        pairs = {
+            frozenset(pair): draw(f"{self.name} seed of {text(pair)}").bytes(SEED_BYTES)
+            for pair in combinations(holders, 2)
+        }
+        terms = msgspec.msgpack.encode((label, tuple(holders)))
+        secret = {}
+        for name in holders:
+            seeds = [pairs[frozenset((name, other))] for other in holders if other != name]
+            share = shares[name].to_bytes()
+            blob = bundle([terms, share, *seeds])
+            secret[name] = weighted(len(blob) + weighs(share) - len(share), blob)
+        public = {"": key.without_products().to_bytes(), TERMS: terms}
+        if not joint.products:
+            return Dealt(secret, public)
+        more = {"": key.to_bytes()} | ({EVALUATION: evaluation.to_bytes()} if evaluation is not None else {})
+        return Dealt(secret, public, {self.works: {**public, **more}})
+
+
+def _parts(blob: bytes) -> list[bytes]:
+    held = bytes(content(blob))
+    return unbundle(held, int.from_bytes(held[:4], "little"))
+
+
+def _read_terms(data: bytes) -> tuple[bytes, tuple[str, ...]]:
+    try:
+        return msgspec.msgpack.decode(data, type=tuple[bytes, tuple[str, ...]])
+    except msgspec.MsgspecError:
+        raise DecodeError("the terms of a dealt key cannot be read") from None
+
+
+# ---- how the hub asks many for one thing
+
+
+def collect(
+    of: Of, requests: Mapping[str, Message], reply: type[M], take: Callable[[str, M], None], deadline_s: float | None
+) -> Steps[Lost]:
+    """Give each answer to ``take`` as it arrives. Returns by name why there is none."""
+
+    def fold(name: str, msg: Any) -> None:
+        if (msg.round, msg.key, msg.number) != of:
+            raise PeerError(f"{name}: a {type(msg).__name__} of key {msg.key!r:.40}, making {msg.number}")
+        take(name, msg)
+
+    answers = yield from for_each(requests, reply, fold, deadline_s=deadline_s)
+    return dict(answers.missing)
+
+
+def gather(
+    of: Of, requests: Mapping[str, Message], reply: type[M], check: Callable[[str, M], None], deadline_s: float | None
+) -> Steps[tuple[dict[str, M], Lost]]:
+    """The answers by name, in order of arrival, and by name why there is none."""
+    got: dict[str, M] = {}
+
+    def keep(name: str, msg: M) -> None:
+        check(name, msg)
+        got[name] = msg
+
+    lost = yield from collect(of, requests, reply, keep, deadline_s)
+    return got, lost
+
+
+def reasons(missing: Mapping[str, str]) -> str:
+    """In words."""
+    return "; ".join(f"{name}: {why}" for name, why in missing.items()) or "nobody is missing"
+
+
+def named(names: Sequence[str], error: DecodeError) -> str:
+    """Whose part an error of ``crypto.threshold`` is about. Raises it again if it names nobody."""
+    for name in names:
+        if str(error).startswith(f"{name}: "):
+            return name
+    raise error

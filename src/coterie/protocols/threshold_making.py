@@ -1,10 +1,12 @@
-"""Making joint keys and handing them over: the hub's side of ``threshold_keys``."""
+"""Making joint keys and handing them over (``threshold_keys``): the hub's side of ``threshold_holder``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,16 +14,11 @@ from coterie.crypto import threshold
 from coterie.crypto.roster import verify_key
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import bundle, unbundle
+from coterie.protocol.messages import Message, bundle, unbundle
 from coterie.protocol.steps import NoAnswerError, Steps, take
 from coterie.protocols.key_centre import EVALUATION, KEY_CENTRE, deal_again
-from coterie.protocols.threshold_holder import group_of, joint_of, learn, named, shown_parts, terms_of
-from coterie.protocols.threshold_hub import UNREADABLE, JointHub, Lost, Made, Of, gather, reasons
-from coterie.protocols.threshold_kept import Terms
-from coterie.protocols.threshold_opening import Closed, open_closed
-from coterie.protocols.threshold_parts import (
+from coterie.protocols.threshold_holder import (
     DIGEST_BYTES,
-    TRIAL,
     Begin,
     Committed,
     Complete,
@@ -29,24 +26,57 @@ from coterie.protocols.threshold_parts import (
     Evaluate,
     Evaluated,
     Exchange,
-    Joint,
     JointKey,
     Known,
     Lacking,
     Lacks,
     Pass,
     Passed,
+    Piece,
     Reveal,
     Revealed,
     endorsement,
+    shown_parts,
+)
+from coterie.protocols.threshold_keys import (
+    TRIAL,
+    UNREADABLE,
+    Joint,
+    Lost,
+    Of,
+    Terms,
+    gather,
     group,
     lines,
+    named,
+    reasons,
     text,
 )
+from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, Present, open_closed
+
+HOLDER_MESSAGES: tuple[type[Message], ...] = (Begin, Reveal, Exchange, Piece, JointKey, Announce, Decrypt)
+"""What a holder receives, if nothing goes wrong, of a key without products that is not handed over."""
+
+HUB_MESSAGES: tuple[type[Message], ...] = (Committed, Revealed, Endorsed, Complete, Known, Present, Partials)
+"""What the hub receives then."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A key that is ready. missing: by name, why a party that was to hold it does not.
+
+    untold: parties that have not confirmed that they know it.
+    """
+
+    name: str
+    number: int
+    holders: tuple[str, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    untold: tuple[str, ...] = ()
 
 
 def make_keys(
-    hub: JointHub,
+    hub: Any,
     name: str,
     holders: Sequence[str],
     r: int,
@@ -59,11 +89,11 @@ def make_keys(
     tell: who is told besides the new holders and the old ones; by default everybody.  deadline_s: of each step.
     Raises NoAnswerError (a RunError), with the reasons, if too few holders are left to make it.
     """
-    joint = joint_of(hub, name)
+    joint = hub.joint.of(name)
     if joint.dealer:
         _enough(hub, joint, holders, {})
         yield from deal_again(hub, name, holders)
-        return Made(name, terms_of(hub, name).number, tuple(holders))
+        return Made(name, hub.joint.terms(name).number, tuple(holders))
     missing: Lost = {}
     while True:
         left = tuple(one for one in dict.fromkeys(holders) if one not in missing)
@@ -75,7 +105,7 @@ def make_keys(
 
 
 def hand_over(
-    hub: JointHub,
+    hub: Any,
     name: str,
     holders: Sequence[str],
     r: int,
@@ -87,8 +117,8 @@ def hand_over(
 
     New holders must have been told the key before.
     """
-    joint, missing = joint_of(hub, name), Lost()
-    old = terms_of(hub, name).holders
+    joint, missing = hub.joint.of(name), Lost()
+    old = hub.joint.terms(name).holders
     while True:
         left = tuple(one for one in dict.fromkeys(holders) if one not in missing)
         _enough(hub, joint, left, missing)
@@ -101,7 +131,7 @@ def hand_over(
         missing |= outcome
 
 
-def _enough(hub: JointHub, joint: Joint, left: Sequence[str], missing: Lost) -> None:
+def _enough(hub: Any, joint: Joint, left: Sequence[str], missing: Lost) -> None:
     try:
         joint.checked(left, hub.common.roster)
     except PeerError as error:
@@ -113,7 +143,7 @@ def _with(made: Made, missing: Lost) -> Made:
 
 
 def _made(
-    hub: JointHub, joint: Joint, holders: tuple[str, ...], r: int, tell: Sequence[str] | None, deadline_s: float | None
+    hub: Any, joint: Joint, holders: tuple[str, ...], r: int, tell: Sequence[str] | None, deadline_s: float | None
 ) -> Steps[Made | Lost]:
     """One attempt. Returns who is to be left out of the next, if it fails."""
     of = _number(hub, joint, r)
@@ -155,8 +185,8 @@ def _made(
             evaluation = threshold.evaluation(one, key, rows).to_bytes()
         except DecodeError as error:
             return {named(holders, error): UNREADABLE}
-    keys = hub.secret.keys
-    learn(hub, joint.name, terms)
+    keys = hub.keys.secret
+    hub.joint.learn(joint.name, terms)
     keys.public[joint.name] = key.to_bytes()
     if evaluation:
         keys.public[f"{joint.name} {EVALUATION}"] = evaluation
@@ -164,7 +194,7 @@ def _made(
 
 
 def _handed(
-    hub: JointHub,
+    hub: Any,
     joint: Joint,
     holders: tuple[str, ...],
     sources: tuple[str, ...],
@@ -173,7 +203,7 @@ def _handed(
     deadline_s: float | None,
 ) -> Steps[Made | Lost]:
     """One attempt. Returns who is to be left out of the next, if it fails."""
-    of, old = _number(hub, joint, r), terms_of(hub, joint.name)
+    of, old = _number(hub, joint, r), hub.joint.terms(joint.name)
     begin = dict.fromkeys(holders, Begin(*of, text(holders), text(sources)))
     _, lost = yield from gather(of, begin, Committed, lambda *_: None, deadline_s)
     if lost:
@@ -186,12 +216,12 @@ def _handed(
     ended = yield from _exchanged(hub, of, terms, bundle([]), deadline_s)
     if isinstance(ended, dict):
         return ended
-    hub.secret.joint.terms[joint.name] = terms
+    hub.joint.secret.terms[joint.name] = terms
     return (yield from _told(hub, joint, of, ended[1], tell, deadline_s))
 
 
-def _number(hub: JointHub, joint: Joint, r: int) -> Of:
-    numbers = hub.secret.joint.numbers
+def _number(hub: Any, joint: Joint, r: int) -> Of:
+    numbers = hub.joint.secret.numbers
     numbers[joint.name] = numbers.get(joint.name, 0) + 1
     return r, joint.name, numbers[joint.name]
 
@@ -202,7 +232,7 @@ def _committed(name: str, msg: Committed) -> None:
 
 
 def _exchanged(
-    hub: JointHub, of: Of, terms: Terms, parts: bytes, deadline_s: float | None
+    hub: Any, of: Of, terms: Terms, parts: bytes, deadline_s: float | None
 ) -> Steps[tuple[dict[str, bytes], bytes] | Lost]:
     """The second parts for products by name, and all signatures, once all have all pieces; or who is left out."""
     holders = terms.holders
@@ -247,7 +277,7 @@ def _lacking(of: Of, holders: tuple[str, ...], left: Sequence[str], deadline_s: 
 
 
 def _told(
-    hub: JointHub,
+    hub: Any,
     joint: Joint,
     of: Of,
     signatures: bytes,
@@ -258,7 +288,7 @@ def _told(
 
     Former holders are told with each new key, until they confirm that they have erased their shares.
     """
-    terms, holding = terms_of(hub, joint.name), hub.secret.joint.holding
+    terms, holding = hub.joint.terms(joint.name), hub.joint.secret.holding
     former = holding.get(joint.name, [])
     names = [name for name in hub.common.roster.by_name if name not in (hub.name, KEY_CENTRE)]
     wanted = set(names if tell is None else tell) | set(terms.holders) | set(former)
@@ -276,9 +306,9 @@ def _told(
     return Made(joint.name, of[2], terms.holders, lost, tuple(name for name in untold if name not in lost))
 
 
-def _tried(hub: JointHub, joint: Joint, r: int, deadline_s: float | None) -> Steps[tuple[str, ...]]:
+def _tried(hub: Any, joint: Joint, r: int, deadline_s: float | None) -> Steps[tuple[str, ...]]:
     """Open encryptions of zero. Returns whose shares are false."""
-    one, key = group_of(hub, joint.name), hub.public(joint.name)
+    one, key = hub.joint.group(joint.name), hub.keys.public(joint.name)
     if joint.pads:
         closed = Closed(0, 1, partial(threshold.sum_dec, one, key, None, {}, {}))
     else:

@@ -1,4 +1,15 @@
-"""Opening sums under a joint key: the hub's side of ``threshold_keys``."""
+"""Opening sums under a joint key: the messages, what a holder helps to open, and the hub's side.
+
+**A key for vectors under joint pads** (``Joint.pads``). A holder computes c_1 of every sum itself, from pads, weights
+and a seed (``crypto/threshold_sums.py``), so no hub has a c_1 of its own opened. It helps
+
+- with one sum of pads a round, whatever keys are made in it: two of the same vectors by other weights show single ones;
+- if the senders are holders, each once, and no fewer than ``Joint.fewest``; and none of them has nearly all weights;
+- if its own vector is in the sum under the nonce that it has drawn for this round: so each sender vouches for its own;
+- with ``Joint.scalars`` scalars a holder and round. It can't see what these are of.
+
+**Any other key.** A holder is given c_1 and takes the hub's word for what it is of.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +17,214 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+from coterie.aggregation.detection import effective
 from coterie.crypto import threshold
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
-from coterie.protocol.errors import DecodeError
-from coterie.protocol.messages import bundle, unbundle
-from coterie.protocol.party import Cost
+from coterie.protocol.errors import DecodeError, PeerError
+from coterie.protocol.messages import ANY, Bundle, Integers, bundle, message, unbundle
+from coterie.protocol.party import Component, Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
-from coterie.protocols.threshold_holder import group_of, joint_of, named, terms_of
-from coterie.protocols.threshold_hub import UNREADABLE, Floats, JointHub, Lost, Of, Opened, gather, reasons
-from coterie.protocols.threshold_parts import Announce, Decrypt, Partials, Present, text
+from coterie.protocols.threshold_keys import (
+    TRIAL,
+    UNREADABLE,
+    Floats,
+    Held,
+    Helped,
+    Joint,
+    Lost,
+    Of,
+    OfKey,
+    gather,
+    lines,
+    named,
+    pad_context,
+    reasons,
+    text,
+)
+
+
+@message(src=ANY, dst=ANY)
+class Announce(OfKey, frozen=True):
+    """These sums are to be opened in this round. Who is there? sums: (number, senders, length) of each."""
+
+    sums: Integers
+
+
+@message(src=ANY, dst=ANY)
+class Present(OfKey, frozen=True):
+    """This holder is there, and would open them."""
+
+
+@message(src=ANY, dst=ANY)
+class Decrypt(OfKey, frozen=True):
+    """Give your partial decryptions of these announced sums. among: who does, names, one a line."""
+
+    among: str
+    numbers: Integers
+    ciphers: Bundle
+
+
+@message(src=ANY, dst=ANY)
+class Partials(OfKey, frozen=True):
+    """A holder's partial decryptions, in the order that was asked."""
+
+    parts: Bundle
+
+
+class KeyOpening(Component):
+    """How a party with a share of a joint key helps to open sums, beside its ``keys`` and ``joint``."""
+
+    @on(Announce)
+    def announce(self, msg: Announce, src: str) -> Present:
+        """Say that this holder is there, if these sums may be opened."""
+        joint = self.party.joint
+        announced(self.party, joint.of(msg.key), joint.current(msg, src), msg)
+        return Present(msg.round, msg.key, msg.number)
+
+    def decrypt_cost(self, msg: Decrypt) -> Cost:
+        """A partial decryption of each sum; and c_1 of those that holders compute themselves."""
+        joint, held = self.party.joint.of(msg.key), self.party.joint.secret.held.get(msg.key)
+        one = self.party.joint.group(msg.key)
+        sums = [held.sums.get(int(n), (0, 1)) for n in msg.numbers] if held else []
+        spent = sum(one.seconds("partial", length, holders=one.needed) for _, length in sums)
+        if joint.pads:
+            spent += sum(one.seconds("c1", length, holders=senders) for senders, length in sums if senders > 1)
+        return Cost(crypto_s=spent)
+
+    @on(Decrypt, decrypt_cost)
+    def decrypt(self, msg: Decrypt, src: str) -> Partials:
+        """Partial decryptions of announced sums, one of a ciphertext, for a set of holders that is fixed."""
+        party, among = self.party, lines(msg.among)
+        held, joint = party.joint.current(msg, src), party.joint.of(msg.key)
+        one, numbers = party.joint.group(msg.key), [int(number) for number in msg.numbers]
+        if msg.round != held.round or not numbers or len(set(numbers)) < len(numbers):
+            raise PeerError(f"{len(numbers)} sums of round {msg.round}; announced are those of round {held.round}")
+        right = set(among) <= set(held.holders) and len(set(among)) == len(among) == one.needed
+        if not right or party.name not in among:
+            raise PeerError(f"a sum is opened by {one.needed} holders, each once and this one among them")
+        share, parts, answered = threshold.Share.load(one, held.share), [], party.joint.secret.answered(msg.key)
+        for number, data in zip(numbers, unbundle(msg.ciphers, len(numbers)), strict=True):
+            request = asked(party, joint, one, held, number, data)
+            tries = held.tries.get(number, 0) + 1
+            if tries > joint.tries(len(held.holders)):
+                raise PeerError(f"sum {number} of round {msg.round} was opened {tries - 1} times")
+            held.tries[number] = tries
+            zero = threshold.Zero(party.name, held.seeds)
+            part, answered = threshold.partial(one, share, request, party.name, among, zero, answered)
+            party.joint.secret.account(msg.key, answered)
+            parts.append(part)
+        return Partials(msg.round, msg.key, msg.number, bundle(parts))
+
+
+def helped_in(party: Any, name: str, r: int) -> Helped:
+    """What this party has helped with in this round under keys of this name. Raises PeerError for an earlier one."""
+    helped: dict[str, Helped] = party.joint.secret.helped
+    last = helped.get(name)
+    if last is not None and r < last.round:
+        raise PeerError(f"sums of round {r} after round {last.round}")
+    if last is None or r > last.round:
+        helped[name] = Helped(r)
+    return helped[name]
+
+
+def announced(party: Any, joint: Joint, held: Held, msg: Announce) -> None:
+    """Take the sums that are announced. Raises PeerError if some of them may not be opened."""
+    sums = as_sums(msg.sums)
+    if msg.round < held.round:
+        raise PeerError(f"sums of round {msg.round} are announced after round {held.round}")
+    helped = helped_in(party, msg.key, msg.round)
+    if msg.round > held.round:
+        held.round, held.sums, held.tries = msg.round, {}, {}
+    for number, (senders, length) in sums.items():
+        if length < 1 or not joint.opens(number, senders, length):
+            raise PeerError(f"sum {number} of {senders} senders: of fewer than {joint.fewest} it shows too much")
+        if number in held.sums:
+            raise PeerError(f"sum {number} of round {msg.round} was announced before")
+    scalars = helped.scalars + sum(joint.single(senders, length) for senders, length in sums.values())
+    if scalars > joint.scalars * len(held.holders):
+        most = joint.scalars * len(held.holders)
+        raise PeerError(f"{scalars} scalars in round {msg.round}: {most} are opened, {joint.scalars} for each holder")
+    held.sums |= sums
+    helped.scalars = scalars
+
+
+def asked(party: Any, joint: Joint, one: threshold.Group, held: Held, number: int, data: bytes) -> threshold.Request:
+    """What an announced sum is opened by, after all checks. Raises PeerError and DecodeError."""
+    if number not in held.sums:
+        raise PeerError(f"sum {number} was not announced")
+    senders, length = held.sums[number]
+    request: threshold.Request
+    if joint.pads and not joint.single(senders, length):
+        request = threshold.SumRequest.read(one, party.keys.public(joint.name), data, pad_context(held.round))
+        if bool(request.pads) == (number == TRIAL):
+            raise PeerError(f"sum {number} of {len(request.pads)} padded vectors: only a new key is tried without any")
+        if request.pads:
+            check_sum(party, joint, one, held, held.round, request.pads, request.weights)
+    else:
+        request = threshold.Request.load(one, data)
+        if joint.pads and not request.scalar:
+            raise PeerError(f"sum {number} is announced as a scalar, and is a vector")
+    if (request.senders, request.length) != (senders, length):
+        raise PeerError(f"sum {number} of {request.senders} senders of {request.length} values was not announced")
+    return request
+
+
+def check_sum(
+    party: Any,
+    joint: Joint,
+    one: threshold.Group,
+    held: Held,
+    r: int,
+    pads: Mapping[str, threshold.Pad],
+    weights: Mapping[str, int],
+) -> None:
+    """Raises PeerError unless this sum of padded vectors may be opened, and keeps that it is the round's only one."""
+    if len(pads) < joint.fewest:
+        raise PeerError(f"a sum of {len(pads)} vectors: of fewer than {joint.fewest} it shows too much")
+    if effective([*weights.values()]) < joint.balance:
+        raise PeerError(f"weights of {max(weights.values())} and less: one of {len(weights)} has nearly all of the sum")
+    own = pads.get(party.name)
+    if own is not None and own.nonce != held.nonces.get(r):
+        raise PeerError(f"a nonce of {party.name} that it has not drawn in round {r}")
+    helped, name = helped_in(party, joint.name, r), threshold.sum_name(one, pads, weights)
+    if helped.sum not in (b"", name):
+        raise PeerError(f"a second sum of the vectors of round {r}: together they would show single ones")
+    helped.sum = name
+
+
+def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
+    """(senders, length) by number, of an announcement. Raises PeerError for anything else."""
+    if sums.size == 0 or sums.size % 3:
+        raise PeerError(f"{sums.size} numbers announce no sums: three each")
+    rows = [tuple(map(int, row)) for row in sums.reshape(-1, 3)]
+    if len({row[0] for row in rows}) < len(rows):
+        raise PeerError("a sum is announced twice")
+    return {number: (senders, length) for number, senders, length in rows}
+
+
+# ---- the hub's side
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A sum that was opened. values: (d,) float64.  among: by whom.  blamed: whose shares made it nonsense before.
+
+    tries: how often it was opened.
+    """
+
+    values: Floats
+    among: tuple[str, ...]
+    blamed: tuple[str, ...] = ()
+    tries: int = 1
 
 
 def open_sum(
-    hub: JointHub,
+    hub: Any,
     name: str,
     cipher: CipherVector,
     r: int,
@@ -37,7 +239,7 @@ def open_sum(
 
 
 def open_sums(
-    hub: JointHub,
+    hub: Any,
     name: str,
     ciphers: Mapping[int, CipherVector],
     r: int,
@@ -54,7 +256,7 @@ def open_sums(
     deadline_s: of each step.  present: whom to ask, if not all holders.
     Raises NoAnswerError (a RunError), with the reasons, if they cannot be opened.
     """
-    joint, one = joint_of(hub, name), group_of(hub, name)
+    joint, one = hub.joint.of(name), hub.joint.group(name)
     sums = {}
     for number, cipher in ciphers.items():
         senders = cipher.tally.vectors
@@ -80,7 +282,7 @@ class Closed:
 
 
 def open_closed(
-    hub: JointHub,
+    hub: Any,
     name: str,
     sums: Mapping[int, Closed],
     r: int,
@@ -91,7 +293,7 @@ def open_closed(
     present: Sequence[str] | None = None,
 ) -> Steps[dict[int, Opened]]:
     """As ``open_sums``, of whatever can be prepared. control: where this one opens to nonsense, all of them do."""
-    terms, one = terms_of(hub, name), group_of(hub, name)
+    terms, one = hub.joint.terms(name), hub.joint.group(name)
     of = r, name, terms.number
     rows = [(number, closed.senders, closed.length) for number, closed in sums.items()]
     announce = Announce(*of, np.array(rows, np.int64).ravel())
@@ -137,7 +339,7 @@ def _closed(name: str, needed: int, holders: int, gone: Lost, suspect: str) -> s
 
 
 def _answered(
-    hub: JointHub,
+    hub: Any,
     one: threshold.Group,
     of: Of,
     sums: Mapping[int, Closed],

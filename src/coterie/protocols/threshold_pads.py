@@ -2,7 +2,7 @@
 
     sender --its system's own message (``padding``)--> hub    y_j = m_j - a_j s_j + e
     hub --Contribute / Contributed--> other holders           -a_j s_k + e of each: together a ciphertext
-    hub --Count / Counted, AnswerFor / Answer--> senders      or only what opens their weighted sum
+    hub --Count / Present, AnswerFor / Answer--> senders      or only what opens their weighted sum
 
 Whoever sends a ciphertext (c_0, c_1 + K) and reads what comes of it gets K s more, the key (``attacks/key_in_sum.py``).
 Here c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``). A sender
@@ -14,7 +14,7 @@ are left out. One that goes between being counted and answering keeps the sum cl
 would show its vector to a hub that has its answer after all, so no sender answers twice for one pad.
 
 Of a key that is declared for pads (``Joint.pads``) nothing else is opened than one weighted sum a round, whose c_1 each
-holder computes itself (``open_weighted``), and some scalars (``threshold_asked``).
+holder computes itself (``open_weighted``), and some scalars (``threshold_opening``).
 
 Keys are n-of-n for sums; with t-of-n keys the holders that contribute are fixed before anybody sends (``among``). What
 is not undone: lies inside a vector, a hub that leaves senders out, and n - 1 holders together.
@@ -37,14 +37,20 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, parts_of
-from coterie.protocol.party import Cost, on
+from coterie.protocol.party import Component, Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
-from coterie.protocols.threshold_asked import check_sum
-from coterie.protocols.threshold_holder import JointParty, group_of, joint_of, named, terms_of
-from coterie.protocols.threshold_hub import UNREADABLE, JointHub, Opened, collect, gather, reasons
-from coterie.protocols.threshold_kept import Held
-from coterie.protocols.threshold_opening import Closed, open_closed
-from coterie.protocols.threshold_parts import OfKey, lines, pad_context, text
+from coterie.protocols.threshold_keys import (
+    UNREADABLE,
+    OfKey,
+    collect,
+    gather,
+    lines,
+    named,
+    pad_context,
+    reasons,
+    text,
+)
+from coterie.protocols.threshold_opening import Closed, Opened, Present, check_sum, open_closed
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
 
@@ -82,11 +88,6 @@ class Count(OfKey, frozen=True):
 
 
 @message(src=ANY, dst=ANY)
-class Counted(OfKey, frozen=True):
-    """Yes."""
-
-
-@message(src=ANY, dst=ANY)
 class AnswerFor(OfPads, frozen=True):
     """Give your part in opening the weighted sum of what these have sent. weights: by the order of the senders."""
 
@@ -103,51 +104,52 @@ class Answer(OfKey, frozen=True):
 PAD_HOLDER_MESSAGES: tuple[type[Message], ...] = (Count, AnswerFor)
 """What a sender receives where only sums are opened."""
 
-PAD_HUB_MESSAGES: tuple[type[Message], ...] = (Counted, Answer)
+PAD_HUB_MESSAGES: tuple[type[Message], ...] = (Present, Answer)
 """What the hub receives then."""
 
 
-def _cost(party: Any, msg: OfPads) -> Cost:
-    """The nominal work of contributions, or of an answer."""
-    one, senders = group_of(party, msg.key), len(lines(msg.senders))
-    if isinstance(msg, Contribute):
-        return Cost(crypto_s=one.seconds("contribution", max(msg.length, 1)) * senders)
-    return Cost(crypto_s=one.seconds("pad_partial", max(msg.length, 1), holders=senders))
+class JointPads(Component):
+    """How a party helps with vectors under joint pads, its own among them, beside its ``keys`` and ``joint``."""
 
+    def cost(self, msg: OfPads) -> Cost:
+        """The nominal work of contributions, or of an answer."""
+        one, senders = self.party.joint.group(msg.key), len(lines(msg.senders))
+        if isinstance(msg, Contribute):
+            return Cost(crypto_s=one.seconds("contribution", max(msg.length, 1)) * senders)
+        return Cost(crypto_s=one.seconds("pad_partial", max(msg.length, 1), holders=senders))
 
-class PaddingParty(JointParty):
-    """A party that sends its vectors under joint pads, and helps to open their sums."""
-
-    @on(Contribute, _cost)
+    @on(Contribute, cost)
     def contribute(self, msg: Contribute, src: str) -> Contributed:
         """Contributions to the pads of others, so that they become ciphertexts. The same, however often it is asked."""
-        held, one = self._current(msg, src), group_of(self, msg.key)
+        joint, me = self.party.joint, self.party.name
+        held, one = joint.current(msg, src), joint.group(msg.key)
         share = threshold.Share.load(one, held.share)
         pads = _pads(one, msg, lines(msg.among))
-        if self.name not in lines(msg.among):
-            raise PeerError(f"{self.name} is not among those who contribute")
-        parts = [threshold.contribution(one, share, self.name, pad) for name, pad in pads.items() if name != self.name]
+        if me not in lines(msg.among):
+            raise PeerError(f"{me} is not among those who contribute")
+        parts = [threshold.contribution(one, share, me, pad) for name, pad in pads.items() if name != me]
         return Contributed(msg.round, msg.key, msg.number, bundle(parts))
 
     @on(Count)
-    def count_me(self, msg: Count, src: str) -> Counted:
+    def count_me(self, msg: Count, src: str) -> Present:
         """Say that this sender is there."""
-        self._current(msg, src)
-        return Counted(msg.round, msg.key, msg.number)
+        self.party.joint.current(msg, src)
+        return Present(msg.round, msg.key, msg.number)
 
-    @on(AnswerFor, _cost)
+    @on(AnswerFor, cost)
     def answer_for(self, msg: AnswerFor, src: str) -> Answer:
         """This sender's part in a sum that its own vector is in, once for that."""
-        held, joint, one = self._current(msg, src), joint_of(self, msg.key), group_of(self, msg.key)
+        joint, me = self.party.joint, self.party.name
+        held, one = joint.current(msg, src), joint.group(msg.key)
         pads = _pads(one, msg, one.holders)
-        if self.name not in pads or msg.weights.shape != (len(pads),) or (msg.weights < 1).any():
-            raise PeerError(f"a sum of {len(pads)} vectors, without that of {self.name} or without weights")
+        if me not in pads or msg.weights.shape != (len(pads),) or (msg.weights < 1).any():
+            raise PeerError(f"a sum of {len(pads)} vectors, without that of {me} or without weights")
         weights = dict(zip(pads, map(int, msg.weights), strict=True))
-        check_sum(self, joint, one, held, msg.round, pads, weights)
-        share, zero = threshold.Share.load(one, held.share), threshold.Zero(self.name, held.seeds)
-        answered = self.secret.joint.answered(msg.key)
-        part, answered = threshold.pad_partial(one, share, self.name, pads, weights, zero, answered)
-        self.secret.joint.account(msg.key, answered)
+        check_sum(self.party, joint.of(msg.key), one, held, msg.round, pads, weights)
+        share, zero = threshold.Share.load(one, held.share), threshold.Zero(me, held.seeds)
+        answered = joint.secret.answered(msg.key)
+        part, answered = threshold.pad_partial(one, share, me, pads, weights, zero, answered)
+        joint.secret.account(msg.key, answered)
         return Answer(msg.round, msg.key, msg.number, part)
 
 
@@ -171,35 +173,35 @@ class Once:
         return self.padding.encrypt(values)
 
 
-def padding(party: JointParty, name: str, r: int, among: Sequence[str] = ()) -> Once:
+def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> Once:
     """What a sender gives to ``Encrypt`` in the place of the public key. An upload is half as long as a ciphertext.
 
     among: the holders who will contribute, of a t-of-n key. Raises PeerError for a party without a share.
     """
-    held: Held | None = party.secret.joint.held.get(name)
+    held = party.joint.secret.held.get(name)
     if held is None:
         raise PeerError(f"{party.name} holds no share of key {name!r}, and pads need one")
-    one, nonce = group_of(party, name), party.secrets(f"pad under {name}", r).bytes(NONCE_BYTES)
+    one, nonce = party.joint.group(name), party.secrets(f"pad under {name}", r).bytes(NONCE_BYTES)
     held.nonces = {known: each for known, each in held.nonces.items() if known > r - KEPT_ROUNDS} | {r: nonce}
     share = threshold.Share.load(one, held.share)
     own = threshold.Padding(
-        one, party.public(name), share, party.name, pad_context(r), tuple(among), lambda count: nonce[:count]
+        one, party.keys.public(name), share, party.name, pad_context(r), tuple(among), lambda count: nonce[:count]
     )
     return Once(own)
 
 
 def loaded(
-    hub: JointHub, name: str, sender: str, data: bytes, length: int, r: int, among: Sequence[str] = ()
+    hub: Any, name: str, sender: str, data: bytes, length: int, r: int, among: Sequence[str] = ()
 ) -> threshold.Padded:
     """What a sender has sent, for a fold to check. Raises DecodeError, and PeerError for a sender without a share."""
-    one = group_of(hub, name)
+    one = hub.joint.group(name)
     if sender not in one.holders:
         raise PeerError(f"{sender} holds no share of key {name!r}, and pads need one")
     return threshold.Padded.load(one, data, sender, pad_context(r), length, tuple(among))
 
 
 def complete_pads(
-    hub: JointHub,
+    hub: Any,
     name: str,
     uploads: Mapping[str, threshold.Padded],
     r: int,
@@ -210,7 +212,7 @@ def complete_pads(
 
     Raises NoAnswerError, with the reasons, unless all holders who contribute do.
     """
-    one, of = group_of(hub, name), (r, name, terms_of(hub, name).number)
+    one, of = hub.joint.group(name), (r, name, hub.joint.terms(name).number)
     among = next(iter(uploads.values())).pad.among
     ask = Contribute(*of, *_told(uploads), text(among))
     joining = {sender: threshold.Joining(one, padded) for sender, padded in uploads.items()}
@@ -225,11 +227,11 @@ def complete_pads(
         raise NoAnswerError(f"pads under key {name!r} need all of {len(among)} holders: {reasons(lost)}")
     seconds = one.seconds("joint", next(iter(uploads.values())).pad.length)
     yield from spend(Cost(crypto_s=seconds * len(uploads)))
-    return {sender: each.cipher(hub.public(name)) for sender, each in joining.items()}
+    return {sender: each.cipher(hub.keys.public(name)) for sender, each in joining.items()}
 
 
 def open_weighted(
-    hub: JointHub,
+    hub: Any,
     name: str,
     ciphers: Mapping[str, CipherVector],
     pads: Mapping[str, threshold.Pad],
@@ -244,7 +246,7 @@ def open_weighted(
     ciphers, pads: by sender, of ``complete_pads`` and of what was ``loaded``.  weights: integers of at least 1; who has
     none is left out. Raises NoAnswerError, with the reason, if it can't be opened, or if no holder would help.
     """
-    joint, one, key = joint_of(hub, name), group_of(hub, name), hub.public(name)
+    joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
     if len(weights) < joint.fewest or effective([*weights.values()]) < joint.balance:
         raise NoAnswerError(
             f"a sum of {len(weights)} vectors by weights {[*weights.values()]} shows too much of one: holders open "
@@ -258,7 +260,7 @@ def open_weighted(
 
 
 def open_padded(
-    hub: JointHub,
+    hub: Any,
     name: str,
     uploads: Mapping[str, threshold.Padded],
     r: int,
@@ -272,9 +274,9 @@ def open_padded(
     weights: integers of at least 1, by sender; 1 each by default.
     Raises NoAnswerError, with the reason, if too few are there, or if one goes before it has answered.
     """
-    joint, one, of = joint_of(hub, name), group_of(hub, name), (r, name, terms_of(hub, name).number)
+    joint, one, of = hub.joint.of(name), hub.joint.group(name), (r, name, hub.joint.terms(name).number)
     count = dict.fromkeys(uploads, Count(*of, number))
-    there, gone = yield from gather(of, count, Counted, lambda *_: None, deadline_s)
+    there, gone = yield from gather(of, count, Present, lambda *_: None, deadline_s)
     counted = {sender: padded for sender, padded in uploads.items() if sender in there}
     if len(counted) < max(joint.fewest, 2):
         fewest = max(joint.fewest, 2)
@@ -287,7 +289,7 @@ def open_padded(
         raise NoAnswerError(f"a sum under pads stays closed, as a sender in it does not answer: {reasons(lost)}")
     answers = {sender: msg.part for sender, msg in got.items()}
     try:
-        values = threshold.padded_sum(one, hub.public(name), counted, wanted, answers)
+        values = threshold.padded_sum(one, hub.keys.public(name), counted, wanted, answers)
     except DecodeError as error:
         raise NoAnswerError(f"a sum under pads stays closed: {named(tuple(counted), error)}: {UNREADABLE}") from None
     except CiphertextError:

@@ -27,7 +27,6 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation
-from coterie.protocols.threshold_holder import group_of
 from coterie.protocols.threshold_pads import Once
 
 SHARE = 32.0
@@ -46,7 +45,8 @@ class JointThief(KeyThief):
 
     @property
     def group(self) -> threshold.Group:
-        return group_of(self._party, self._name)
+        group: threshold.Group = self._party.joint.group(self._name)
+        return group
 
     def _trained(self, message: Message, effect: Fit, result: Any) -> Any:
         if self.guess is None and self._row is not None:
@@ -60,7 +60,7 @@ class JointThief(KeyThief):
             return honest
         if not isinstance(effect.key, PublicKey | Once) or effect.key.emulated:
             raise UserError("an emulated key has no secret to be stolen: run it with --crypto real")
-        self._public = self._party.public(self._name)
+        self._public = self._party.keys.public(self._name)
         self._row = self._shortest(effect.values, self.group.space.degree)
         self.forged_in.append(int(getattr(message, "round", 0)))
         if isinstance(effect.key, PublicKey):
@@ -91,10 +91,9 @@ def read_joint(change: NDArray[Any], group: threshold.Group) -> Guess:
 
 def joint_secret(parties: dict[str, Any], name: str) -> Guess:
     """(N,) the truth, of whoever has all parties."""
-    held = {
-        holder: party.secret.joint.held[name] for holder, party in parties.items() if name in party.secret.joint.held
-    }
-    group = group_of(next(parties[holder] for holder in held), name)
+    holding = {holder: party for holder, party in parties.items() if name in party.secret.joint.held}
+    held = {holder: party.secret.joint.held[name] for holder, party in holding.items()}
+    group = next(iter(holding.values())).joint.group(name)
     among = group.holders[: group.needed]
     total = np.zeros((1, group.limbs, group.degree), np.uint64)
     for holder in among:
@@ -118,7 +117,7 @@ def stolen_joint_key(run: Recorded, name: str) -> list[Finding]:
         for party in federation.common.roster.by_name:
             if party != federation.hub:
                 parties[party] = federation.alter(party)
-        if not any(joint.name == name for joint in parties[client].joints()):
+        if not any(joint.name == name for joint in parties[client].joint.declared(parties[client])):
             raise UserError(f"there is no joint key {name!r} in this run")
         thieves.append(JointThief(parties[client].spec, parties[client], name))
         wrap(parties[client], thieves[0].between)

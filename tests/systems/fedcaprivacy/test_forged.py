@@ -176,7 +176,7 @@ def test_a_conversion_of_another_number_of_models_than_announced_is_refused() ->
 
 def test_a_blinded_vector_of_another_length_is_refused() -> None:
     run = two_groups()
-    key = run.hub.public("service")
+    key = run.hub.keys.public("service")
     short = key.encrypt(np.zeros(39)).blind(key.mask(39, np.random.default_rng(0).bytes)).to_bytes()
     on_the_wire(run.transport, Relayed, lambda m: change(m, cipher=short) if m.position == 0 else m)
     assert len(run.round(1)["left_out"]) == 1
@@ -237,7 +237,7 @@ FORGED_MODEL: list[tuple[str, Callable[[Rig, ClusterModel], ClusterModel]]] = [
         "a model that only the service signed",
         lambda run, m: change(
             m,
-            cipher=run.hub.public("user").encrypt(np.zeros(40)).to_bytes(),
+            cipher=run.hub.keys.public("user").encrypt(np.zeros(40)).to_bytes(),
             count_signature=count_signature(run.party("csp"), m),
         ),
     ),
@@ -274,23 +274,23 @@ def test_a_genuine_cluster_model_of_an_earlier_round_does_not_come_back() -> Non
 def test_only_the_key_centre_grants_keys() -> None:
     """A participant that hands the service what it was granted itself is refused, and no key changes."""
     run = two_groups()
-    keys = run.party("csp").secret_of(SERVICE)
+    keys = run.party("csp").keys.own_bytes(SERVICE)
     mine = next(m for _, m in run.view("client/2").messages(Granted))
     misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + to("csp", mine))
     note = run.rounds(2)[-1]
     assert note["participants"] == 6
-    assert run.party("csp").secret_of(SERVICE) == keys
+    assert run.party("csp").keys.own_bytes(SERVICE) == keys
     assert run.refusals("csp", "Granted") == 1
 
 
 @pytest.mark.parametrize("deal", [Deal(1, "", ""), Deal(2, "", ""), Deal(2, USER, "client/2"), Deal(2, SERVICE, "")])
 def test_a_participant_that_asks_for_keys_is_refused_and_nobody_gets_new_ones(deal: Deal) -> None:
     run = two_groups()
-    issued = run.party("client/0").secret_of(USER), run.party("csp").secret_of(SERVICE)
+    issued = run.party("client/0").keys.own_bytes(USER), run.party("csp").keys.own_bytes(SERVICE)
     misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + to(KEY_CENTRE, deal))
     assert run.rounds(2)[-1]["participants"] == 6
     assert dict(run.refused) == {"key_centre/Deal: a Deal from client/2; only the hub may send one": 1}
-    assert (run.party("client/0").secret_of(USER), run.party("csp").secret_of(SERVICE)) == issued
+    assert (run.party("client/0").keys.own_bytes(USER), run.party("csp").keys.own_bytes(SERVICE)) == issued
 
 
 def test_a_set_up_in_which_a_participant_refuses_its_keys_says_how_many_are_missing() -> None:

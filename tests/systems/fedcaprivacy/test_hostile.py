@@ -64,7 +64,7 @@ class BadUpload:
 
 
 def own_key(party: Any) -> Any:
-    return party.public("service")
+    return party.keys.public("service")
 
 
 def numbers(party: Any, count: int, value: float = 0.5) -> np.ndarray:

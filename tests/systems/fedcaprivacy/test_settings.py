@@ -88,7 +88,7 @@ def test_nobody_can_give_a_party_the_same_keys_again_or_others():
         before = msgspec.to_builtins(party.secret)
         mine = next(m for _, m in run.view(name).messages(Granted))
         with pytest.raises(PeerError, match="already provided with keys"):
-            party.keep(mine, KEY_CENTRE)
+            party.keys.keep(mine, KEY_CENTRE)
         other = bundle([b"k", b"s", b"u"])
         names = f"secret {USER}\nsecret {SERVICE}\nsecret {GROUP}"
         for signer in (HUB, name):
@@ -96,7 +96,7 @@ def test_nobody_can_give_a_party_the_same_keys_again_or_others():
                 "granted", run.common.roster.session, name, 2, "", names, other
             )
             with pytest.raises(PeerError, match="the signature is not one of key"):
-                party.keep(Granted(2, "", names, other, signature), KEY_CENTRE)
+                party.keys.keep(Granted(2, "", names, other, signature), KEY_CENTRE)
         assert msgspec.to_builtins(party.secret) == before
 
 

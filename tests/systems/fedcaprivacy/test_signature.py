@@ -80,7 +80,7 @@ def own_rows(run: Rig) -> np.ndarray:
     for name, (x, y) in zip(run.common.clients, data, strict=True):
         party = run.party(name)
         first = halves(y, np.random.default_rng(int(party.rng("halves").integers(1 << 62))))
-        seed = round_seed(party.secret_of(GROUP), 0)
+        seed = round_seed(party.keys.own_bytes(GROUP), 0)
         rows.append([project(signature(x[half], y[half], to), DIMENSION, seed) for half in (first, ~first)])
     return np.array(rows).reshape(len(rows), 2 * DIMENSION)
 
@@ -93,9 +93,9 @@ def test_the_protocol_gives_what_plain_sums_and_plain_signatures_give(emulated: 
     """Up to the steps of fixed point: the sums that clients open, what they send, what the service sees, the groups."""
     run = signed(emulated=emulated)
     plain = own_rows(run)
-    sent = characterised(run.view(HUB), run.party(CSP).key("service"))
+    sent = characterised(run.view(HUB), run.party(CSP).keys.own("service"))
     assert np.abs(np.stack([sent[name] for name in run.common.clients]) - plain).max() < 2e-3
-    _, shown = csp_rows(run.view(CSP), run.party(CSP).key("service"), 0)
+    _, shown = csp_rows(run.view(CSP), run.party(CSP).keys.own("service"), 0)
     distances = {round(float(np.linalg.norm(a - b)), 1) for a in shown for b in shown}
     assert distances == {round(float(np.linalg.norm(a - b)), 1) for a in plain for b in plain}
     assert groups(run).count(None) == 0
@@ -152,7 +152,7 @@ def test_newcomers_are_under_the_mask_of_the_founders() -> None:
     """So the service can compare them, and sees differences only."""
     run = signed(founders=9, newcomers=3, join_every=1)
     run.rounds(2)
-    key, masks = run.party(CSP).key("service"), []
+    key, masks = run.party(CSP).keys.own("service"), []
     for r in (0, 2):
         sent = {
             seen.src: key.decrypt(key.public.from_bytes(m.cipher))
@@ -195,7 +195,7 @@ def lying(name: str, kind: type[Any], answer: Any) -> Any:
 
 def test_a_client_that_sends_no_signature_gets_no_group_and_harms_nobody() -> None:
     def garbage(client: Any, request: Any, honest: Characterised) -> Characterised:
-        key = client.public("service")
+        key = client.keys.public("service")
         return Characterised(0, key.encrypt(np.full(2 * DIMENSION, 100.0)).to_bytes())
 
     run = signed(wrap=lying("client/2", Characterise, garbage))
@@ -206,7 +206,7 @@ def test_a_client_that_sends_no_signature_gets_no_group_and_harms_nobody() -> No
 
 
 @pytest.mark.parametrize(
-    "cipher", [lambda client: b"", lambda client: client.public("service").encrypt(np.zeros(7)).to_bytes()]
+    "cipher", [lambda client: b"", lambda client: client.keys.public("service").encrypt(np.zeros(7)).to_bytes()]
 )
 def test_what_is_no_ciphertext_of_a_signature_is_refused(cipher: Any) -> None:
     run = signed(wrap=lying("client/2", Characterise, lambda client, *_: Characterised(0, cipher(client))))
@@ -218,7 +218,7 @@ def test_what_is_no_ciphertext_of_a_signature_is_refused(cipher: Any) -> None:
 def test_a_term_of_another_length_does_not_count(size: int | None) -> None:
     def other(client: Any, request: Contribute, honest: Term) -> Term:
         values = np.ones(size or 5000)
-        return Term(0, request.number, client.public("service").encrypt(values).to_bytes())
+        return Term(0, request.number, client.keys.public("service").encrypt(values).to_bytes())
 
     run = signed(wrap=lying("client/2", Contribute, other))
     assert {m.count for _, m in run.view("client/1").messages(Total)} == {14}
@@ -231,7 +231,7 @@ def test_one_client_can_spoil_the_sums_and_then_there_is_one_group() -> None:
         if request.number == HELD:
             return honest
         values = np.full(len(client.state.totals) and 2080 + LABELS * 65, -100.0)
-        return Term(0, request.number, client.public("service").encrypt(values).to_bytes())
+        return Term(0, request.number, client.keys.public("service").encrypt(values).to_bytes())
 
     run = signed(wrap=lying("client/2", Contribute, spoilt))
     note = run.round(1)

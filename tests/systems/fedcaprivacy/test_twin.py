@@ -312,8 +312,8 @@ def test_what_the_service_opens_in_hardened_mode_is_a_fresh_secret_map_of_the_we
     for hardening, secret_map in (("sketch", lambda w, seed: project(w, 16, seed)), ("rotation", rotate)):
         run = small("hardened", emulated=True, hardening=hardening)
         run.rounds(1)
-        group_seed = run.party("client/0").secret_of("group")
-        key = run.party("csp").key("service")
+        group_seed = run.party("client/0").keys.own_bytes("group")
+        key = run.party("csp").keys.own("service")
         for seen, upload in run.view("business_server").messages(Upload, 1):
             weights = run.party(seen.src).state.weights
             data = upload.sketch if hardening == "sketch" else upload.cipher

@@ -137,7 +137,7 @@ def test_the_business_server_can_open_nothing() -> None:
     """It holds no secret key; with one of its own making every ciphertext in its view is refused."""
     run = recorded("paper", emulated=False, rounds=1)
     assert all(name.startswith("public ") for name in granted(run.view(HUB)))
-    stranger = rig(SYSTEM, TARGETS[:2], emulated=False, fresh_keys=True).party(CSP).key(SERVICE)
+    stranger = rig(SYSTEM, TARGETS[:2], emulated=False, fresh_keys=True).party(CSP).keys.own(SERVICE)
     ciphers = [m.cipher for kind in (Upload, ClusterSum) for _, m in run.view(HUB).messages(kind)]
     for data in ciphers:
         with pytest.raises((PeerError, CryptoError)):
@@ -201,7 +201,7 @@ def test_a_participant_gets_the_models_of_its_own_clusters_only() -> None:
 
 def words(run: Rig, cipher: bytes) -> np.ndarray:
     """What the service opens: fixed-point numbers under a mask, (m,) uint32, in an emulated run."""
-    key = run.party(CSP).key("service")
+    key = run.party(CSP).keys.own("service")
     return key.open_blinded(key.public.from_bytes(cipher)).array[0]
 
 

@@ -203,7 +203,7 @@ def test_a_description_that_cannot_be_is_refused(lie: Any) -> None:
 def test_a_vector_out_of_range_inside_a_ciphertext_is_refused_by_the_helper() -> None:
     def lie(party: Any, msg: Describe, honest: Concealed) -> Any:
         wild = np.append(party.state.said.vector + 5, 0.01)
-        return signed(party, replace(honest, cipher=party.public(SERVICE).encrypt(wild).to_bytes()))
+        return signed(party, replace(honest, cipher=party.keys.public(SERVICE).encrypt(wild).to_bytes()))
 
     run = with_liars(lie, Describe, ("client/2",))
     notes = run.round(1)

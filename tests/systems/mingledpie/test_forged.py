@@ -178,7 +178,7 @@ def test_an_answer_for_another_round_is_refused_and_its_sender_asked_again(reque
 def test_nobody_but_the_hub_asks_for_keys_and_nobody_but_the_key_centre_grants_them() -> None:
     run = six()
     mine = next(m for _, m in run.view("client/2").messages(Granted))
-    issued = run.party("client/0").secret_of(USER)
+    issued = run.party("client/0").keys.own_bytes(USER)
     misbehaving(
         run.party("client/2"),
         Train,
@@ -188,7 +188,7 @@ def test_nobody_but_the_hub_asks_for_keys_and_nobody_but_the_key_centre_grants_t
     assert note["participants"] == 6
     assert run.refusals("client", "Granted") == 1
     assert run.refusals("key_centre", "Deal") == 1
-    assert run.party("client/0").secret_of(USER) == issued
+    assert run.party("client/0").keys.own_bytes(USER) == issued
 
 
 def test_a_client_is_provided_with_keys_once_and_with_its_own() -> None:
@@ -198,7 +198,7 @@ def test_a_client_is_provided_with_keys_once_and_with_its_own() -> None:
     for name, reason in (("client/2", "already provided with keys"), ("client/1", "the signature is not one of key")):
         again = next(m for _, m in run.view(name).messages(Granted))
         with pytest.raises(PeerError, match=reason):
-            party.keep(again, KEY_CENTRE)
+            party.keys.keep(again, KEY_CENTRE)
     assert msgspec.to_builtins(party.secret) == before
 
 

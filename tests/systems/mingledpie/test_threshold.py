@@ -17,8 +17,7 @@ from coterie.privacy.attacks.coalition import opened_together
 from coterie.privacy.audits.received import held_key
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import bundle, unbundle
-from coterie.protocols.threshold_keys import group_of
-from coterie.protocols.threshold_parts import Announce, Decrypt
+from coterie.protocols.threshold_opening import Announce, Decrypt
 from coterie.runs import RunConfig, build
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie import SYSTEM, layout
@@ -119,7 +118,7 @@ def updates(run: Rig) -> dict[str, bytes]:
 
 
 def shares_of(run: Rig, names: list[str]) -> dict[str, threshold.Share]:
-    group = group_of(run.hub, MODELS)
+    group = run.hub.joint.group(MODELS)
     return {name: threshold.Share.load(group, run.party(name).secret.joint.held[MODELS].share) for name in names}
 
 
@@ -135,7 +134,7 @@ def test_with_the_shared_key_the_server_and_any_one_client_open_every_update() -
 def test_under_threshold_keys_the_server_and_one_client_open_nothing_and_with_three_holders_everything() -> None:
     run = joint(emulated=False)
     run.rounds(2)
-    group, public = group_of(run.hub, MODELS), run.hub.public(MODELS)
+    group, public = run.hub.joint.group(MODELS), run.hub.keys.public(MODELS)
     assert (group.holders, group.needed) == (tuple(EVERYBODY[:5]), 3)
     data = updates(run)["client/7"]
     cipher = public.from_bytes(data)
@@ -162,7 +161,7 @@ def test_a_server_that_asks_for_a_single_update_is_refused() -> None:
     """Holders see how many terms it states, and what was announced. A server that lies of both is not noticed."""
     run = joint(emulated=False)
     run.rounds(2)
-    group, public = group_of(run.hub, MODELS), run.hub.public(MODELS)
+    group, public = run.hub.joint.group(MODELS), run.hub.keys.public(MODELS)
     cipher = public.from_bytes(updates(run)["client/7"])
     holder, request = run.party("client/0"), threshold.server_dec(group, cipher).request
     number = run.hub.secret.joint.terms[MODELS].number
@@ -208,7 +207,7 @@ def test_a_client_that_spoils_a_sum_has_the_round_skipped_or_its_models_kept() -
     run.round(1)
 
     def huge(party: Any, request: Train, update: Update) -> Update:
-        public = party.public(MODELS)
+        public = party.keys.public(MODELS)
         parts = [public.encrypt(np.full(n, 60.0)).to_bytes() for n in run.hub.layout.lengths]
         return roster.signed(party.own, change(update, ciphers=bundle(parts)))
 

@@ -141,8 +141,8 @@ def test_only_clients_hold_the_secret_key(emulated: bool) -> None:
 
     run = pies(TARGETS[FEW], starts=near(), emulated=emulated, intercept=tap)
     run.round(1)
-    (secret,) = {party.secret_of(USER) for party in run.federation.of_role(CLIENT)}
-    assert secret_key(secret).public.to_bytes() == run.hub.public(USER).to_bytes()
+    (secret,) = {party.keys.own_bytes(USER) for party in run.federation.of_role(CLIENT)}
+    assert secret_key(secret).public.to_bytes() == run.hub.keys.public(USER).to_bytes()
     body = secret if emulated else secret[20:276]  # behind its header, the secret polynomial's first numbers
     secrets = {body} | {run.owns[name].identity.signing for name in run.common.clients}
     for name in (HUB, KEY_CENTRE):

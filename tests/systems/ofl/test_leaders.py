@@ -183,7 +183,7 @@ def test_a_key_whose_openings_are_spent_costs_one_round() -> None:
     leaders = made.round(1)["leaders"].values()
     for name in leaders:
         party = made.party(name)
-        party.secret.joint.account(MODEL, Answered(b"", party.joints()[0].openings))
+        party.secret.joint.account(MODEL, Answered(b"", party.joint.of(MODEL).openings))
     assert "refused" in made.round(2)["skipped"]
     assert "skipped" not in made.round(3)
 

@@ -14,7 +14,6 @@ from ofl_parts import ofl
 from coterie.crypto import threshold
 from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocol.steps import Steps
-from coterie.protocols.threshold_keys import group_of
 from coterie.protocols.threshold_opening import Closed, open_closed
 from coterie.systems.ofl import SYSTEM, inter, judging
 from coterie.systems.ofl.messages import MODEL
@@ -27,7 +26,7 @@ def summed(hub: Any, ciphers: Any, pads: Any, weights: dict[str, int]) -> Closed
     for name, weight in weights.items():
         part = ciphers[name].scale(weight)
         total = part if total is None else total + part
-    make = partial(threshold.sum_dec, group_of(hub, MODEL), hub.public(MODEL), total)
+    make = partial(threshold.sum_dec, hub.joint.group(MODEL), hub.keys.public(MODEL), total)
     return Closed(max(2, len(weights)), total.length, partial(make, {name: pads[name] for name in weights}, weights))
 
 
@@ -46,7 +45,7 @@ def of_its_own(hub: Any, ciphers: Any, pads: Any) -> Closed:
     total = next(iter(ciphers.values())).scale(3)
     if not total.emulated:
         total = forged(total, 0, 32.0)
-    return Closed(3, total.length, partial(threshold.server_dec, group_of(hub, MODEL), total))
+    return Closed(3, total.length, partial(threshold.server_dec, hub.joint.group(MODEL), total))
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
@@ -91,7 +90,7 @@ def test_a_server_gets_as_many_numbers_of_each_leader_as_the_detection_has(
     def curious(hub: Any, r: int, ciphers: Any) -> Steps[Any]:
         found = yield from honest(hub, r, ciphers)
         first = next(iter(ciphers.values()))
-        norm = judging.fourier.energy(first, hub.evaluation(MODEL))
+        norm = judging.fourier.energy(first, hub.keys.evaluation(MODEL))
         yield from judging.scalars(hub, r, {"one more": [norm]}, each * len(ciphers))
         return found
 

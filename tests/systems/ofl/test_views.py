@@ -17,9 +17,8 @@ from coterie.protocol import codec
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.protocols.reports import StatusReport
-from coterie.protocols.threshold_keys import group_of
+from coterie.protocols.threshold_keys import lines
 from coterie.protocols.threshold_pads import Contribute, Contributed, _pads, loaded
-from coterie.protocols.threshold_parts import lines
 from coterie.systems.ofl import SYSTEM
 from coterie.systems.ofl.messages import (
     CLIENT,
@@ -95,7 +94,7 @@ def test_what_the_hub_holds_of_one_leader_is_uniform_without_that_leaders_share(
     So the hub, and the hub with all leaders but j, who know no more of a_j s_j, learn nothing of one model from it.
     """
     run = recorded(emulated=False, **{**WHOLE, "detection": "norms"})
-    one = group_of(run.hub, MODEL)
+    one = run.hub.joint.group(MODEL)
     primes = one.moduli(one.limbs).astype(np.float64)
     sent = [message for _, message in run.view(HUB).messages(Submitted)][-3:]
     ciphers = [np.frombuffer(message.cipher, np.uint8) for message in sent]
@@ -138,7 +137,7 @@ def test_a_leader_that_spoils_others_pads_alone_gets_the_model_of_one_that_it_sp
     liar, spared, *_ = made.hub.state.leaders.values()
 
     def spoil(self: Any, msg: Contribute, honest: Contributed) -> Contributed:
-        group, pads = group_of(self, MODEL), _pads(group_of(self, MODEL), msg, lines(msg.among))
+        group, pads = self.joint.group(MODEL), _pads(self.joint.group(MODEL), msg, lines(msg.among))
         right = threshold.Share.load(group, self.secret.joint.held[MODEL].share)
         wrong = threshold.Share(group, group.plus(right.numbers[None], right.numbers[None])[0])
         shares = {name: right if name == spared else wrong for name in pads if name != self.name}
@@ -167,7 +166,7 @@ def test_a_leader_that_adds_one_change_to_all_pads_moves_the_mean_by_it_and_none
     liar, start, moved = made.round(1)["leaders"]["0"], made.hub.state.weights.copy(), np.full(24, 3.0)
 
     def add(self: Any, msg: Contribute, honest: Contributed) -> Contributed:
-        group, pads = group_of(self, MODEL), _pads(group_of(self, MODEL), msg, lines(msg.among))
+        group, pads = self.joint.group(MODEL), _pads(self.joint.group(MODEL), msg, lines(msg.among))
         ring, fresh = group.ring, group.space.fresh
         slots = group.space.to_slots(moved / self.config.unit(24))
         extra = ring.numbers(ring.encoded((row.tolist() for row in slots), fresh), 1, group.limbs)

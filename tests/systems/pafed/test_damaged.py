@@ -30,7 +30,7 @@ def _small() -> Iterator[None]:
 
 
 def service(run: Rig) -> Any:
-    return run.hub.public("service")
+    return run.hub.keys.public("service")
 
 
 def disturbed(key: Any, data: bytes) -> bytes:
@@ -144,7 +144,7 @@ def scalars(key: Any, count: int, at_most: int) -> bytes:
 
 FORGED: dict[type[Message], Callable[[Rig, Any], Any]] = {
     Refreshed: lambda run, m: change(m, cipher=forged(service(run), run.hub.layout.size)),
-    Converted: lambda run, m: change(m, cipher=forged(run.hub.public(f"user {m.client}"), run.hub.layout.size)),
+    Converted: lambda run, m: change(m, cipher=forged(run.hub.keys.public(f"user {m.client}"), run.hub.layout.size)),
     Compared: lambda run, m: change(m, ciphers=scalars(service(run), 2 + run.config.dummies, 1)),
     Inverted: lambda run, m: change(m, ciphers=scalars(service(run), 3, LARGEST)),
 }

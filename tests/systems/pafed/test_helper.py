@@ -52,7 +52,7 @@ class Wrong:
 
 
 def key(helper: Any) -> Any:
-    return helper.key("service")
+    return helper.keys.own("service")
 
 
 def scalars(helper: Any, count: int, **changed: Any) -> bytes:
@@ -273,7 +273,7 @@ def test_what_the_helper_can_not_accept_it_refuses_with_a_reason(
 ) -> None:
     run = four()
     run.round(1)
-    public = run.hub.public("service")
+    public = run.hub.keys.public("service")
     other = stranger(True, "insecure-1024-deep").public
     source = np.random.default_rng(0).bytes
     PLAIN["model"] = run.hub.state.model
@@ -304,7 +304,7 @@ def test_what_the_helper_inverts_and_when_a_class_is_left_out(sums: tuple, inver
     run = four()
     run.round(1)
     helper = run.party(HELPER)
-    key = helper.key("service")
+    key = helper.keys.own("service")
     request = Invert(1, 1, bundle([key.public.encrypt_scalar(x).to_bytes() for x in sums]))
     answer = unbundle(helper.invert(request, HUB).ciphers, 3)
     got = [float(key.decrypt(key.public.from_bytes(part, 1, terms=1 << 11))[0]) for part in answer]

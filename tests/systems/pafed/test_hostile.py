@@ -78,7 +78,7 @@ def holding(cipher: Callable[[Any], Any]) -> Callable[[Any, Update], Update]:
 
 
 def pk(party: Any) -> Any:
-    return party.public("service")
+    return party.keys.public("service")
 
 
 def own(party: Any, update: Update) -> Any:
@@ -272,11 +272,11 @@ FORGED: list[tuple[str, Callable[[Rig, Train], Train], str]] = [
 
 
 def of_another(run: Rig) -> bytes:
-    return run.hub.public(f"user {'client/1'}").encrypt(np.zeros(D), 0).to_bytes()
+    return run.hub.keys.public(f"user {'client/1'}").encrypt(np.zeros(D), 0).to_bytes()
 
 
 def short_model(run: Rig) -> bytes:
-    return run.hub.public(f"user {'client/0'}").encrypt(np.zeros(3), 0).to_bytes()
+    return run.hub.keys.public(f"user {'client/0'}").encrypt(np.zeros(3), 0).to_bytes()
 
 
 @pytest.mark.parametrize(("name", "forge", "why"), FORGED, ids=[name for name, *_ in FORGED])
@@ -317,12 +317,12 @@ def new_bytes(message: Train) -> bytes:
 
 def test_only_the_key_centre_grants_keys_and_only_once() -> None:
     run = four(delta=0.0)
-    secret = run.party(HELPER).secret_of(SERVICE)
+    secret = run.party(HELPER).keys.own_bytes(SERVICE)
     mine = next(m for _, m in run.view("client/2").messages(Granted))
     misbehaving(run.party("client/2"), Train, lambda p, r, update: to(HUB, update) + to(HELPER, mine))
     assert run.rounds(2)[-1]["participants"] == 4
     assert run.refusals(HELPER, "Granted") == 1
-    assert run.party(HELPER).secret_of(SERVICE) == secret
+    assert run.party(HELPER).keys.own_bytes(SERVICE) == secret
     for name in ("client/0", HELPER):
         with pytest.raises(PeerError, match="the signature is not one of key"):
             run.party(name).keep(mine, KEY_CENTRE)

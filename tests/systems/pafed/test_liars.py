@@ -26,7 +26,7 @@ def forging(forge: Callable[[Any], Any], rounds: set[int]) -> Callable[[Any, Tra
     def lie(party: Any, request: Train, update: Update) -> Update:
         if request.round not in rounds:
             return update
-        cipher = forge(party.public("service").from_bytes(update.cipher))
+        cipher = forge(party.keys.public("service").from_bytes(update.cipher))
         return signed(party, change(update, cipher=cipher.to_bytes()))
 
     return lie

@@ -261,7 +261,7 @@ def test_the_aggregator_with_one_client_has_every_model_that_client_is_sent_and_
     run.round(1)
     before = model(run)
     run.round(2)
-    own = run.party("client/0").key("user")
+    own = run.party("client/0").keys.own("user")
     ((_, train),) = run.view("client/0").messages(Train, 2)
     assert np.abs(own.decrypt(own.public.from_bytes(train.cipher)) - before).max() < 2e-4
     for _, update in run.view(HUB).messages(Update):

@@ -103,7 +103,7 @@ def test_without_a_committee_the_helper_s_key_opens_what_the_aggregator_was_hand
 def test_with_a_committee_both_servers_open_no_update_and_with_two_members_every_one() -> None:
     run = four(emulated=False, delta=0.0, **JOINT)
     run.rounds(2)
-    key, public = held_key(run.view(HELPER), SERVICE), run.hub.public(SERVICE)
+    key, public = held_key(run.view(HELPER), SERVICE), run.hub.keys.public(SERVICE)
     shares = [CommitteeShare.load(granted(run.view(name))[f"secret {SERVICE}"]) for name in run.common.clients]
     for _, update in updates(run):
         cipher, truth = public.from_bytes(update.cipher), opened(run, update)
@@ -120,7 +120,7 @@ def test_both_servers_that_deviate_open_every_update_by_calling_each_a_scalar() 
     """The page's limit: a member can't see what a ciphertext holds. Scalars have no number a round."""
     run = four(emulated=False, delta=0.0, **JOINT)
     run.rounds(2)
-    key, public = held_key(run.view(HELPER), SERVICE), run.hub.public(SERVICE)
+    key, public = held_key(run.view(HELPER), SERVICE), run.hub.keys.public(SERVICE)
     ciphers = [public.from_bytes(update.cipher) for _, update in updates(run)]
     called = [
         replace(cipher, tally=replace(cipher.tally, length=1, form=cipher.tally.form._replace(scalar=True)))
@@ -158,7 +158,7 @@ def test_a_thief_reads_this_key_too() -> None:
 
 
 def asked(run: Rig, number: int = 1, among: tuple[int, ...] = (1, 2), r: int = 9, **options: Any) -> Switch:
-    public = run.hub.public(SERVICE)
+    public = run.hub.keys.public(SERVICE)
     scalars = [public.encrypt_scalar(0.5).to_bytes()]
     ciphers = options.get("ciphers", scalars)
     return Switch(r, number, np.array(among), len(ciphers), bundle(ciphers))
@@ -167,11 +167,11 @@ def asked(run: Rig, number: int = 1, among: tuple[int, ...] = (1, 2), r: int = 9
 def test_a_member_helps_with_scalars_and_one_masked_vector_a_round() -> None:
     run = four(delta=0.0, **JOINT)
     run.rounds(2)
-    party, public = run.party("client/0"), run.hub.public(SERVICE)
+    party, public = run.party("client/0"), run.hub.keys.public(SERVICE)
     vector = public.encrypt(np.zeros(20), 0)
     masked = vector.blind(public.mask(20, np.random.default_rng(0).bytes)).to_bytes()
-    stranger = run.hub.public("user client/0").encrypt_scalar(0.5).to_bytes()
-    assert party.switch(asked(run, ciphers=[masked]), HUB).number == 1
+    stranger = run.hub.keys.public("user client/0").encrypt_scalar(0.5).to_bytes()
+    assert party.seat.switch(asked(run, ciphers=[masked]), HUB).number == 1
     for wrong, why in (
         (asked(run, 1), "request 1 of round 9 after 1 of round 9"),
         (asked(run, 5, r=8), "request 5 of round 8 after"),
@@ -188,22 +188,22 @@ def test_a_member_helps_with_scalars_and_one_masked_vector_a_round() -> None:
         (change(asked(run, 2), ciphers=b""), "no bundle"),
     ):
         with pytest.raises(PeerError, match=why):
-            party.switch(wrong, HUB)
+            party.seat.switch(wrong, HUB)
     with pytest.raises(PeerError, match="only the hub may send one"):
-        party.switch(asked(run, 2), "client/1")
+        party.seat.switch(asked(run, 2), "client/1")
 
 
 def test_a_member_helps_with_no_more_scalars_a_round_than_an_honest_round_can_have() -> None:
     """An update that is called scalars, coordinate by coordinate, ends there. They are counted over all requests."""
     run = four(delta=0.0, **JOINT)
     run.rounds(1)
-    party, one = run.party("client/0"), run.hub.public(SERVICE).encrypt_scalar(0.5).to_bytes()
+    party, one = run.party("client/0"), run.hub.keys.public(SERVICE).encrypt_scalar(0.5).to_bytes()
     most = 4 * run.config.max_staleness + run.config.dummies + 4
-    assert party.most_scalars() == most
-    assert party.switch(asked(run, 1, ciphers=[one] * most), HUB).number == 1
+    assert party.seat.limits(party)[1] == most
+    assert party.seat.switch(asked(run, 1, ciphers=[one] * most), HUB).number == 1
     with pytest.raises(PeerError, match=f"{most + 1} scalars in round 9: it helps with {most} at most"):
-        party.switch(asked(run, 2), HUB)
-    assert party.switch(asked(run, 1, r=10), HUB).number == 1
+        party.seat.switch(asked(run, 2), HUB)
+    assert party.seat.switch(asked(run, 1, r=10), HUB).number == 1
 
 
 def test_a_client_off_the_committee_is_of_no_help() -> None:

@@ -145,7 +145,7 @@ def test_left_alone_for_many_rounds_the_twin_and_the_encrypted_model_stay_togeth
         notes = run.round(r)
         expected = twin.round(r)
         assert {name: notes[name] for name in expected} == expected
-        held = run.hub.public("service").from_bytes(run.hub.state.model)
+        held = run.hub.keys.public("service").from_bytes(run.hub.state.model)
         assert (held.terms, held.tally.form.level) == (MODEL_TERMS, 0)
     assert np.abs(model(run) - twin.weights).max() < 1e-2
     for name in run.common.clients:
@@ -215,7 +215,7 @@ def test_every_client_opens_the_helpers_model_with_one_and_the_same_flooding(emu
     openings = []
     for name in run.common.clients:
         ((_, train),) = run.view(name).messages(Train, 2)
-        own = run.party(name).key("user")
+        own = run.party(name).keys.own("user")
         assert train.weights is None
         openings.append(own.decrypt(own.public.from_bytes(train.cipher)))
     errors = np.stack(openings) - before
@@ -236,7 +236,7 @@ def test_the_aggregators_own_copy_comes_back_unflooded_and_fresh(emulated: bool)
     assert run.hub.state.model != cipher
     assert np.abs(model(run) - before).max() <= 8 * p.added(0)
     ((_, refreshed),) = run.view(HUB).messages(Refreshed, 2)
-    assert run.hub.public("service").from_bytes(refreshed.cipher).blinded == 1
+    assert run.hub.keys.public("service").from_bytes(refreshed.cipher).blinded == 1
 
 
 def test_a_model_that_nobody_has_opened_stays_as_it_is() -> None:
@@ -264,7 +264,7 @@ def test_a_printed_model_ages_and_its_mask_comes_off() -> None:
             assert [m.client for _, m in run.view(HUB).messages(Converted, r)] == list(run.common.clients)
         for name in run.common.clients:
             for _, train in run.view(name).messages(Train, r) if r > 1 else ():
-                own = run.party(name).key("user")
+                own = run.party(name).keys.own("user")
                 assert np.abs(own.decrypt(own.public.from_bytes(train.cipher)) - before).max() < 1e-4
     assert np.abs(model(run)).max() > 0.1
 

@@ -110,7 +110,9 @@ def test_nobody_shares_a_key_and_no_secret_half_crosses_the_wire_in_the_open(emu
 
     run = paf(FEW, emulated=emulated, intercept=tap)
     run.rounds(2)
-    held = [run.party(name).secret_of(USER) for name in run.common.clients] + [run.party(HELPER).secret_of(SERVICE)]
+    held = [run.party(name).keys.own_bytes(USER) for name in run.common.clients] + [
+        run.party(HELPER).keys.own_bytes(SERVICE)
+    ]
     assert len({secret_key(own).fingerprint for own in held}) == len(held) == 5
     for own in held if not emulated else ():
         assert all(own[40:140] not in frame for frame in crossing)  # of the secret polynomial
@@ -125,7 +127,7 @@ def test_nobody_shares_a_key_and_no_secret_half_crosses_the_wire_in_the_open(emu
 def test_nothing_that_the_aggregator_receives_opens_under_a_key_that_it_has(real: Rig) -> None:
     """It is handed public keys and the evaluation key; every ciphertext opens under its owner's and no other's."""
     assert all(name.startswith("public ") for name in granted(real.view(HUB)))
-    clients = {name: real.party(name).key(USER) for name in real.common.clients}
+    clients = {name: real.party(name).keys.own(USER) for name in real.common.clients}
     opens = {"helper": service_key(real), **clients}
     found = 0
     for seen in real.view(HUB).seen:
@@ -188,7 +190,7 @@ def residues(run: Rig, r: int) -> np.ndarray:
     found = key.open_blinded(key.public.from_bytes(refresh.cipher)).array[0]
     if key.emulated:
         return (found.view(np.uint64) / 2.0**64).ravel()
-    (prime,) = run.hub.public("service").arrays.ring.moduli_at(0).ravel()
+    (prime,) = run.hub.keys.public("service").arrays.ring.moduli_at(0).ravel()
     return (found / float(prime)).ravel()
 
 

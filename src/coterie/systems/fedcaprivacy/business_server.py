@@ -18,13 +18,13 @@ from coterie.crypto.signing import ReplayGuard
 from coterie.crypto.sketch import SEED_BYTES
 from coterie.crypto.vector import Mask
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost
+from coterie.protocol.party import Cost, Party
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each, spend
 from coterie.protocols import signatures
 from coterie.protocols.anonymous import SERVICE, forget, relay
 from coterie.protocols.cluster_sums import Masked, converted, distribute, masked_sum
-from coterie.protocols.key_centre import KeyHub
+from coterie.protocols.key_centre import Keys
 from coterie.protocols.local_training import asked_in, joined
 from coterie.protocols.signatures import Founded
 from coterie.systems.fedcaprivacy import messages
@@ -45,8 +45,10 @@ class Made:
     why_fewer: str
 
 
-class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
+class BusinessServer(Party, role=HUB):
     """The BS, which coordinates: it blinds, shuffles, keeps phi by name, takes the mask off and distributes."""
+
+    keys = Keys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
         """phi: (c,) bool by name.  phi_rows: (n, c) by position, literal mode.  accepted: last upload by name.
@@ -65,7 +67,7 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         started: frozenset[str] = frozenset()
         founded: Founded = msgspec.field(default_factory=Founded)
 
-    class Secret(KeyHub.Secret):
+    class Secret(msgspec.Struct):
         """mask_seed: of the mask over all signatures. Other masks, and permutations, live for one round only."""
 
         mask_seed: bytes = b""
@@ -100,7 +102,7 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, one iteration."""
         length = self.config.sketch_dim if self.protection == "sketch" else self.spec.size
-        mask = self.public(SERVICE).mask(length, self.secrets("mask", r).bytes)  # l. 14
+        mask = self.keys.public(SERVICE).mask(length, self.secrets("mask", r).bytes)  # l. 14
         with closing(Spool()) as spool:
             models, blinded, answers = yield from self.collect(r, spool, mask)
             asked, names = len(answers.got) + len(answers.missing), sorted(models or blinded, key=self.clients.index)
@@ -168,13 +170,13 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         asked = asked_in(self.clients, self.config, self.randomness.seed, r)
         requests = {name: again if name in self.state.started else first for name in asked}
         answers = yield from for_each(requests, messages.Upload, fold, deadline_s=self.config.deadline_s)
-        yield from spend(Cost(crypto_s=len(blinded) * self.public(SERVICE).nominal_seconds_encrypt(mask.length)))
+        yield from spend(Cost(crypto_s=len(blinded) * self.keys.public(SERVICE).nominal_seconds_encrypt(mask.length)))
         self.state.started |= frozenset(answers.got)
         return models, blinded, answers
 
     def verified(self, name: str, upload: messages.Upload, r: int) -> CipherVector:
         """The ciphertext of an upload that the CSP may see. Checks signature, freshness and both ciphertexts first."""
-        pid, service = self.clients.index(name), self.public(SERVICE)
+        pid, service = self.clients.index(name), self.keys.public(SERVICE)
         if upload.pid != pid:
             raise PeerError(f"{name} has PID {pid} and claims {upload.pid}")
         check_signed(self.common, name, upload)
@@ -240,7 +242,7 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
 
         Returns the sizes, and by cluster why its model was not released. Then its members keep their own models.
         """
-        service, size = self.public(SERVICE), self.spec.size
+        service, size = self.keys.public(SERVICE), self.spec.size
         width = max(len(row) for row in made.here.values())
         members = [[name for name, row in made.here.items() if k in numbers(row)] for k in range(width)]
         sizes = [len(names) for names in members]

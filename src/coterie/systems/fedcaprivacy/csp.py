@@ -18,18 +18,20 @@ from coterie.crypto import paillier
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.vector import StoredVector, sum_blinded
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Work, on
+from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, comparable, forgotten, opened, opening_cost
 from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, Formed, conversion_cost, convert, encrypted, once
-from coterie.protocols.key_centre import KeyHolder
+from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.signatures import DIMENSION, Group, Grouped, Grouping, group, lengths
 from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection
 from coterie.systems.fedcaprivacy.messages import CSP
 
 
-class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
+class ServiceProvider(Party, role=CSP):
     """The CSP: opens blinded vectors, clusters them, and encrypts their sums under the users' key."""
+
+    keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
         """opened: blinded vectors of ``round`` by position; deleted when it ends.
@@ -102,7 +104,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
 
     def blinded(self, stored: Mapping[int, StoredVector]) -> dict[int, paillier.BlindedVector]:
         """The vectors that it has opened, by position."""
-        key = self.key(SERVICE).public
+        key = self.keys.own(SERVICE).public
         return {j: key.blinded(one) for j, one in stored.items()}
 
     def counted(self, r: int, rows: NDArray[Any]) -> int:
@@ -117,7 +119,10 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         )
         return sorted((self.state.number, before, self.state.found))[1]
 
-    @on(messages.Aggregate, lambda self, msg: Cost(crypto_s=self.public(USER).nominal_seconds_encrypt(self.spec.size)))
+    @on(
+        messages.Aggregate,
+        lambda self, msg: Cost(crypto_s=self.keys.public(USER).nominal_seconds_encrypt(self.spec.size)),
+    )
     def aggregate(self, msg: messages.Aggregate, src: str) -> ClusterSum:
         """Step V, eq. (9) without its division."""
         missing = [int(j) for j in msg.positions if int(j) not in self.state.opened]

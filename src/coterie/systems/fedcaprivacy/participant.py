@@ -15,11 +15,11 @@ from coterie.crypto.roster import signed
 from coterie.crypto.sketch import project, rotate, unrotate
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Work, on
+from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocols import signatures
 from coterie.protocols.anonymous import SERVICE
 from coterie.protocols.cluster_sums import ClusterModel, Received, opened_mean, receiving_cost
-from coterie.protocols.key_centre import KeyHolder
+from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.protocols.masked_sums import Contribute, Term, Total, opened_total
 from coterie.protocols.signatures import Characterise, Characterised
@@ -33,8 +33,10 @@ def round_seed(group_seed: bytes, r: int) -> bytes:
     return hashlib.sha256(b"fedcaprivacy round" + group_seed + r.to_bytes(8, "big")).digest()
 
 
-class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
+class Participant(Party, role=PARTICIPANT):
     """p_i: trains, encrypts, and takes the mean of its clusters' models."""
+
+    keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
         """weights: (d,) to go on from, None before round 1.  clusters: opened models of ``round`` by cluster.
@@ -57,7 +59,7 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
 
     def train_cost(self, msg: messages.Train) -> Cost:
         """Its samples, once per epoch, and one encryption; with sketches two."""
-        key = self.public(SERVICE)
+        key = self.keys.public(SERVICE)
         crypto_s = key.nominal_seconds_encrypt(self.spec.size)
         if self.protection == "sketch":
             crypto_s += key.nominal_seconds_encrypt(self.config.sketch_dim)
@@ -70,9 +72,9 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
             raise PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         start = self.model() if msg.weights is None else check_model(self.spec, msg.spec, msg.weights)
         fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))  # eq. (3)
-        seed = round_seed(self.secret_of(GROUP), msg.round)
+        seed = round_seed(self.keys.own_bytes(GROUP), msg.round)
         omega = rotate(fitted.weights, seed) if self.protection == "rotation" else fitted.weights
-        key = self.public(SERVICE)
+        key = self.keys.public(SERVICE)
         cipher = (yield Encrypt(key, omega)).to_bytes()  # eq. (4), (5)
         sketch = b""
         if self.protection == "sketch":
@@ -86,7 +88,7 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         """Step VII: verify both servers' signatures, open, and divide by the count."""
         mean = yield from opened_mean(self, msg, src, CSP, self.state.round, self.spec.size)
         if self.protection == "rotation":
-            mean = unrotate(mean, round_seed(self.secret_of(GROUP), msg.round))
+            mean = unrotate(mean, round_seed(self.keys.own_bytes(GROUP), msg.round))
             mean = not_below_zero(self.spec, mean)  # the rotation back spreads rounding errors over all coordinates
         self.state.clusters[msg.cluster] = mean.astype(np.float32)
         return Received(msg.round, msg.cluster)
@@ -109,7 +111,7 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
     def characterise(self, msg: Characterise, src: str) -> Work[Characterised]:
         """Its signature, before round 1 or when it joins."""
         self.describes_data()
-        seed = round_seed(self.secret_of(GROUP), 0)
+        seed = round_seed(self.keys.own_bytes(GROUP), 0)
         return (yield from signatures.characterised(self, msg, src, self.state.totals, seed))
 
     def describes_data(self) -> None:

@@ -19,7 +19,7 @@ from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE
 from coterie.protocols.cluster_sums import ClusterModel, Received
-from coterie.protocols.key_centre import KeyHolder
+from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.protocols.sparsity import Noise, describe
 from coterie.systems.fedepc import messages
@@ -192,14 +192,16 @@ class Device(Describer, role=DEVICE):
         return messages.Kept(msg.round)
 
 
-class HardenedDevice(KeyHolder[PublicKey, SecretKey], Describer, role=DEVICE):
+class HardenedDevice(Describer, role=DEVICE):
     """A device in mode hardened: the hub sees none of its vectors and models. It opens its cluster's sums."""
+
+    keys = HeldKeys(PublicKey, SecretKey)
 
     State = Describer.State
 
     def concealing_cost(self, msg: Describe) -> Cost:
         """As in the clear; the encryption of a few hundred numbers is no more than that of a model's part."""
-        crypto_s = self.public(SERVICE).nominal_seconds_encrypt(CHANNELS + 1)
+        crypto_s = self.keys.public(SERVICE).nominal_seconds_encrypt(CHANNELS + 1)
         return Cost(FORWARD * self.samples, self.spec.flops_per_sample, crypto_s)
 
     @on(Describe, concealing_cost)
@@ -207,7 +209,7 @@ class HardenedDevice(KeyHolder[PublicKey, SecretKey], Describer, role=DEVICE):
         """Algorithm 1, with the vector and h_i under the helper's key. The same data give the same ciphertext."""
         said, old = yield from self.described(msg)
         if not old:
-            cipher = yield Encrypt(self.public(SERVICE), np.append(said.vector, said.floor))
+            cipher = yield Encrypt(self.keys.public(SERVICE), np.append(said.vector, said.floor))
             said = self.state.said = msgspec.structs.replace(said, cipher=cipher.to_bytes())
         cpu_ghz, memory_gib = yield Local(resources)
         data = b"" if old and msg.weights is None else said.cipher
@@ -215,7 +217,7 @@ class HardenedDevice(KeyHolder[PublicKey, SecretKey], Describer, role=DEVICE):
 
     def sealing_cost(self, msg: Train) -> Cost:
         """As in the clear, and one encryption if it is chosen."""
-        plain, encryption = self.training_cost(msg), self.public(SERVICE).nominal_seconds_encrypt(self.spec.size)
+        plain, encryption = self.training_cost(msg), self.keys.public(SERVICE).nominal_seconds_encrypt(self.spec.size)
         return Cost(plain.samples, plain.flops_per_sample, msg.chosen * encryption)
 
     @on(Train, sealing_cost)
@@ -227,7 +229,7 @@ class HardenedDevice(KeyHolder[PublicKey, SecretKey], Describer, role=DEVICE):
         weights, loss = yield from self.trained(msg, start)
         if weights is None:
             return signed(self.own, messages.Sealed(msg.round, b"", self.samples, loss, 0.0))
-        cipher = (yield Encrypt(self.public(SERVICE), weights)).to_bytes()
+        cipher = (yield Encrypt(self.keys.public(SERVICE), weights)).to_bytes()
         norm = gradient_norm(self.spec, start, weights, self.config.lr)
         return signed(self.own, messages.Sealed(msg.round, cipher, self.samples, loss, norm))
 

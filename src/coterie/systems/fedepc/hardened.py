@@ -19,7 +19,7 @@ from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, post
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import ClusterModel, Masked, converted, distribute, masked_sum
-from coterie.protocols.key_centre import KeyHub
+from coterie.protocols.key_centre import Keys
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.clusters import Trained
 from coterie.systems.fedepc.contexts import check_device, check_training
@@ -27,11 +27,13 @@ from coterie.systems.fedepc.messages import HELPER, HUB, Train
 from coterie.systems.fedepc.server import Server
 
 
-class HardenedServer(KeyHub[PublicKey, SecretKey], Server, role=HUB):
+class HardenedServer(Server, role=HUB):
     """The hub in mode hardened.
 
     Every device has a place, drawn once, under which the helper knows it. Only the hub knows whose place is which.
     """
+
+    keys = Keys(PublicKey, SecretKey)
 
     class State(Server.State):
         """places: the names by their places.
@@ -51,10 +53,10 @@ class HardenedServer(KeyHub[PublicKey, SecretKey], Server, role=HUB):
 
     def setup(self) -> Steps[None]:
         """Keys first."""
-        yield from super().setup()
+        yield from self.keys.setup()
         order = self.secrets("places").permutation(len(self.clients))
         self.state.places = [self.clients[i] for i in order]
-        yield from Server.setup(self)
+        yield from super().setup()
 
     # -- algorithms 1 and 2 --------------------------------------------------------------------------------------------
 
@@ -66,7 +68,7 @@ class HardenedServer(KeyHub[PublicKey, SecretKey], Server, role=HUB):
             check_signed(self.common, name, msg)
             check_device(name, msg.samples, msg.cpu_ghz, msg.memory_gib)
             if msg.cipher:
-                self.public(SERVICE).from_bytes(msg.cipher, self.numbers(), terms=1, blinded=0)
+                self.keys.public(SERVICE).from_bytes(msg.cipher, self.numbers(), terms=1, blinded=0)
                 found[name] = msg.cipher
             else:
                 self.check_known(name)
@@ -119,7 +121,7 @@ class HardenedServer(KeyHub[PublicKey, SecretKey], Server, role=HUB):
         """The chosen devices train, and every cluster's sum is formed under encryption, if it is large enough."""
         of = {**panel, **selected}
         yield from self.catch_up(of)
-        trained, service, size = Trained(), self.public(SERVICE), self.spec.size
+        trained, service, size = Trained(), self.keys.public(SERVICE), self.spec.size
         fresh, again = self.common.initial, None
         requests = {
             name: Train(r, self.spec.digest, again if self.state.clusters[k].total else fresh, name in selected)

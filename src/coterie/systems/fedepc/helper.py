@@ -17,11 +17,11 @@ from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signed
 from coterie.protocol.effects import Open
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Work, from_hub, on
+from coterie.protocol.party import Party, Work, from_hub, on
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import ClusterSum, Convert, Formed
-from coterie.protocols.key_centre import KeyHolder
+from coterie.protocols.key_centre import HeldKeys
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.config import FedEPCConfig
 from coterie.systems.fedepc.contexts import check_vector
@@ -31,8 +31,10 @@ Doubles = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
-class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
+class Helper(Party, role=HELPER):
     """Opens descriptions by their places, clusters them, and opens nothing else but masked sums."""
+
+    keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
         """groups: those that AIDC made, of places as text.  come: vectors and floors of ``round``, by place.
@@ -64,7 +66,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
             raise PeerError(f"place {msg.position} of {len(self.clients)}")
         if msg.round != self.state.round:
             self.state.round, self.state.come = msg.round, {}
-        numbers = yield Open(self.key(SERVICE), msg.cipher)
+        numbers = yield Open(self.keys.own(SERVICE), msg.cipher)
         groups, gamma = self.state.groups, self.config.gamma
         channels = None if groups is None else groups.features.shape[1]
         check_vector(f"place {msg.position}", numbers[:-1], float(numbers[-1]), gamma, channels)

@@ -36,22 +36,7 @@ from coterie.protocol.messages import Message
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
-from coterie.protocols.threshold_parts import (
-    Announce,
-    Begin,
-    Committed,
-    Complete,
-    Decrypt,
-    Endorsed,
-    Exchange,
-    JointKey,
-    Known,
-    Partials,
-    Piece,
-    Present,
-    Reveal,
-    Revealed,
-)
+from coterie.protocols.threshold_making import HOLDER_MESSAGES, HUB_MESSAGES
 from coterie.systems.mingledpie.client import Client, JointClient
 from coterie.systems.mingledpie.config import MingledPieConfig, check, layout_of
 from coterie.systems.mingledpie.messages import (
@@ -140,10 +125,6 @@ def releases(config: Any, mode: str) -> Mapping[type[Message], Sequence[str]]:
     """What a client's update tells, for the ledger. A set with false identities is no differential privacy."""
     sums = "model and cluster, in sums"
     return {Update: (sums,) if mode == "hardened" else (sums, "set of cluster identities")}
-
-
-HUB_MESSAGES = (Committed, Revealed, Endorsed, Complete, Known, Present, Partials)
-HOLDER_MESSAGES = (Begin, Reveal, Exchange, Piece, JointKey, Announce, Decrypt)
 
 
 def sees_with(config: MingledPieConfig, mode: str) -> Mapping[str, Sees] | None:

@@ -16,12 +16,14 @@ from coterie.protocol.effects import Compute, Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Cost, Work, on
+from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.told import Common, Own
-from coterie.protocols.key_centre import KeyHolder
+from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import batch_seed, best_model, check_model
-from coterie.protocols.threshold_keys import Joint, JointParty
-from coterie.systems.mingledpie.config import MingledPieConfig, rebuilding_of
+from coterie.protocols.threshold_holder import KeyMaking
+from coterie.protocols.threshold_keys import JointKeys
+from coterie.protocols.threshold_opening import KeyOpening
+from coterie.systems.mingledpie.config import MingledPieConfig, declared, rebuilding_of
 from coterie.systems.mingledpie.messages import (
     CLIENT,
     HUB,
@@ -37,8 +39,10 @@ from coterie.systems.mingledpie.messages import (
 )
 
 
-class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
+class Client(Party, role=CLIENT):
     """C_i: finds its cluster, mingles its identity, trains, encrypts, and rebuilds the cluster models."""
+
+    keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
         """models: (k, d) float32 of ``round``, None before it has the parameters.
@@ -59,7 +63,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         kept: tuple[int, ...] = ()
         why: str = ""
 
-    class Secret(KeyHolder.Secret):
+    class Secret(msgspec.Struct):
         """cluster: its true one, 0 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: so many sets."""
 
         cluster: int = 0
@@ -97,7 +101,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
 
     def sealing(self) -> PublicKey | SecretKey:
         """What it encrypts with."""
-        return self.key(USER)
+        return self.keys.own(USER)
 
     def train_cost(self, msg: Train) -> Cost:
         """k forward passes, a third of a training step each, its epochs, and one encryption of all vectors."""
@@ -144,7 +148,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         """Decryption of every slot, if it does not have these sums yet."""
         if msg.round <= self.state.round:
             return Cost()
-        key = self.key(USER)
+        key = self.keys.own(USER)
         return Cost(crypto_s=sum(key.nominal_seconds_decrypt(width) for width in self.layout.widths))
 
     @on(Mingled, open_cost)
@@ -159,7 +163,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
 
     def _opened(self, parts: list[bytes]) -> Work[tuple[Any, ...]]:
         """The values of each slot, None for a sum of no updates. Raises PeerError or CryptoError."""
-        key, opened = self.key(USER), list[Any]()
+        key, opened = self.keys.own(USER), list[Any]()
         for part in parts:
             opened.append((yield Open(key, part)) if part else None)
         return tuple(opened)
@@ -217,23 +221,13 @@ def _starts(spec: ModelSpec, clusters: int, digest: bytes, start: Vector) -> Vec
     return np.stack([check_model(spec, digest, row) for row in start.reshape(clusters, spec.size)])
 
 
-class JointClient(Client, JointParty, role=CLIENT):
+class JointClient(Client, role=CLIENT):
     """C_i with keys=threshold: it may hold a share of the key, and is sent opened sums."""
 
-    class Secret(JointParty.Secret):
-        """As a client's, and what it knows and holds of the joint key."""
-
-        cluster: int = 0
-        sets: dict[int, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
-        drawn: int = 0
-
-    secret: Secret  # type: ignore[assignment]  # structs have one base
-
-    def joints(self) -> tuple[Joint, ...]:
-        return (self.config.joint(self.clients),)
+    joint, making, opening = JointKeys(declared), KeyMaking(), KeyOpening()
 
     def sealing(self) -> PublicKey | SecretKey:
-        return self.public(MODELS)
+        return self.keys.public(MODELS)
 
     @on(OpenedSums)
     def receive_opened(self, msg: OpenedSums, src: str) -> Work[Received]:

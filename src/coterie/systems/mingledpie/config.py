@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from coterie.aggregation.mingled import MOST_CONDITION
 from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
@@ -183,3 +183,8 @@ def rebuilding_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Rebui
     solving: Solving = "literal" if mode == "literal" else config.rebuild
     least = 1 if solving == "literal" else config.law(config.p).least
     return Rebuilding(layout_of(config, spec, mode), solving, config.p, config.max_condition, least)
+
+
+def declared(party: Any) -> tuple[Joint, ...]:
+    """The joint key of keys=threshold, as each of its parties declares it."""
+    return (party.config.joint(party.clients),)

@@ -14,13 +14,15 @@ from coterie.crypto.roster import check_signed, signed
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Signed, bundle, unbundle
-from coterie.protocol.party import Cost
+from coterie.protocol.party import Cost, Party
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, spend
 from coterie.protocol.told import Common, Own
-from coterie.protocols.key_centre import KeyHub
+from coterie.protocols.key_centre import Keys
 from coterie.protocols.local_training import ask_each, joined, sample_clients
-from coterie.protocols.threshold_keys import Joint, JointHub, make_keys, open_sums
-from coterie.systems.mingledpie.config import MingledPieConfig, layout_of
+from coterie.protocols.threshold_keys import JointKeys
+from coterie.protocols.threshold_making import make_keys
+from coterie.protocols.threshold_opening import open_sums
+from coterie.systems.mingledpie.config import MingledPieConfig, declared, layout_of
 from coterie.systems.mingledpie.messages import (
     HUB,
     MODELS,
@@ -35,8 +37,10 @@ from coterie.systems.mingledpie.messages import (
 )
 
 
-class Server(KeyHub[PublicKey, SecretKey], role=HUB):
+class Server(Party, role=HUB):
     """Publishes parameters, adds up ciphertexts by the identities that come with them, and sends the sums to all."""
+
+    keys = Keys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
         """last: the last ``Mingled``, encoded, of ``round``.  has: the round of each client's models, by name.
@@ -89,7 +93,7 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
         if len(answers.got) < self.config.min_participants:
             why = f"{len(answers.got)} updates, at least {self.config.min_participants} are needed"
             return {**notes, "clustered": False, "skipped": why}
-        yield from spend(Cost(crypto_s=self.layout.sum_seconds(self.public(self.key_name), len(answers.got))))
+        yield from spend(Cost(crypto_s=self.layout.sum_seconds(self.keys.public(self.key_name), len(answers.got))))
         named = range(self.layout.clusters if self.layout.kind == "mingled" else 0)  # else the server knows no clusters
         sizes = np.array([sum(j in own for own in sets.values()) for j in named], np.int64)
         try:
@@ -143,7 +147,7 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
 
     def _collect(self, r: int, able: list[str]) -> Steps[tuple[dict[str, list[int]], list[Any], Answers]]:
         """Lines 17 to 22: verify and add the updates, one at a time. Returns CI_i by name, the sums, the answers."""
-        public = self.public(self.key_name)
+        public = self.keys.public(self.key_name)
         totals: list[Any] = [None] * self.layout.slots
         sets: dict[str, list[int]] = {}
 
@@ -181,13 +185,11 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
         return own
 
 
-class JointServer(Server, JointHub, role=HUB):
+class JointServer(Server, role=HUB):
     """The server with keys=threshold: some clients make a key of which each has a share, and open the sums."""
 
+    joint = JointKeys(declared)
     key_name, sums = MODELS, OpenedSums
-
-    def joints(self) -> tuple[Joint, ...]:
-        return (self.config.joint(self.clients),)
 
     def _keys(self) -> Steps[None]:
         yield from make_keys(self, MODELS, self.config.committee(self.clients), 0)

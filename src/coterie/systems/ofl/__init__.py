@@ -40,9 +40,10 @@ from coterie.protocol.system import Federation, PartyFactory, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre
 from coterie.protocols.reports import StatusReport
-from coterie.protocols.threshold_keys import HOLDER_MESSAGES, HUB_MESSAGES, JointGrant
+from coterie.protocols.threshold_holder import Evaluate, Evaluated
+from coterie.protocols.threshold_keys import JointGrant
+from coterie.protocols.threshold_making import HOLDER_MESSAGES, HUB_MESSAGES
 from coterie.protocols.threshold_pads import Contribute, Contributed
-from coterie.protocols.threshold_parts import Evaluate, Evaluated
 from coterie.systems.ofl import messages
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, check, joint_of
 from coterie.systems.ofl.leader import Client

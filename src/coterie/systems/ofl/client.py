@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import check_signed, signed
 from coterie.dp.heuristic import perturbed
 from coterie.dp.heuristic import release as heuristic_release
@@ -17,16 +18,19 @@ from coterie.dp.uploads import eligible, shared_set
 from coterie.protocol import codec
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Work, on
+from coterie.protocol.party import Party, Work, on
 from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import batch_seed, training_cost
 from coterie.protocols.reports import StatusReport, reported, summary
-from coterie.protocols.threshold_keys import Joint
-from coterie.protocols.threshold_pads import PaddingParty
+from coterie.protocols.threshold_holder import KeyMaking
+from coterie.protocols.threshold_keys import JointKeys
+from coterie.protocols.threshold_opening import KeyOpening
+from coterie.protocols.threshold_pads import JointPads
 from coterie.selection.parameters import count, density, gumbel_top_k, max_min, o_factor, stalest_first
 from coterie.selection.resources import Ratios
 from coterie.systems.ofl import messages
-from coterie.systems.ofl.config import OFLConfig, affords, check_usual, joint_of, left, shares
+from coterie.systems.ofl.config import OFLConfig, affords, check_usual, declared, left, shares
 from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Tell, Upload
 from coterie.systems.ofl.sparse import Indices, bits, check_sparse, places_of
 
@@ -68,8 +72,11 @@ class MemberState(msgspec.Struct):
     led: int = 0
 
 
-class Member(PaddingParty, role=CLIENT, also=(LEADER,)):
+class Member(Party, role=CLIENT, also=(LEADER,)):
     """A client that trains, selects, adds noise and uploads to its leader, and downloads what it lacks most."""
+
+    keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(declared)
+    making, opening, pads = KeyMaking(), KeyOpening(), JointPads()
 
     State = MemberState
     state: MemberState
@@ -78,10 +85,6 @@ class Member(PaddingParty, role=CLIENT, also=(LEADER,)):
     def __init__(self, own: Own, common: Common, config: OFLConfig) -> None:
         super().__init__(own, common, config)
         self.places = eligible(common.spec)
-
-    def joints(self) -> tuple[Joint, ...]:
-        """The leaders' key."""
-        return (joint_of(self.config),)
 
     @property
     def model(self) -> Vector:

@@ -22,7 +22,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
 from coterie.protocols.local_training import check_model
-from coterie.protocols.threshold_keys import hand_over, make_keys
+from coterie.protocols.threshold_making import hand_over, make_keys
 from coterie.protocols.threshold_pads import complete_pads, loaded, open_padded, open_weighted
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig
 from coterie.systems.ofl.judging import Judged, judged
@@ -119,7 +119,7 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[tuple[str, ...]]:
     holders are there to do so. A key of t holders serves as long as all these leaders are among its holders.
     """
     config: OFLConfig = hub.config
-    known = hub.secret.joint.terms.get(MODEL)
+    known = hub.joint.secret.terms.get(MODEL)
     if known is not None and known.holders == leaders:
         return leaders
     if (
@@ -139,7 +139,7 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[tuple[str, ...]]:
     try:
         made = yield from make_keys(hub, MODEL, leaders, r, tell=leaders, deadline_s=config.deadline_s)
     except NoAnswerError:  # it is not known who has heard of it
-        hub.secret.joint.terms.pop(MODEL, None)
+        hub.joint.secret.terms.pop(MODEL, None)
         raise
     return made.holders
 

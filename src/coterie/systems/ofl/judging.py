@@ -22,7 +22,7 @@ from coterie.dp.uploads import eligible
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.party import Cost
 from coterie.protocol.steps import NoAnswerError, Steps, spend
-from coterie.protocols.threshold_keys import open_sums, terms_of
+from coterie.protocols.threshold_opening import open_sums
 from coterie.systems.ofl.messages import MODEL
 
 Doubles = NDArray[np.float64]
@@ -82,7 +82,7 @@ def judged(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Judge
 
 def by_frequencies(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Judged]:
     """Eq. (6) and algorithm 3."""
-    keys, around = hub.evaluation(MODEL), hub.state.weights[eligible(hub.spec)].astype(np.float64)
+    keys, around = hub.keys.evaluation(MODEL), hub.state.weights[eligible(hub.spec)].astype(np.float64)
     wanted = {}
     for name, cipher in ciphers.items():
         yield from spend(Cost(crypto_s=fourier.nominal_seconds(cipher.key.parameters, cipher.length)))
@@ -99,7 +99,7 @@ def by_frequencies(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Ste
 
 def by_norms(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Judged]:
     """Hardened: squared norms and dot products with the mean change, in which no long change decides the direction."""
-    keys = hub.evaluation(MODEL)
+    keys = hub.keys.evaluation(MODEL)
     norms = yield from scalars(hub, r, {name: [fourier.energy(cipher, keys)] for name, cipher in ciphers.items()}, 0)
     squares = np.array([norms[name][0] for name in ciphers])
     factors = cut(squares)
@@ -128,7 +128,7 @@ def scalars(hub: Any, r: int, wanted: Mapping[str, list[CipherVector]], first: i
     """
     flat = [cipher for ciphers in wanted.values() for cipher in ciphers]
     numbered = {first + i: cipher for i, cipher in enumerate(flat)}
-    space, summands = flat[0].key.parameters, terms_of(hub, MODEL).summands
+    space, summands = flat[0].key.parameters, hub.joint.terms(MODEL).summands
     error = fourier.deviation(space, NORM, transformed=hub.config.detection == "fourier", summands=summands)
     errors, wait_s = dict.fromkeys(numbered, error), hub.config.deadline_s
     opened = yield from open_sums(hub, MODEL, numbered, r, deviation=errors, partly=True, deadline_s=wait_s)

@@ -24,8 +24,7 @@ from coterie.protocol.party import To, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocols.local_training import check_model, training_cost
 from coterie.protocols.reports import opened as opened_report
-from coterie.protocols.threshold_keys import group_of
-from coterie.protocols.threshold_pads import PaddingParty, padding
+from coterie.protocols.threshold_pads import padding
 from coterie.systems.ofl import messages
 from coterie.systems.ofl.client import Member
 from coterie.systems.ofl.config import PARAMETERS
@@ -78,7 +77,7 @@ class Office(msgspec.Struct):
 class Client(Member, role=CLIENT, also=(LEADER,)):
     """A client, which may also lead."""
 
-    class Secret(PaddingParty.Secret):
+    class Secret(msgspec.Struct):
         """SECRET. office: what it holds as a leader.  late: by member, an upload that came after its leader had closed
         the round.  successors: by member, the leader that has it now, for what comes still later.
         """
@@ -202,7 +201,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         """L. 6 and 7: the parameters of the leader model under the leaders' key."""
         office = self.held(msg.round)
         among = tuple(named(msg.among, int.from_bytes(msg.among[:4], "little")))
-        holders = group_of(self, MODEL).holders
+        holders = self.joint.group(MODEL).holders
         if (
             self.name not in among
             or not set(among) <= set(holders)

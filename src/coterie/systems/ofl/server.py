@@ -11,20 +11,21 @@ import msgspec
 import numpy as np
 
 from coterie.clustering.kmeans import Clusters, nearest, regrouped
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signed
 from coterie.protocol import codec
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import unbundle
-from coterie.protocol.party import initial
+from coterie.protocol.party import Party, initial
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, for_each, take
-from coterie.protocols.key_centre import ENROLMENT
+from coterie.protocols.key_centre import Keys
 from coterie.protocols.local_training import asked_in, joined
 from coterie.protocols.reports import StatusReport, accepted, checked, features, limits
 from coterie.protocols.reports import opened as opened_report
-from coterie.protocols.threshold_keys import Joint, JointHub
+from coterie.protocols.threshold_keys import JointKeys
 from coterie.selection.resources import elected, score, serving
-from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, costs_of, joint_of, usual_samples
+from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, costs_of, declared, usual_samples
 from coterie.systems.ofl.inter import aggregated
 from coterie.systems.ofl.messages import (
     HUB,
@@ -56,10 +57,10 @@ class Round:
     down: dict[str, float] = field(default_factory=dict)
 
 
-class Server(JointHub, role=HUB):
+class Server(Party, role=HUB):
     """PS: clusters the clients, has leaders elected, and aggregates their encrypted models."""
 
-    takes = ENROLMENT
+    keys, joint = Keys(PublicKey, SecretKey), JointKeys(declared)
 
     class State(msgspec.Struct):
         """weights: theta_global (d,), whose buffers are those of the start.  version: how many aggregations led to it.
@@ -85,10 +86,6 @@ class Server(JointHub, role=HUB):
 
     state: State
     config: OFLConfig
-
-    def joints(self) -> tuple[Joint, ...]:
-        """The leaders' key."""
-        return (joint_of(self.config),)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, l. 7 to 16.
@@ -116,7 +113,7 @@ class Server(JointHub, role=HUB):
         try:
             made = yield from aggregated(self, r, leaders)  # in an order of their own: else each needs a new key
         except (NoAnswerError, PeerError) as error:  # its key may be spent, or a share of it false: the next is new
-            self.secret.joint.terms.pop(MODEL, None)
+            self.joint.secret.terms.pop(MODEL, None)
             return {**notes, "skipped": str(error)}
         self.state.weights, self.state.version = made.weights, self.state.version + 1
         reached = yield from self.spread(r, led.taken)

@@ -100,8 +100,8 @@ def models(federation: Federation) -> Mapping[str, Vector]:
     weights, key = federation.common.initial, None
     if hub.config.keys == "threshold" and hub.state.model:
         members, needed = hub.config.committee(federation.common.clients)
-        shares = [federation.look(name).share() for name in members[:needed]]
-        key = joined(hub.public(SERVICE), helper.key(SERVICE), shares)
+        shares = [federation.look(name).seat.share() for name in members[:needed]]
+        key = joined(hub.keys.public(SERVICE), helper.keys.own(SERVICE), shares)
     for model in filter(None, (hub.state.model, hub.state.good)):
         with suppress(PeerError):
             weights = helper.opened(model, key)

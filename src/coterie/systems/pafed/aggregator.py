@@ -17,15 +17,16 @@ from coterie.crypto.tally import PLAIN
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import M, Message
-from coterie.protocol.party import Cost, To
+from coterie.protocol.party import Cost, Party, To
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, for_each, post, spend
 from coterie.protocol.told import Common, Own
 from coterie.protocols.committee import switch
-from coterie.protocols.key_centre import ENROLMENT, KeyHub
+from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering
+from coterie.systems.pafed.classification import as_they_are
 from coterie.systems.pafed.config import PAFedConfig, layout_of
-from coterie.systems.pafed.correction import REFRESHING, Corrector, averaged, correct
+from coterie.systems.pafed.correction import REFRESHING, averaged, correct
 from coterie.systems.pafed.inbox import Inbox, PaddedInbox
 from coterie.systems.pafed.messages import (
     HELPER,
@@ -52,8 +53,10 @@ class Tried(msgspec.Struct, frozen=True):
     model: bytes
 
 
-class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
+class Aggregator(Party, role=HUB):
     """S_0: asks clients, collects and corrects updates, moves the model, and has it converted to the clients' keys."""
+
+    keys = Keys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
         """model: [w] under pk_s, empty while it is w^0.  good: the last model that a client has opened, as it was sent.
@@ -72,7 +75,7 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
     config: PAFedConfig
     update: ClassVar[type[Any]] = Update  # the message with a client's update
     inbox: ClassVar[type[Inbox]] = Inbox
-    takes: ClassVar[tuple[type[Message], ...]] = (*ENROLMENT, Update)
+    takes: ClassVar[tuple[type[Message], ...]] = (Update,)
 
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
@@ -97,7 +100,7 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
         return {**gathering.notes(), "server_step": self.config.server_step(r), **skipped}
 
     def _round(self, r: int, gathering: Gathering, spool: Spool) -> Steps[None]:
-        config, layout, service, used = self.config, self.layout, self.public(SERVICE), gathering.used
+        config, layout, service, used = self.config, self.layout, self.keys.public(SERVICE), gathering.used
         fresh, requests = yield from self._requests(r, gathering.asked, spool)
         inbox = self.inbox(spool, layout, service)
         lengths: list[float] = []
@@ -195,7 +198,7 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
           +-``mask_bound``. Such a mask lets the helper distinguish models (``attacks/real_mask.py``). A copy is made
           for every client (lines 8 and 14), and noise accumulates.
         """
-        service: Any = self.public(SERVICE)
+        service: Any = self.keys.public(SERVICE)
         size, literal = self.layout.size, self.mode == "literal"
         model, source = service.from_bytes(self.state.model, size), self.secrets("mask", r)
         if literal:
@@ -221,7 +224,7 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
 
         def keep(name: str, reply: Any) -> None:
             nonlocal fresh
-            cipher = unmasked(self.public(f"{USER} {name}" if name else SERVICE), reply, name)
+            cipher = unmasked(self.keys.public(f"{USER} {name}" if name else SERVICE), reply, name)
             if not name:
                 fresh = cipher
             elif name in asked:
@@ -233,6 +236,10 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
         for name, why in answers.missing.items():
             raise NoAnswerError(f"{HELPER} did not answer {'Convert' if name else 'Refresh'}: {why}")
         return fresh, {name: tickets[name] for name in asked}
+
+    def for_helper(self, r: int, number: int, ciphers: list[Any]) -> Steps[list[Any]]:
+        """These ciphertexts as the helper opens them. number: of the request in round r; it grows."""
+        return (yield from as_they_are(ciphers))
 
     def _verify(self, name: str, update: Update | PaddedUpdate) -> None:
         """Raises PeerError unless an update is the client's own and has this model's shape."""
@@ -257,7 +264,7 @@ class PaddedAggregator(Aggregator, role=HUB):
     """S_0 of mode ``hardened``, whose clients send vectors under one-time pads."""
 
     update, inbox = PaddedUpdate, PaddedInbox
-    takes = (*ENROLMENT, PaddedUpdate)
+    takes = (PaddedUpdate,)
 
 
 @dataclass(frozen=True, eq=False)

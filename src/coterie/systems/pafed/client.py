@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 
@@ -9,19 +11,21 @@ from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import check_signed, signed
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Work, on
+from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.told import Common, Own
-from coterie.protocols.committee import Member
-from coterie.protocols.key_centre import KeyHolder
+from coterie.protocols.committee import Seat
+from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import batch_seed, check_model
-from coterie.protocols.pads import PadUser
+from coterie.protocols.pads import ClientPads
 from coterie.systems.pafed.config import PAFedConfig, layout_of
 from coterie.systems.pafed.messages import CLIENT, HUB, SERVICE, USER, Final, PaddedUpdate, Train, Update
 from coterie.training.solvers import augmented_change, unit_change
 
 
-class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
+class Client(Party, role=CLIENT):
     """C_i: trains on the model that it was sent, keeps its dual variable, and sends its update encrypted."""
+
+    keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
         """dual: y_i, (d,) float32, None for zeros.  round: the last round that it trained for.
@@ -45,9 +49,9 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     def train_cost(self, msg: Train) -> Cost:
         """Opening the model, training, encrypting the update."""
         d = self.layout.size
-        crypto_s = self.public(SERVICE).nominal_seconds_encrypt(d)
+        crypto_s = self.keys.public(SERVICE).nominal_seconds_encrypt(d)
         if msg.cipher:
-            crypto_s += self.key(USER).nominal_seconds_decrypt(d)
+            crypto_s += self.keys.own(USER).nominal_seconds_decrypt(d)
         return Cost(self.samples * self.epochs, self.spec.flops_per_sample, crypto_s)
 
     @on(Train, train_cost)
@@ -72,14 +76,14 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
 
     def _opened(self, msg: Train | Final) -> Work[Vector]:
         """w, (d,). Raises PeerError and CryptoError for what is no model under this client's key."""
-        opened = yield Open(self.key(USER), msg.cipher)
+        opened = yield Open(self.keys.own(USER), msg.cipher)
         return check_model(self.spec, msg.spec, self.layout.unpacked(opened.astype(np.float32)))
 
     def model(self) -> Vector:
         """(d,) the global model as far as it knows it; w^0 before."""
         return self.common.initial if self.state.told is None else self.state.told
 
-    @on(Final, lambda self, msg: Cost(crypto_s=self.key(USER).nominal_seconds_decrypt(self.layout.size)))
+    @on(Final, lambda self, msg: Cost(crypto_s=self.keys.own(USER).nominal_seconds_decrypt(self.layout.size)))
     def take_last(self, msg: Final, src: str) -> Work[None]:
         """Keep the last model."""
         check_signed(self.common, HUB, msg, self.name)
@@ -87,7 +91,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
 
     def _sealed(self, r: int, update: Vector, length: float) -> Work[Update | PaddedUpdate]:
         """Algorithm 3, line 9: the update encrypted, and not signed yet."""
-        cipher = yield Encrypt(self.public(SERVICE), update)
+        cipher = yield Encrypt(self.keys.public(SERVICE), update)
         return Update(r, self.spec.digest, cipher.to_bytes(), length)
 
     def _trained(self, w: Vector, r: int) -> Work[tuple[Vector, Vector]]:
@@ -112,30 +116,25 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         return fitted.weights, augmented_change(fitted.weights - start, self.state.dual - y, config.rho)  # eq. (16)
 
 
-class CommitteeClient(Client, Member, role=CLIENT):
+def helps(client: Any) -> tuple[int, int]:
+    """How many members of the committee answer, and with how many scalars a member helps in a round."""
+    config: PAFedConfig = client.config
+    most = config.most_cosines(config.most_late(len(client.clients))) + config.most_sums
+    return config.committee(client.clients)[1], most
+
+
+class CommitteeClient(Client, role=CLIENT):
     """C_i with keys=threshold, which may be on the committee."""
 
-    class Secret(Member.Secret):
-        """As a ``Member``'s."""
-
-    secret: Secret
-
-    def committee(self) -> tuple[str, int]:
-        return SERVICE, self.config.committee(self.clients)[1]
-
-    def most_scalars(self) -> int:
-        return self.config.most_cosines(self.config.most_late(len(self.clients))) + self.config.most_sums
+    seat = Seat(SERVICE, helps)
 
 
-class PaddedClient(Client, PadUser, role=CLIENT):
+class PaddedClient(Client, role=CLIENT):
     """C_i of mode ``hardened``, which pads its update: it does not choose the c_1 of any ciphertext."""
 
-    class Secret(PadUser.Secret):
-        """As a ``PadUser``'s."""
-
-    secret: Secret
+    pads = ClientPads()
 
     def _sealed(self, r: int, update: Vector, length: float) -> Work[Update | PaddedUpdate]:
-        nonce, key = self.pad(self.public(SERVICE), r)
+        nonce, key = self.pads.take(self.keys.public(SERVICE), r)
         padded = yield Encrypt(key, update)
         return PaddedUpdate(r, self.spec.digest, nonce, padded.to_bytes(), length)

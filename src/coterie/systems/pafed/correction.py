@@ -19,17 +19,14 @@ from typing import Any
 
 from coterie.aggregation.correction import Rates
 from coterie.aggregation.literal import product
-from coterie.crypto.ckks import SANITISING_BITS, PublicKey, SecretKey
-from coterie.crypto.keys import evaluation_key
+from coterie.crypto.ckks import SANITISING_BITS
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.messages import bundle
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Steps, ask
-from coterie.protocols.key_centre import EVALUATION, Keyed
 from coterie.systems.pafed.classification import (
     SUM_MASK_BITS,
     among_decoys,
-    as_they_are,
     by_helper,
     by_minimum,
     random_mask,
@@ -76,15 +73,7 @@ def averaged(total: Any, late: Late, count: int) -> Any:
     return within((part.at_level(1).times_plain(1 / count, at_most=1) for part in parts), 1)
 
 
-class Corrector(Keyed[PublicKey, SecretKey]):
-    """The hub, as the correction needs it."""
-
-    def for_helper(self, r: int, number: int, ciphers: list[Any]) -> Steps[list[Any]]:
-        """These ciphertexts as the helper opens them. number: of the request in round r; it grows."""
-        return (yield from as_they_are(ciphers))
-
-
-def correct(hub: Corrector, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> Steps[Any]:
+def correct(hub: Any, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> Steps[Any]:
     """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
     total: the sum of ``in_time`` updates, or None if there was none. Then late updates are averaged as they are, since
@@ -99,10 +88,10 @@ def correct(hub: Corrector, r: int, total: Any, in_time: int, late: Late, rates:
     return within(parts, STEP_SHARES * hub.config.largest_share)
 
 
-def _corrected(hub: Corrector, r: int, total: Any, n: int, late: Late, rates: Rates) -> Steps[Any]:
+def _corrected(hub: Any, r: int, total: Any, n: int, late: Late, rates: Rates) -> Steps[Any]:
     """Algorithm 4. Everything is in units of the sum, n times the mean: c = <total, v_j> lies within +-n."""
-    service: Any = hub.public(SERVICE)
-    keys, config = evaluation_key(hub.secret.keys.public[f"{SERVICE} {EVALUATION}"]), hub.config
+    service: Any = hub.keys.public(SERVICE)
+    keys, config = hub.keys.evaluation(SERVICE), hub.config
     source = hub.secrets("masks of the correction", r)
     prepared = total.conjugated(keys)
     dots = [v.dot(prepared, keys) for v, _ in late]

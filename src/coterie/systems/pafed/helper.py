@@ -11,17 +11,19 @@ from coterie.crypto.vector import StoredVector
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import bundle, unbundle
-from coterie.protocol.party import Cost, on
+from coterie.protocol.party import Cost, Party, on
 from coterie.protocol.told import Common, Own
-from coterie.protocols.key_centre import KeyHolder
-from coterie.protocols.pads import PadKeeper, Unpad, Unpadded
+from coterie.protocols.key_centre import HeldKeys
+from coterie.protocols.pads import KeeperPads, Unpad, Unpadded
 from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import PAFedConfig, layout_of
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, USER, wide
 
 
-class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
+class Helper(Party, role=HELPER):
     """S_1: comparison of signs, inverses and key transformation, all on numbers that the aggregator has masked."""
+
+    keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
         """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded.
@@ -49,12 +51,12 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
 
         key: sk_s, if the helper alone does not hold it.
         """
-        key = key or self.key(SERVICE)
+        key = key or self.keys.own(SERVICE)
         return self.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
 
     def sealing(self) -> PublicKey | SecretKey:
         """What its answers to the aggregator are encrypted with."""
-        return self.key(SERVICE)
+        return self.keys.own(SERVICE)
 
     def late(self, r: int) -> int:
         """How many late updates round r has, as far as the helper can tell."""
@@ -72,7 +74,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         most = self.most_scalars(msg)
         if not 1 <= count <= most:
             raise PeerError(f"{count} scalars to open, where this round has {most} at most")
-        key = self.key(SERVICE)
+        key = self.keys.own(SERVICE)
         ciphers = [key.public.from_bytes(part, 1, blinded=0) for part in unbundle(msg.ciphers, count)]
         if not all(cipher.tally.form.scalar for cipher in ciphers):
             raise PeerError("asked to open something other than scalars: a vector would show weights")
@@ -83,7 +85,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         return bundle([key.encrypt_scalar(value, at_most).to_bytes() for value in values])
 
     def _scalar_cost(self, msg: messages.Compare | messages.Invert, opened: int, sealed: int) -> Cost:
-        key = self.key(SERVICE)
+        key = self.keys.own(SERVICE)
         open_s, seal_s = key.nominal_seconds_decrypt(1), key.nominal_seconds_encrypt(1)
         return Cost(crypto_s=opened * open_s + sealed * seal_s) if 0 < opened <= self.most_scalars(msg) else Cost()
 
@@ -104,7 +106,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
 
     def refresh_cost(self, msg: messages.Refresh) -> Cost:
         """One opening and one encryption."""
-        key, d = self.key(SERVICE), self.layout.size
+        key, d = self.keys.own(SERVICE), self.layout.size
         sealed_s = 0.0 if self.literal else key.nominal_seconds_encrypt(d)
         return Cost(crypto_s=key.nominal_seconds_decrypt(d) + sealed_s)
 
@@ -116,7 +118,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         """
         if msg.round <= self.state.round:
             raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self.state.round}")
-        key = self.key(SERVICE)
+        key = self.keys.own(SERVICE)
         cipher = key.public.from_bytes(msg.cipher, self.layout.size, blinded=0 if self.literal else 1)
         if self.literal:
             self.state.round, self.state.numbers = msg.round, key.decrypt(cipher)
@@ -125,17 +127,20 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         self.state.round, self.state.blinded = msg.round, blinded.stored()
         return messages.Refreshed(msg.round, self.sealing().public.encrypt_blinded(blinded).to_bytes())
 
-    @on(messages.Convert, lambda self, msg: Cost(crypto_s=self.key(SERVICE).nominal_seconds_encrypt(self.layout.size)))
+    @on(
+        messages.Convert,
+        lambda self, msg: Cost(crypto_s=self.keys.own(SERVICE).nominal_seconds_encrypt(self.layout.size)),
+    )
     def convert(self, msg: messages.Convert, src: str) -> messages.Converted:
         """Algorithm 5, line 10: w + r under pk_i."""
         state = self.state
         if state.round != msg.round or msg.client not in self.clients:
             raise PeerError(f"nothing to convert for {msg.client} in round {msg.round}")
-        own = self.public(f"{USER} {msg.client}")
+        own = self.keys.public(f"{USER} {msg.client}")
         if state.numbers is not None:
             sealed = wide(own, state.numbers)
         elif state.blinded is not None:
-            sealed = own.encrypt_blinded(self.key(SERVICE).public.blinded(state.blinded))
+            sealed = own.encrypt_blinded(self.keys.own(SERVICE).public.blinded(state.blinded))
         return messages.Converted(msg.round, msg.client, sealed.to_bytes())
 
 
@@ -143,31 +148,31 @@ class CommitteeHelper(Helper, role=HELPER):
     """S_1 with keys=threshold: it opens what was switched to its key, and encrypts under that of all ciphertexts."""
 
     def sealing(self) -> PublicKey | SecretKey:
-        return self.public(SERVICE)
+        return self.keys.public(SERVICE)
 
 
-class PaddedHelper(Helper, PadKeeper, role=HELPER):
-    """S_1 of mode ``hardened``, which also knows the pads of all clients."""
-
-    class Secret(PadKeeper.Secret):
-        """As a ``PadKeeper``'s."""
-
-    secret: Secret
+class HelperPads(KeeperPads):
+    """The pads of all clients, at the helper; of a single vector it keeps that there was one."""
 
     def padded_for(self) -> tuple[SecretKey, int, int]:
-        return self.key(SERVICE), self.layout.size, self.config.max_staleness
+        return self.party.keys.own(SERVICE), self.party.layout.size, self.party.config.max_staleness
+
+    @on(Unpad, KeeperPads.unpad_cost)
+    def unpad(self, msg: Unpad, src: str) -> Unpadded:
+        answer: Unpadded = super().unpad(msg, src)
+        self.party.state.unpadded = msg.round, self.party.late(msg.round) + (len(msg.rounds) == 1)
+        return answer
+
+
+class PaddedHelper(Helper, role=HELPER):
+    """S_1 of mode ``hardened``, which also knows the pads of all clients."""
+
+    pads = HelperPads()
 
     def late(self, r: int) -> int:
         """As many as it has given counterparts of single vectors in this round."""
         last, count = self.state.unpadded
         return count if last == r else 0
-
-    @on(Unpad, PadKeeper.unpad_cost)
-    def unpad(self, msg: Unpad, src: str) -> Unpadded:
-        """As a ``PadKeeper``; of a single vector it keeps that there was one."""
-        answer: Unpadded = super().unpad(msg, src)
-        self.state.unpadded = msg.round, self.late(msg.round) + (len(msg.rounds) == 1)
-        return answer
 
 
 def inverses(n1: float, n2: float, square: float, inner: float) -> tuple[float, float, float]:
