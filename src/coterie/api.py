@@ -27,7 +27,7 @@ from coterie.reproductions.study import standings
 from coterie.runs import comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.audited import learned
-from coterie.runs.config import OPTIONS, RunConfig, resolve
+from coterie.runs.config import OPTIONS, Resolved, RunConfig, resolve
 from coterie.runs.logs import numbers
 from coterie.runs.metrics import leading, score
 from coterie.runs.settings import NONE, convert, field_types
@@ -192,7 +192,7 @@ def run(
 
 
 def train(
-    config: RunConfig,
+    config: Resolved,
     given: Collection[str] = (),
     *,
     model: OwnModel | None = None,
@@ -204,7 +204,7 @@ def train(
     for text in without_effect(given, [config]):
         advise(text)
     first = leading(config.metrics, config.task)
-    with show_progress(not progress, {config.system: int(config.rounds or 0)}, leading=first) as tell:
+    with show_progress(not progress, {config.system: config.rounds}, leading=first) as tell:
 
         def told(line: Mapping[str, Any]) -> None:
             tell(config.system, line)
@@ -294,7 +294,7 @@ def race(
         advise(text)
     _keep(resolved[0].data, content)
     of_all = [first + k for k in range(seeds)]
-    work = rounds_of_runs(planned.methods, of_all, int(resolved[0].rounds or 0), attacked=audit)
+    work = rounds_of_runs(planned.methods, of_all, resolved[0].rounds, attacked=audit)
     with show_progress(not progress, work, leading=leading(resolved[0].metrics, resolved[0].task)) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:

@@ -28,14 +28,14 @@ from coterie.record.folder import read_lines
 from coterie.record.load import load
 from coterie.report import render
 from coterie.runs import registry
-from coterie.runs.config import RunConfig, resolve, system_config, to_toml
+from coterie.runs.config import RunConfig, resolve, to_toml
 
 CLIENTS = tuple(f"client/{i}" for i in range(4))
 
 
 def plan(*, joined: int = 4, version: int = 1, session: bytes = b"s" * 16, **config: Any) -> Plan:
     options = resolve(RunConfig("fedcaprivacy", clients=4, **{"rounds": 3, "crypto": "emulated", **config}))
-    roles = registry.get("fedcaprivacy").roles(system_config(options), CLIENTS, options.mode)
+    roles = registry.get("fedcaprivacy").roles(resolve(options).own, CLIENTS, options.mode)
     there = [name for name in roles if name not in CLIENTS[joined:]]
     randomness = Randomness(7, emulated=True)
     entries = tuple(entry(name, roles[name], new_identity(name, randomness)) for name in there)

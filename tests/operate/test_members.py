@@ -13,7 +13,7 @@ from coterie.operate.deployable import deployable, facts_of
 from coterie.operate.members import Member, check_members, read_members
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
-from coterie.runs.config import RunConfig, from_text, from_toml, system_config, to_toml
+from coterie.runs.config import RunConfig, from_text, from_toml, resolve, to_toml
 
 GOOD = """
 [[member]]
@@ -184,7 +184,7 @@ def test_every_party_reads_the_same_config(monkeypatch: pytest.MonkeyPatch) -> N
     assert "/tmp" not in text
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert from_text(text) == found
-    assert system_config(from_text(text)) == system_config(found)
+    assert from_text(text).own == resolve(found).own
 
 
 def test_the_config_of_a_run_tells_all_that_is_to_be_left_out() -> None:

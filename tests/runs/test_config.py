@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, from_toml, registry, resolve, to_toml
-from coterie.runs.config import DEFAULTS, differences, from_text, system_config, typed_settings
+from coterie.runs.config import DEFAULTS, differences, from_text, typed_settings
 
 
 def test_layers_of_settings(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_layers_of_settings(tmp_path: Path) -> None:
     got = resolve(from_toml(file, rounds=4, settings={"max_epochs": 3}))
     assert (got.rounds, got.settings["batch_size"], got.settings["max_epochs"]) == (4, 7, 3)
     assert got.settings["lr"] == base.settings["lr"]
-    assert system_config(got).batch_size == 7
+    assert resolve(got).own.batch_size == 7
 
 
 def test_a_mode_has_defaults_of_its_own_and_what_was_given_wins() -> None:
@@ -164,7 +164,7 @@ def test_every_system_has_its_own_name_and_the_data_defaults_fit_it() -> None:
         assert system.name == name
         for data in DEFAULTS:
             config = resolve(RunConfig(name, data=data))
-            assert system_config(config).lr == DEFAULTS[data].settings["lr"]
+            assert resolve(config).own.lr == DEFAULTS[data].settings["lr"]
             assert differences(config, resolve(config)) == []
 
 

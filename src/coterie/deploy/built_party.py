@@ -31,8 +31,7 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import ClientModel, System
 from coterie.protocol.told import Common, Own
-from coterie.runs import registry
-from coterie.runs.config import RunConfig, from_text, system_config
+from coterie.runs.config import Resolved, from_text
 from coterie.runs.evaluation import Observer
 from coterie.runs.experiment import delays_of, epochs_of
 from coterie.runs.inputs import random_starts
@@ -60,7 +59,7 @@ class BuiltParty:
 
     home: Home
     plan: Plan
-    config: RunConfig
+    config: Resolved
     system: System
     common: Common
     party: Party
@@ -75,12 +74,12 @@ class BuiltParty:
     @property
     def rounds(self) -> int:
         """How many rounds the plan has."""
-        return int(self.config.rounds or 0)
+        return self.config.rounds
 
     @cached_property
     def account(self) -> Account:
         """What this party's own ledger counts."""
-        return account_of(self.system, self.party, self.common, system_config(self.config))
+        return account_of(self.system, self.party, self.common, self.config.own)
 
     @property
     def samples(self) -> int:
@@ -129,7 +128,7 @@ def build_party(home: Home) -> BuiltParty:
     config = from_text(plan.config)
     system, settings, names = _system(plan, config)
     _check_secret(home, plan, config)
-    model = build_model(str(config.model), plan.facts.input_shape, plan.facts.outputs, config.task, config.loss)
+    model = build_model(config.model, plan.facts.input_shape, plan.facts.outputs, config.task, config.loss)
     system.check_deployed(settings)
     emulated = config.crypto == "emulated" or not system.encrypted
     starts = random_starts(config.seed, settings.models, model)
@@ -168,7 +167,7 @@ def build_party(home: Home) -> BuiltParty:
     return BuiltParty(home, plan, config, system, common, party, member, effects, keyring, model, data, links, allowed)
 
 
-def _check_secret(home: Home, plan: Plan, config: RunConfig) -> None:
+def _check_secret(home: Home, plan: Plan, config: Resolved) -> None:
     """Raises UserError for a plan by which a party between machines would keep nothing secret.
 
     `coterie deploy init` signs no such plan, but the operator's key may.
@@ -194,9 +193,9 @@ def _data(home: Home, plan: Plan) -> ClientData | None:
     return ClientData(x, y, np.arange(len(y_test)), Samples(x_test, y_test))
 
 
-def _system(plan: Plan, config: RunConfig) -> tuple[System, Any, Sequence[str]]:
+def _system(plan: Plan, config: Resolved) -> tuple[System, Any, Sequence[str]]:
     """The plan's system, its settings and its clients. Raises UserError unless the roster has exactly its parties."""
-    system, settings = registry.get(config.system), system_config(config)
+    system, settings = config.definition, config.own
     *_, client_role = system.factories(settings, config.mode)
     names = plan.roster.of_role(client_role)
     wanted, found = system.roles(settings, names, config.mode), {one.name: one.role for one in plan.roster.entries}
@@ -222,7 +221,7 @@ def _roles(system: System, settings: Any, common: Common) -> Mapping[str, tuple[
 
 
 def _devices(
-    home: Home, config: RunConfig, settings: Any, names: Sequence[str], rehearsal: bool
+    home: Home, config: Resolved, settings: Any, names: Sequence[str], rehearsal: bool
 ) -> tuple[dict[str, Profile], Links | None]:
     """This party's own device, by its name, and in a rehearsal the simulated links.
 
@@ -247,7 +246,7 @@ def _accelerator(home: Home) -> str:
     return "cuda" if there and wanted == "auto" else "cpu" if wanted == "auto" else wanted
 
 
-def _epochs(home: Home, config: RunConfig, settings: Any, names: Sequence[str], rehearsal: bool) -> int:
+def _epochs(home: Home, config: Resolved, settings: Any, names: Sequence[str], rehearsal: bool) -> int:
     """Local epochs in a round: what the owner of the home says, at most and by default those of the plan."""
     if home.name not in names:
         return 1

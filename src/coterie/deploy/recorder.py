@@ -41,7 +41,6 @@ from coterie.record.folder import (
     write_json,
 )
 from coterie.record.summary import Line, write_result
-from coterie.runs import registry
 from coterie.runs.config import from_text, to_toml
 from coterie.runs.metrics import metrics_of, named, score
 
@@ -84,7 +83,7 @@ class Recorder:
     def __init__(self, folder: Path, plan: Plan, *, parameters: int = 0, done: int = 0) -> None:
         self.folder, self.parameters, self.done = folder, parameters, done
         self.config = from_text(plan.config)
-        self.system, self.rounds = registry.get(self.config.system), int(self.config.rounds or 0)
+        self.system, self.rounds = self.config.definition, self.config.rounds
         self.measures = metrics_of(named(self.config.metrics), self.config.task)
         (self._hub, _), (_, self.client_role) = plan.members[0], plan.members[-1]
         self.clients = tuple(name for name, role in plan.members if role == self.client_role)

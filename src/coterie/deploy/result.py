@@ -12,7 +12,7 @@ from coterie.deploy.status import Status
 from coterie.protocol.system import System
 from coterie.record.folder import CLIENTS, PARTITION
 from coterie.record.summary import Line, totals
-from coterie.runs.config import RunConfig, system_config
+from coterie.runs.config import Resolved
 from coterie.runs.metrics import Metric
 
 OWN_DATA = "the clients' own data"
@@ -24,7 +24,7 @@ class Known:
     """What the hub knows of a run. lines: of ``metrics.jsonl``.  set_up, finish: what came before and after them."""
 
     status: Status
-    config: RunConfig
+    config: Resolved
     system: System
     measures: Sequence[Metric]
     set_up: Line
@@ -49,7 +49,7 @@ def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, 
         "measures": [metric.facts for metric in known.measures],
         **totals(known.set_up, lines, known.finish),
         "virtual_seconds": None,
-        "sees": system.seen_by(config.mode, system_config(config)),
+        "sees": system.seen_by(config.mode, config.own),
     }
     deployment = {
         "engine": status.engine,

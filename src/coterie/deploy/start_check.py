@@ -18,8 +18,7 @@ from coterie.deploy.packets import PlanUpdate, unwrap
 from coterie.deploy.plan import Plan, plan_hash
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.report.words import plural
-from coterie.runs import registry
-from coterie.runs.config import from_text, system_config
+from coterie.runs.config import from_text
 
 _POLL_S = 0.5
 
@@ -109,7 +108,7 @@ def wait_for_parties(
 def _client(plan: Plan) -> str:
     """The role of the clients."""
     config = from_text(plan.config)
-    *_, client = registry.get(config.system).factories(system_config(config), config.mode)
+    *_, client = config.definition.factories(config.own, config.mode)
     return client
 
 

@@ -41,8 +41,7 @@ from coterie.operate.tokens import Invitation, Keys
 from coterie.operate.watching import has_ended
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.protocol.told import Entry
-from coterie.runs import registry
-from coterie.runs.config import from_text, system_config
+from coterie.runs.config import from_text
 
 HOURS = 24.0
 Hook = Callable[[Folder], object]
@@ -85,8 +84,8 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
         if not 0 < hours <= 24 * 31:
             raise UserError(f"an invitation is valid for more than 0 hours and at most a month, not {hours:g} hours")
         resolved = from_text(plan.config)
-        own = system_config(resolved)
-        *_, client = registry.get(resolved.system).factories(own, resolved.mode)
+        own = resolved.own
+        *_, client = resolved.definition.factories(own, resolved.mode)
         invitation = Invitation(
             id=os.urandom(tokens.ID_BYTES),
             name=name,

@@ -12,8 +12,7 @@ from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
 from coterie.deploy.plan import Facts
 from coterie.protocol.errors import UserError
-from coterie.runs import registry
-from coterie.runs.config import RunConfig, resolve, system_config
+from coterie.runs.config import Resolved, RunConfig, resolve
 from coterie.runs.metrics import metrics_of, named
 from coterie.training.models import build
 from coterie.training.names import GRAPH_MODEL
@@ -65,7 +64,7 @@ def scores_of(config: RunConfig) -> tuple[str, ...]:
     return (*(f"local_{metric.name}" for metric in measures), "local_loss", "samples")
 
 
-def training(config: RunConfig) -> str:
+def training(config: Resolved) -> str:
     """How the parties of a resolved config train, in words."""
     own = {key: config.settings[key] for key in ("lr", "batch_size", "max_epochs") if key in config.settings}
     settings = "".join(f", {key} {value}" for key, value in own.items())
@@ -77,7 +76,7 @@ def training(config: RunConfig) -> str:
 
 def deployable(
     config: RunConfig, *, rehearsal: bool = False, clients: int | None = None, patience_s: float = inf
-) -> RunConfig:
+) -> Resolved:
     """The resolved config of a deployment. Raises UserError that lists all options that make no sense in one.
 
     config: as the operator gives it. An option that has its default value is not given.  clients: how many there are.
@@ -99,7 +98,7 @@ def deployable(
         if config.precision == "auto":
             raise UserError("precision = auto depends on the machine, and all parties train alike: give fp32 or bf16")
     found = resolve(config)
-    registry.get(found.system).check_deployed(system_config(found), inf if rehearsal else patience_s)
+    found.definition.check_deployed(found.own, inf if rehearsal else patience_s)
     return found if rehearsal else replace(found, data_dir=None)
 
 

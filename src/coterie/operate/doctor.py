@@ -33,8 +33,7 @@ from coterie.operate.tokens import INVITATION
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.record.files import opened
 from coterie.report.words import plural
-from coterie.runs import registry
-from coterie.runs.config import from_text, system_config
+from coterie.runs.config import from_text
 
 SOON_S = 14 * certificates.DAY_S
 SKEW_S = 60.0
@@ -211,7 +210,7 @@ def _shared(homes: Sequence[Home], plan: Plan | None) -> Iterator[Finding]:
     if plan is None or plan.settings.rehearsal:
         return
     config = from_text(plan.config)
-    *servers, _ = registry.get(config.system).factories(system_config(config), config.mode)
+    *servers, _ = config.definition.factories(config.own, config.mode)
     here = sorted({home.name for home in homes if home.role in servers})
     if len(here) > 1:
         yield Finding(

@@ -27,8 +27,7 @@ from coterie.operate.members import Member, check_members
 from coterie.operate.server import admit, found_engine
 from coterie.protocol.errors import UserError, suggest
 from coterie.record.files import make_folder
-from coterie.runs import registry
-from coterie.runs.config import RunConfig, system_config, to_toml
+from coterie.runs.config import RunConfig, to_toml
 
 DAYS = 365.0
 
@@ -58,7 +57,7 @@ def init(
         raise UserError(f"{path} is there already, and a deployment begins in a new folder: choose another")
     rehearsal = settings.rehearsal
     resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
-    system, own = registry.get(resolved.system), system_config(resolved)
+    system, own = resolved.definition, resolved.own
     ordered = check_members(members, system, own, resolved.mode, rehearsal=rehearsal)
     *_, client = system.factories(own, resolved.mode)
     clients = [one for one in ordered if one.role == client]

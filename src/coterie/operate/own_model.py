@@ -29,7 +29,7 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     vectors, shares = (own.models, own.weights) if isinstance(own, Mixture) else (own[None], np.ones(1))
     facts = Facts(
         format=1,
-        model=str(found.config.model or found.model.name),
+        model=found.config.model,
         input_shape=found.plan.facts.input_shape,
         classes=found.plan.facts.outputs,
         class_names=None,

@@ -94,7 +94,7 @@ def rehearse(
         experiment = build(config)
         held.callback(experiment.close)
         names = [entry.name for entry in experiment.common.roster.entries]
-        wanted = [killing.parse(text, names, int(experiment.config.rounds or 0)) for text in kills]
+        wanted = [killing.parse(text, names, experiment.config.rounds) for text in kills]
         ready = found(path, experiment, scores=scores)
         held.enter_context(served(ready))
         supervised(ready, wanted, tell)

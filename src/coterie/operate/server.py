@@ -28,8 +28,7 @@ from coterie.operate import certificates
 from coterie.operate.folder import Authority, Folder, current_plan, joined_members, write_public
 from coterie.operate.nats_server import Cluster, Listen, binary, configuration
 from coterie.protocol.errors import RunError, UserError
-from coterie.runs import registry
-from coterie.runs.config import from_text, system_config
+from coterie.runs.config import from_text
 
 ROUTES = 2000
 """A server's port for the others of its cluster is its port for parties plus this."""
@@ -56,7 +55,7 @@ def access_of(folder: Folder) -> Access:
 def leaders(plan: Plan) -> frozenset[str]:
     """The parties that coordinate others and so want to know who is connected: the hub, and clients that may lead."""
     config = from_text(plan.config)
-    factories = registry.get(config.system).factories(system_config(config), config.mode)
+    factories = config.definition.factories(config.own, config.mode)
     leading = {role for role, factory in factories.items() if len(getattr(factory, "roles", ())) > 1}
     return frozenset(e.name for e in plan.believed.entries if e.name == plan.roster.hub or e.role in leading)
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from coterie.protocol.errors import RunError, UserError, suggest
 from coterie.record.files import atomic_write, writing
 from coterie.record.folder import METRICS, RESULT, check_simulated, check_writable, read_lines
-from coterie.runs.config import SIDES, RunConfig, resolve
+from coterie.runs.config import SIDES, Resolved, RunConfig, resolve
 from coterie.runs.runner import Interrupted, is_divergence, load_result, run
 
 _SIDES = SIDES | {"rounds"}
@@ -203,7 +203,7 @@ def last_rounds(found: Sequence[Curve], words: str, which: Sequence[str] = ("glo
     return {words.format(one): percent([curve.last(f"{one}_accuracy") for curve in found]) for one in which}
 
 
-def digest(resolved: RunConfig) -> str:
+def digest(resolved: Resolved) -> str:
     """16 hexadecimal digits that tell a run from any with other numbers; a later option counts if not its default."""
     work = {key: value for key, value in vars(resolved).items() if key not in _SIDES}
     usual = {**vars(RunConfig), "delta": 0.0, "public": 0.0}
@@ -211,7 +211,7 @@ def digest(resolved: RunConfig) -> str:
     return hashlib.blake2b(json.dumps(work, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def _place(resolved: RunConfig, folder: Path) -> Path:
+def _place(resolved: Resolved, folder: Path) -> Path:
     """Where a run of a study lies."""
     return folder / "runs" / f"{resolved.system}-{resolved.data}-{resolved.seed}-{digest(resolved)}"
 
@@ -219,7 +219,6 @@ def _place(resolved: RunConfig, folder: Path) -> Path:
 def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) -> Curve:
     """The curve of one run: read if it has been made, continued if it is too short or was interrupted."""
     resolved = resolve(config)
-    assert resolved.rounds is not None
     out = _place(resolved, folder)
     done = load_result(out).summary["rounds"] if (out / RESULT).exists() else 0
     if done < resolved.rounds and not (out / DIVERGED).exists():
@@ -262,7 +261,7 @@ def standings(
         for cell in cells:
             if isinstance(cell, Cell):
                 resolved = resolve(replace(cell.config, seed=seed, rounds=rounds or cell.config.rounds))
-                out, length = _place(resolved, folder), int(resolved.rounds or 0)
+                out, length = _place(resolved, folder), resolved.rounds
                 lines = read_lines(out / METRICS) if (out / METRICS).exists() else []
                 seconds = sum(line["seconds"] + line.get("observing_seconds", 0.0) for line in lines)
                 ended = (out / DIVERGED).exists() or (bool(lines) and "stopped" in lines[-1]["notes"])

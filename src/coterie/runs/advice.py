@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from coterie.data.catalogue import is_synthetic
 from coterie.data.own import is_path
 from coterie.protocol.errors import CoterieWarning
-from coterie.runs import registry
-from coterie.runs.config import RunConfig
+from coterie.runs.config import Resolved
 from coterie.runs.metrics import metrics_of, named, score
 
 
@@ -22,9 +21,9 @@ def advise(text: str | None) -> None:
         warnings.warn(text, CoterieWarning, stacklevel=2)
 
 
-_EFFECTIVE: Mapping[str, tuple[Callable[[RunConfig], bool], str]] = {
-    "crypto": (lambda run: registry.get(run.system).encrypted, "nothing is encrypted"),
-    "fine_tune": (lambda run: run.fine_tune == "no" or registry.get(run.system).fine_tunes, "no model can be tuned"),
+_EFFECTIVE: Mapping[str, tuple[Callable[[Resolved], bool], str]] = {
+    "crypto": (lambda run: run.definition.encrypted, "nothing is encrypted"),
+    "fine_tune": (lambda run: run.fine_tune == "no" or run.definition.fine_tunes, "no model can be tuned"),
     "attack": (lambda run: run.system != "local", "no model of an attacker reaches anybody"),
     "record_mib": (lambda run: run.record, "nothing is recorded without record (--record)"),
     "data_dir": (
@@ -35,7 +34,7 @@ _EFFECTIVE: Mapping[str, tuple[Callable[[RunConfig], bool], str]] = {
 """Options that may have no effect: when they have one, and why not."""
 
 
-def without_effect(given: Collection[str], runs: Sequence[RunConfig]) -> list[str]:
+def without_effect(given: Collection[str], runs: Sequence[Resolved]) -> list[str]:
     """A sentence for every given option that has no effect on any of these resolved runs."""
     systems = ", ".join(dict.fromkeys(run.system for run in runs))
     return [
@@ -45,7 +44,7 @@ def without_effect(given: Collection[str], runs: Sequence[RunConfig]) -> list[st
     ]
 
 
-def surplus_clusters(config: RunConfig) -> str | None:
+def surplus_clusters(config: Resolved) -> str | None:
     """A sentence about more clusters than a run has clients."""
     clusters, clients = config.settings.get("clusters"), config.clients
     if not isinstance(clusters, int) or clients is None or clusters <= clients:
@@ -56,7 +55,7 @@ def surplus_clusters(config: RunConfig) -> str | None:
     )
 
 
-def absent_to_the_end(config: RunConfig) -> str | None:
+def absent_to_the_end(config: Resolved) -> str | None:
     """A sentence about clients that would join only after the last round."""
     clients, (founders, newcomers, every) = (
         config.clients,
@@ -73,7 +72,7 @@ def absent_to_the_end(config: RunConfig) -> str | None:
     )
 
 
-def no_better_than_chance(config: RunConfig, summary: Mapping[str, Any], label_counts: NDArray[Any]) -> str | None:
+def no_better_than_chance(config: Resolved, summary: Mapping[str, Any], label_counts: NDArray[Any]) -> str | None:
     """A sentence about a run whose leading metric is no better than chance, on all test data and on each client's.
 
     Chance is what a model has that gives every sample the same answer (``Metric.chance``); a metric without it is not

@@ -13,7 +13,7 @@ from coterie.privacy.attacks.active.deviations import Deeds
 from coterie.privacy.attacks.active.samples import TRIGGER
 from coterie.protocol.errors import RunError
 from coterie.protocol.system import System
-from coterie.runs.config import RunConfig
+from coterie.runs.config import Resolved
 
 T = TypeVar("T")
 _SHOWN = 5  # names in an error
@@ -35,7 +35,7 @@ class Attackers:
     deeds: Deeds = field(default_factory=Deeds, compare=False)
 
     @classmethod
-    def of(cls, config: RunConfig, clients: Sequence[str]) -> Attackers:
+    def of(cls, config: Resolved, clients: Sequence[str]) -> Attackers:
         """Those of a resolved run. Raises UserError if their share of the clients is nobody or everybody."""
         if config.attack is None or config.attackers is None:
             return cls()
@@ -92,7 +92,7 @@ class Attackers:
         """The value of a backdoor's trigger, or None if there is no backdoor."""
         return self.attack.value if self.attack is not None and self.attack.kind == "backdoor" else None
 
-    def facts(self, config: RunConfig, lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    def facts(self, config: Resolved, lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """What ``result.json`` says of them, and of how well the system told them from others. lines: of the rounds.
 
         poisoned: by attacker, how often its work was replaced.

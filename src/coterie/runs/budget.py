@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.protocol.errors import UserError
 from coterie.record.comparison import Difference
-from coterie.runs.config import RunConfig, resolve, system_config
+from coterie.runs.config import Resolved, RunConfig, resolve
 
 WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0}
 """What a method does that lacks one of these settings: its server takes the whole mean."""
@@ -43,9 +43,9 @@ Rounds, data and devices are the same for all methods anyway.
 _ONLY_WITH = {"delay": "delta", "newcomers": "founders", "join_every": "founders"}
 
 
-def _told(config: RunConfig, what: str) -> Mapping[str, str]:
+def _told(config: Resolved, what: str) -> Mapping[str, str]:
     """Settings and why, as a system's config tells them. what: ``own_budget``, those that are part of its method."""
-    own = system_config(resolve(config))
+    own = config.own
     found: Mapping[str, str] = getattr(own, what)() if hasattr(own, what) else {}
     return found
 
@@ -58,7 +58,7 @@ def budget_of(config: RunConfig) -> dict[str, Any]:
     resolved = resolve(config)
     own = resolved.settings
     budget = {key: own.get(key, WITHOUT.get(key)) for key in BUDGET if key in own or key in WITHOUT}
-    for key in _told(config, "own_budget"):
+    for key in _told(resolved, "own_budget"):
         if key not in config.settings:
             budget[key] = WITHOUT[key]
     budget |= {key: getattr(resolved, key) for key in OPTIONS}
@@ -76,9 +76,9 @@ def with_budget(
     alone: settings that were given for this method only, which stay. Raises UserError for an invalid run.
     """
     config = replace(config, **{key: budget[key] for key in OPTIONS if key in budget})
-    own = resolve(config).settings
-    kept = _told(config, "own_budget")
-    differences = [Difference(label, key, own[key], None, why) for key, why in _told(config, "beyond_budget").items()]
+    resolved = resolve(config)
+    own, kept = resolved.settings, _told(resolved, "own_budget")
+    differences = [Difference(label, key, own[key], None, why) for key, why in _told(resolved, "beyond_budget").items()]
     for key, shared in budget.items():
         if key in OPTIONS:
             continue

@@ -49,7 +49,7 @@ from coterie.record.files import (
     writing,
 )
 from coterie.record.folder import METRICS
-from coterie.runs.config import RunConfig, differences, from_text, to_toml
+from coterie.runs.config import Resolved, differences, from_text, to_toml
 from coterie.runs.experiment import Experiment
 from coterie.runs.own_code import check_same_code
 from coterie.transport.wire import Snapshot
@@ -248,7 +248,7 @@ class Saver:
             raise UserError(f"{path} holds states that are not of this system ({error}): {ADVICE}") from error
 
 
-def read(out: Path, config: RunConfig) -> Checkpoint | None:
+def read(out: Path, config: Resolved) -> Checkpoint | None:
     """The checkpoint in a run folder, or None if there is none yet. No party's file is read.
 
     config: of the run that is to go on, resolved. Raises UserError for a checkpoint that is damaged, of another version

@@ -19,7 +19,7 @@ from coterie.record.folder import COMPARE, CONFIG, RESULT, check_simulated, writ
 from coterie.record.summary import Line
 from coterie.runs import registry
 from coterie.runs.budget import budget_of, with_budget
-from coterie.runs.config import RunConfig, check_settings, resolve, typed_settings
+from coterie.runs.config import Resolved, RunConfig, check_settings, resolve, typed_settings
 from coterie.runs.experiment import build
 from coterie.runs.folder import numbered
 from coterie.runs.intervals import spread
@@ -219,7 +219,7 @@ def _place(label: str) -> str:
     return re.sub(r"[^\w.@-]+", "_", label)
 
 
-def _one(label: str, config: RunConfig, on_round: OnRound | None, resume: bool, inputs: str) -> Result:
+def _one(label: str, config: Resolved, on_round: OnRound | None, resume: bool, inputs: str) -> Result:
     out = Path(str(config.out))
     started = resume and (out / CONFIG).exists()
     if started:

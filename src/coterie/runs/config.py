@@ -21,6 +21,7 @@ from coterie.devices.links import check_share, delay_law
 from coterie.devices.traces import parse
 from coterie.protocol.errors import UserError, nearest, suggest
 from coterie.protocol.model_spec import TaskKind
+from coterie.protocol.system import System
 from coterie.record.folder import check_format
 from coterie.record.schema import FORMAT
 from coterie.runs import registry
@@ -133,6 +134,30 @@ class RunConfig:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resolved(RunConfig):
+    """A run of which every option has its value, and all checks that need no data have passed (``resolve``).
+
+    clients: None where the data say how many there are.  settings: every setting of the system.
+    """
+
+    rounds: int
+    partition: str
+    model: str
+    delta: float
+    public: float
+
+    @property
+    def definition(self) -> System:
+        """The system that is run."""
+        return registry.get(self.system)
+
+    @property
+    def own(self) -> Any:
+        """The system's own config object."""
+        return self.definition.config(**self.settings)
+
+
 @dataclass(frozen=True)
 class Defaults:
     """Options and settings for one data set. A setting applies if the system's config has such a field.
@@ -207,12 +232,14 @@ def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def resolve(config: RunConfig) -> RunConfig:
-    """The same run with all defaults filled in, and with all checks that need no data.
+def resolve(config: RunConfig) -> Resolved:
+    """The same run with all defaults filled in, and with all checks that need no data; a resolved one as it is.
 
     Settings are the system's own defaults, then those for the data set, then those of the mode, then those given.
     Raises UserError.
     """
+    if isinstance(config, Resolved):
+        return config
     given = check_options(values_of(config))
     system = registry.get(config.system)
     defaults = defaults_for(config.data)
@@ -247,7 +274,7 @@ def resolve(config: RunConfig) -> RunConfig:
     layer = {key: value for key, value in of_data.items() if key in known}
     own = typed_settings(config.system, config.settings, text=False)
     given["settings"] = values_of(system.config(**{**layer, **system.defaults(config.mode), **own}))
-    return RunConfig(**given)
+    return Resolved(**given)
 
 
 def _attack(config: RunConfig) -> dict[str, Any]:
@@ -312,11 +339,6 @@ def typed_settings(name: str, given: Mapping[str, Any], *, text: bool = True) ->
     return typed(kind, given, what, text=text)
 
 
-def system_config(config: RunConfig) -> Any:
-    """The system's own config object of a resolved run."""
-    return registry.get(config.system).config(**typed_settings(config.system, config.settings, text=False))
-
-
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Options of a TOML file, checked; raises UserError naming the file."""
     try:
@@ -341,7 +363,7 @@ def from_toml(path: str | Path, **overrides: Any) -> RunConfig:
     return RunConfig(**given, settings=settings)
 
 
-def from_text(text: str) -> RunConfig:
+def from_text(text: str) -> Resolved:
     """The run that ``to_toml`` wrote; raises UserError."""
     try:
         given = tomllib.loads(text)
@@ -351,7 +373,7 @@ def from_text(text: str) -> RunConfig:
         raise UserError(f"not a run's config: {error}") from None
 
 
-def to_toml(config: RunConfig) -> str:
+def to_toml(config: Resolved) -> str:
     """All options of a resolved run but its folder and its workers, so that the file repeats the run anywhere."""
     left_out = ("out", "workers", "settings")
     given = {key: value for key, value in values_of(config).items() if value is not None and key not in left_out}

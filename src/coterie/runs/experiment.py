@@ -25,9 +25,8 @@ from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocol.told import Identity, Roster
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.record.summary import Line
-from coterie.runs import registry
 from coterie.runs.attackers import Attackers
-from coterie.runs.config import RunConfig, resolve, system_config
+from coterie.runs.config import Resolved, RunConfig, resolve
 from coterie.runs.evaluation import Observer, Scores, federation_digest, models_digest, shown, why_still
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.holdings import inputs_of
@@ -49,11 +48,15 @@ from coterie.training.solvers import Sgd
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript
 
+Founded = tuple[Roster, Mapping[str, Identity]]
+"""The roster and identities of a run that goes on."""
+
 
 class Experiment:
     """Everything of one run, loaded, partitioned and built from its config. Touches no run folder.
 
-    config: resolved.  settings: the system's own config object.  split, tasks: of its groups, or the one task of all.
+    config: with the number of clients.  settings: the system's own config object.  split, tasks: of its groups, or the
+    one task of all.
     shown: the clients that are evaluated.  seen: the federation as an observer of these sees it.
     label_counts: (evaluated clients, classes) training samples, with the labels of their tasks. Split and counts are
     those of the round that the run has reached; dealt: those of the start.  attackers: the clients that misbehave;
@@ -64,48 +67,57 @@ class Experiment:
     founded: the roster and identities of a run that goes on. Raises UserError for any mistake in the config.
     """
 
-    def __init__(self, config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | None = None) -> None:
-        config = resolve(config)
-        assert config.partition is not None
-        self.system, self.settings = system, settings = registry.get(config.system), system_config(config)
-        seed = config.seed
-        if system.needs_classes and config.task != "classes":
-            raise UserError(f"{system.name} reads labels as classes, and takes no task {config.task}: leave task out")
-        hub = next(iter(system.roles(settings, ())))
-        inputs = inputs_of(config, hub)
-        dataset, self.tasks, self.split, self.model = inputs.dataset, inputs.tasks, inputs.split, inputs.model
-        split, model, data = inputs.split, inputs.model, inputs.data
-        self.config = config = replace(config, clients=split.clients)
-        names = data.clients if config.evaluated else tuple(data.clients)
-        self.shown = shown_of(config, names)
-        self.devices = devices = listed(names, fleet(config.devices, split.clients, seed))
-        self.sample_numbers = prod(dataset.input_shape)
-        self.traces, self.pace_s = traces_of(config, names, split.names)
-        self.attackers = Attackers.of(config, names)
-        self.system = system = self.attackers.among(system)
-        randomness = Randomness(seed, emulated=config.crypto == "emulated" or not system.encrypted)
+    def __init__(self, config: Resolved, founded: Founded | None = None) -> None:
+        self.system, self.settings, self.config = config.definition, config.own, config
+        if self.system.needs_classes and config.task != "classes":
+            raise UserError(
+                f"{self.system.name} reads labels as classes, and takes no task {config.task}: leave task out"
+            )
+        self._deal()
+        self._found_parties(founded)
+        self._observe()
+        self._connect()
+        self._models_digest = ""  # after the last round
 
-        self._targets, self._outputs = dataset.targets, dataset.classes
-        self.data = data
+    def _deal(self) -> None:
+        """Data, model and devices, and which clients are evaluated or misbehave."""
+        config, seed = self.config, self.config.seed
+        inputs = inputs_of(config, next(iter(self.system.roles(self.settings, ()))))
+        self.tasks, self.split, self.model, self.data = inputs.tasks, inputs.split, inputs.model, inputs.data
+        self.config = config = replace(config, clients=self.split.clients)
+        names = self.data.clients if config.evaluated else tuple(self.data.clients)
+        self.names: Sequence[str] = names
+        self.shown = shown_of(config, names)
+        self.devices = listed(names, fleet(config.devices, self.split.clients, seed))
+        self.sample_numbers = prod(inputs.dataset.input_shape)
+        self.traces, self.pace_s = traces_of(config, names, self.split.names)
+        self.attackers = Attackers.of(config, names)
+        self.system = self.attackers.among(self.system)
+        self._targets, self._outputs = inputs.dataset.targets, inputs.dataset.classes
         self.label_counts = self._counted()
-        epochs = epochs_of(devices, settings, seed)
-        starts = start_weights(config, settings, model, split, data)
-        self.dealt = Dealt(split, self.label_counts, data.as_dealt())
-        self.drift = drift_of(config, split.clients)
+        self.dealt = Dealt(self.split, self.label_counts, self.data.as_dealt())
+        self.drift = drift_of(config, self.split.clients)
         self._drifted = False
-        self.inputs_digest = inputs_digest(config, self.tasks, model)
+
+    def _found_parties(self, founded: Founded | None) -> None:
+        """The parties with what each alone is told, and the digests of what the run is made of."""
+        config, system = self.config, self.system
+        self.inputs_digest = inputs_digest(config, self.tasks, self.model)
         self.own_code = own_code(config)
+        epochs = epochs_of(self.devices, self.settings, config.seed)
+        self._starts = start_weights(config, self.settings, self.model, self.split, self.data)
         known = self.inputs_digest + ("" if self.traces is None else self.traces.digest)
-        self.fingerprint = fingerprint(known, split, self.tasks, starts, epochs)
+        self.fingerprint = fingerprint(known, self.split, self.tasks, self._starts, epochs)
+        self._randomness = Randomness(config.seed, emulated=config.crypto == "emulated" or not system.encrypted)
         self.federation, self.owns = simulate(
             system,
-            settings,
-            names,
-            model.spec,
-            starts,
+            self.settings,
+            self.names,
+            self.model.spec,
+            self._starts,
             config.mode,
-            randomness,
-            data.samples,
+            self._randomness,
+            self.data.samples,
             epochs,
             founded,
         )
@@ -113,48 +125,61 @@ class Experiment:
         assert isinstance(parties, Parties)
         self.parties = parties
         self.seen = self.federation.among(self.shown) if config.evaluated else self.federation
-        weights = class_weights(config.class_weights, dataset.targets, dataset.classes)
+        self._check_mixtures()
+
+    def _observe(self) -> None:
+        """The engine of all effects, and the observer that scores models; own code is tried before all is written."""
+        config, names = self.config, self.names
+        weights = class_weights(config.class_weights, self._targets, self._outputs)
         self.effects = LocalEffects(
-            model,
-            data,
+            self.model,
+            self.data,
             precision=config.precision,
             accelerator=config.accelerator,
-            emulated=randomness.emulated,
-            devices=devices,
+            emulated=self._randomness.emulated,
+            devices=self.devices,
             traces=self.traces,
             class_weights=weights,
-            workers=workers_of(config, with_code(self.inputs_digest, self.own_code), data.samples),
+            workers=workers_of(config, with_code(self.inputs_digest, self.own_code), self.data.samples),
         )
         self.observer = Observer(
-            model,
-            data,
+            self.model,
+            self.data,
             precision=config.precision,
             accelerator=config.accelerator,
-            targets=dataset.targets,
+            targets=self._targets,
             metrics=metrics_of(named(config.metrics), config.task),
         )
-        if ":" in f"{config.loss}{config.metrics}":  # code of one's own: what fails shows before anything is written
-            try_loss(model, starts[0], data[names[0]])
-            self.observer.scores({names[0]: starts[0]})
+        if ":" in f"{config.loss}{config.metrics}":
+            try_loss(self.model, self._starts[0], self.data[names[0]])
+            self.observer.scores({names[0]: self._starts[0]})
+
+    def _connect(self) -> None:
+        """The parties' keys, and the transport between them with its delays."""
+        config = self.config
         self.keyring = PartyKeys(self.common.roster, each(self.parties.everybody, self._identity))
-        self.delays = delays_of(config, names, settings)
+        self.delays = delays_of(config, self.names, self.settings)
+        counted = self.system.counted(self.settings, config.mode)
         self.transport = LocalTransport(
-            parties,
+            self.parties,
             self.federation.hub,
             self.effects,
-            links=FleetLinks(devices, seed, self.delays, self.traces),
+            links=FleetLinks(self.devices, config.seed, self.delays, self.traces),
             keyring=self.keyring,
             transcript=Transcript(config.record_mib << 20) if config.record else None,
-            counted=frozenset(kind.__name__ for kind in system.counted(self.settings, config.mode)),
+            counted=frozenset(kind.__name__ for kind in counted),
         )
+
+    def _check_mixtures(self) -> None:
+        """Raises UserError for a mixture of models with another loss than cross entropy, or weighted classes."""
+        config = self.config
         plain = config.task == "classes" and config.loss is None and config.class_weights is None
-        everybodys = () if plain else system.models(self.seen).values()
+        everybodys = () if plain else self.system.models(self.seen).values()
         if any(isinstance(one, Mixture) for one in everybodys):
             raise UserError(
-                f"{system.name} weighs models by their likelihood, so it takes classes and cross entropy without "
+                f"{self.system.name} weighs models by their likelihood, so it takes classes and cross entropy without "
                 "class_weights: leave task, loss and class_weights out"
             )
-        self._models_digest = ""  # after the last round
 
     def _identity(self, name: str) -> Identity:
         """SECRET: the keys of a party."""
@@ -179,7 +204,7 @@ class Experiment:
     def models(self, r: int | None = None) -> dict[str, ClientModel]:
         """The current model of every evaluated client that has joined by round r (the last), in their order."""
         models = self.system.models(self.seen)
-        here = joined(self.common.clients, self.settings, r or int(self.config.rounds or 1))
+        here = joined(self.common.clients, self.settings, r or self.config.rounds)
         there: Collection[str] = here if isinstance(here, Names) else frozenset(here)
         return {name: models[name] for name in self.shown if name in there}
 
@@ -388,12 +413,12 @@ class Experiment:
         self.parties.close()
 
 
-def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | None = None) -> Experiment:
+def build(config: RunConfig, founded: Founded | None = None) -> Experiment:
     """The run of this config, ready for its set-up; raises UserError."""
-    return Experiment(config, founded)
+    return Experiment(resolve(config), founded)
 
 
-def delays_of(config: RunConfig, clients: Sequence[str], settings: Any) -> Delays:
+def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays:
     """The delays of a resolved run, for a share of the clients that each round asks (may ask, if it selects them).
 
     A user's own system without settings of participation asks all clients.
@@ -404,11 +429,10 @@ def delays_of(config: RunConfig, clients: Sequence[str], settings: Any) -> Delay
         share = 1.0 if getattr(settings, "selects", False) else getattr(settings, "participation", 1.0)
         return sample_clients(here, share, config.seed, r)
 
-    assert config.delta is not None
     return Delays(asked, config.delta, config.delay, config.seed)
 
 
-def traces_of(config: RunConfig, names: Sequence[str], known_as: Sequence[str] | None) -> tuple[Traces | None, float]:
+def traces_of(config: Resolved, names: Sequence[str], known_as: Sequence[str] | None) -> tuple[Traces | None, float]:
     """The traces of a resolved run, None if all are always there, and the pace of its rounds in seconds."""
     if config.availability is None:
         return None, 0.0
@@ -416,7 +440,7 @@ def traces_of(config: RunConfig, names: Sequence[str], known_as: Sequence[str] |
     return traces(availability, names, config.seed, known_as), availability.pace_s
 
 
-def shown_of(config: RunConfig, clients: Sequence[str]) -> tuple[str, ...]:
+def shown_of(config: Resolved, clients: Sequence[str]) -> tuple[str, ...]:
     """The clients that are evaluated, in their order: all, or so many, drawn by the seed. Raises UserError."""
     many = config.evaluated
     if many is None:

@@ -16,7 +16,7 @@ from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.import_path import check_elsewhere
 from coterie.record.files import atomic_write, umask, writing
 from coterie.record.folder import COMPARE, CONFIG, RESULT, check_simulated, check_writable
-from coterie.runs.config import RunConfig, from_toml, read_toml, to_toml
+from coterie.runs.config import Resolved, RunConfig, from_toml, read_toml, to_toml
 
 
 def check_free(out: Path) -> None:
@@ -49,7 +49,7 @@ def numbered(stem: str, make: Callable[[Path], None]) -> Path:
         number += 1
 
 
-def claim(config: RunConfig) -> Path:
+def claim(config: Resolved) -> Path:
     """Create the folder of a new run with its ``config.toml``, all at once; raises UserError or RunError."""
     if config.out is None:
         words = (re.sub(r"[^\w.-]+", "_", word) for word in (config.system, name_of(config.data), str(config.seed)))
@@ -63,7 +63,7 @@ def claim(config: RunConfig) -> Path:
     return out
 
 
-def _create(out: Path, config: RunConfig) -> None:
+def _create(out: Path, config: Resolved) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))

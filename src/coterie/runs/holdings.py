@@ -23,7 +23,7 @@ from coterie.data.synthetic import Drawn, deal_synthetic
 from coterie.data.tasks import Task, column_of, deal
 from coterie.protocol.errors import UserError
 from coterie.protocol.names import Names
-from coterie.runs.config import RunConfig
+from coterie.runs.config import Resolved
 from coterie.runs.inputs import client_data, public_data, samples_of
 from coterie.runs.on_data import ClientData, Samples
 from coterie.training.model import Model
@@ -101,12 +101,12 @@ class Inputs:
     data: Holdings
 
 
-def inputs_of(config: RunConfig, hub: str) -> Inputs:
+def inputs_of(config: Resolved, hub: str) -> Inputs:
     """The inputs of a resolved run. hub: the name of the party that holds the public data, if there are any.
 
     Raises UserError for data, partitions and models that are not to be had, or do not fit each other.
     """
-    by, of_task = column_of(str(config.partition)), None if config.task == "classes" else config.task
+    by, of_task = column_of(config.partition), None if config.task == "classes" else config.task
 
     def data_set(name: str, **own: Any) -> Dataset:
         found = replace(load(name, config.data_dir, own=own), scaling=config.scaling)
@@ -115,10 +115,9 @@ def inputs_of(config: RunConfig, hub: str) -> Inputs:
     own = {"by": by, "target": config.target, "test_share": config.test_share, "kind": config.kind, "task": of_task}
     dataset = data_set(config.data, **own)
     model_of = (dataset.input_shape, dataset.classes, config.task, config.loss)
-    assert config.public is not None
     if is_synthetic(config.data):
         drawn, tasks = deal_synthetic(
-            str(config.partition),
+            config.partition,
             dataset,
             int(config.clients or 0),
             config.seed,
@@ -126,10 +125,10 @@ def inputs_of(config: RunConfig, hub: str) -> Inputs:
             public=config.public,
             samples=config.samples,
         )
-        model = build_model(str(config.model), *model_of)
+        model = build_model(config.model, *model_of)
         return Inputs(dataset, tasks, drawn, model, _made(config, drawn, tasks, hub))
     split, tasks = deal(
-        str(config.partition),
+        config.partition,
         dataset,
         config.clients,
         config.seed,
@@ -139,7 +138,7 @@ def inputs_of(config: RunConfig, hub: str) -> Inputs:
         samples=config.samples,
     )
     split = hold_out(split) if config.fine_tune == "held_out" else split
-    model = build_model(str(config.model), *model_of)
+    model = build_model(config.model, *model_of)
     names = Names(split.clients)
     found, public = client_data(split, tasks, names, config.augment)
     everybodys = [found[name] for name in names]
@@ -148,7 +147,7 @@ def inputs_of(config: RunConfig, hub: str) -> Inputs:
     return Inputs(dataset, tasks, split, model, data)
 
 
-def _made(config: RunConfig, split: Drawn, tasks: Sequence[Task], hub: str) -> Holdings:
+def _made(config: Resolved, split: Drawn, tasks: Sequence[Task], hub: str) -> Holdings:
     """Holdings of clients whose data are made when they are asked for."""
     if config.augment:
         raise UserError(f"augment={config.augment} adds views of a graph, which {config.data} is not: leave it out")

@@ -23,7 +23,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import code_of
 from coterie.protocol.names import Made
 from coterie.protocol.randomness import rng
-from coterie.runs.config import RunConfig
+from coterie.runs.config import Resolved
 from coterie.runs.on_data import ClientData, Samples
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
@@ -47,9 +47,9 @@ class Drifting:
     givers: tuple[int, ...]
 
 
-def drift_of(config: RunConfig, clients: int) -> Drifting | None:
+def drift_of(config: Resolved, clients: int) -> Drifting | None:
     """The drift of a resolved run of so many clients, if it has any."""
-    drift = None if config.drift is None else parse_drift(config.drift, int(config.rounds or 0))
+    drift = None if config.drift is None else parse_drift(config.drift, config.rounds)
     return None if drift is None else Drifting(drift.round, drift.givers(clients, config.seed))
 
 
@@ -75,7 +75,7 @@ def random_starts(seed: int, count: int, model: Model) -> NDArray[np.float32]:
 
 
 def start_weights(
-    config: RunConfig, settings: Any, model: Model, split: Split, data: Mapping[str, ClientData]
+    config: Resolved, settings: Any, model: Model, split: Split, data: Mapping[str, ClientData]
 ) -> NDArray[np.float32]:
     """The weights that the system's models start with, (k, d): random, or trained on the data's own k groups.
 
@@ -148,10 +148,10 @@ def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Sa
     return Samples(torch.from_numpy(task.inputs(indices, split)).clone(), torch.from_numpy(labels))
 
 
-def inputs_digest(config: RunConfig, tasks: Sequence[Task], model: Model) -> str:
+def inputs_digest(config: Resolved, tasks: Sequence[Task], model: Model) -> str:
     """A digest of the data, and of a model and a loss of one's own: names in a config do not tell these apart."""
     parts = [*dict.fromkeys(task.dataset.digest for task in tasks)]
-    if ":" in str(config.model):
+    if ":" in config.model:
         kinds = {type(layer) for layer in model.module.modules() if not type(layer).__module__.startswith("torch.")}
         parts += [re.sub(" at 0x[0-9a-f]+", "", repr(model.module)), *sorted(code_of(kind.forward) for kind in kinds)]
     if config.loss is not None and ":" in config.loss:

@@ -19,7 +19,7 @@ from typing import Any
 from coterie.protocol.errors import CoterieError, RunError, UserError
 from coterie.protocol.extras import to_install
 from coterie.record.files import atomic_write, writing
-from coterie.runs.config import RunConfig
+from coterie.runs.config import Resolved
 from coterie.runs.settings import unknown
 
 Line = Mapping[str, Any]
@@ -45,7 +45,7 @@ def _scalars(line: Line) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _csv(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterator[Tell]:
+def _csv(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
     """``rounds.csv``: a row a round. It is written anew when a round brings a new column, and else grows."""
     rows: list[dict[str, Any]] = []
     columns: dict[str, None] = {}
@@ -75,7 +75,7 @@ def _csv(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterator[Tell]
 
 
 @contextlib.contextmanager
-def _tensorboard(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterator[Tell]:
+def _tensorboard(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
     """Scalars in the folder ``tensorboard``: ``tensorboard --logdir runs`` shows all runs."""
     from torch.utils.tensorboard import SummaryWriter
 
@@ -93,7 +93,7 @@ def _tensorboard(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterat
 
 
 @contextlib.contextmanager
-def _mlflow(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterator[Tell]:
+def _mlflow(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
     """A run of the tracking server that MLflow is set up for; ``mlflow_run.txt`` keeps its id."""
     import mlflow
 
@@ -107,7 +107,7 @@ def _mlflow(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterator[Te
         yield lambda line: mlflow.log_metrics(_scalars(line), step=line["round"])
 
 
-TARGETS: Mapping[str, Callable[[Path, RunConfig, Sequence[Line]], AbstractContextManager[Tell]]] = {
+TARGETS: Mapping[str, Callable[[Path, Resolved, Sequence[Line]], AbstractContextManager[Tell]]] = {
     "csv": _csv,
     "tensorboard": _tensorboard,
     "mlflow": _mlflow,
@@ -137,7 +137,7 @@ def check_installed(log: str | None) -> None:
 
 
 @contextlib.contextmanager
-def logged(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterator[Tell]:
+def logged(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
     """Tell all logs of a run, while the block runs. before: the lines of the rounds that are done.
 
     Raises RunError if a log takes no more, so that no run goes on without a log that was asked for.

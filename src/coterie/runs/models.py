@@ -148,7 +148,7 @@ def _written(folder: Path, experiment: Experiment, dataset: Dataset, vector: Vec
 def _facts(experiment: Experiment, dataset: Dataset) -> Facts:
     return Facts(
         format=1,
-        model=str(experiment.config.model or experiment.model.name),
+        model=experiment.config.model,
         input_shape=tuple(dataset.input_shape),
         classes=dataset.classes,
         class_names=dataset.targets.names,

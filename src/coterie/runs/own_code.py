@@ -14,7 +14,7 @@ import coterie
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import import_object
 from coterie.record.files import reading
-from coterie.runs.config import RunConfig
+from coterie.runs.config import Resolved
 from coterie.runs.metrics import named
 
 _OURS = Path(coterie.__file__).resolve().parent
@@ -22,7 +22,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 _STANDARD = tuple({Path(sysconfig.get_paths()[key]).resolve() for key in ("stdlib", "platstdlib")})
 
 
-def own_code(config: RunConfig) -> dict[str, str]:
+def own_code(config: Resolved) -> dict[str, str]:
     """By name of a module, the SHA-256 of its file, in hexadecimal.
 
     The modules are those of the system, model, loss and metrics that a resolved config names as ``module:NAME``, and
@@ -61,7 +61,7 @@ def with_code(inputs: str, code: Mapping[str, str]) -> str:
     return " ".join([inputs, *(f"{name}={digest}" for name, digest in code.items())])
 
 
-def _named(config: RunConfig) -> Iterator[ModuleSpec]:
+def _named(config: Resolved) -> Iterator[ModuleSpec]:
     """The modules that the config names, imported."""
     of = {"system": (config.system,), "model": (config.model,), "loss": (config.loss,), "metric": named(config.metrics)}
     for what, paths in of.items():

@@ -34,7 +34,7 @@ def recorded_run(config: RunConfig, meddle: Meddle = lambda *run: None) -> tuple
     meddle(experiment.federation, experiment.delays)
     experiment.set_up()
     lines: list[Line] = []
-    while len(lines) < int(experiment.config.rounds or 0) and not (lines and "stopped" in lines[-1]["notes"]):
+    while len(lines) < experiment.config.rounds and not (lines and "stopped" in lines[-1]["notes"]):
         lines.append(experiment.round(len(lines) + 1))
     experiment.finish(len(lines))
     transcript = experiment.transport.transcript

@@ -40,7 +40,7 @@ from coterie.record.summary import Line, last_line, stretches, totals, write_res
 from coterie.runs import checkpoint, folder
 from coterie.runs.advice import absent_to_the_end, advise, no_better_than_chance, surplus_clusters
 from coterie.runs.attackers import NoAttackError
-from coterie.runs.config import RunConfig, differences, resolve, to_toml
+from coterie.runs.config import Resolved, RunConfig, differences, resolve, to_toml
 from coterie.runs.device_costs import by_type
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, build
@@ -167,7 +167,7 @@ def is_divergence(error: BaseException | None) -> bool:
     return error is not None
 
 
-def resumable(config: RunConfig) -> Path:
+def resumable(config: Resolved) -> Path:
     """The folder to continue in. Raises UserError unless it holds the same work."""
     if config.out is None:
         raise UserError("--resume continues the run in a folder: say which with --out")
@@ -189,7 +189,7 @@ class _Running:
         self, experiment: Experiment, out: Path, kept: checkpoint.Checkpoint | None, on_round: OnRound | None
     ) -> None:
         self.experiment, self.out, self.on_round = experiment, out, on_round
-        self.rounds = int(experiment.config.rounds or 0)
+        self.rounds = experiment.config.rounds
         self.metrics = Log(out / METRICS)
         transcript = experiment.transport.transcript
         self.views = None if transcript is None else ViewLog(out / VIEWS, transcript)

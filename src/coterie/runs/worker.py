@@ -10,8 +10,7 @@ import torch
 
 import coterie
 from coterie.protocol.errors import UserError
-from coterie.runs import registry
-from coterie.runs.config import from_text, system_config
+from coterie.runs.config import from_text
 from coterie.runs.holdings import inputs_of
 from coterie.runs.inputs import drift_of, inputs_digest
 from coterie.runs.metrics import class_weights
@@ -28,7 +27,7 @@ class Worker:
     def __init__(self, text: str, inputs: str, threads: int = 1) -> None:
         torch.set_num_threads(threads)
         config = replace(from_text(text), workers=None)
-        hub = next(iter(registry.get(config.system).roles(system_config(config), ())))
+        hub = next(iter(config.definition.roles(config.own, ())))
         found = inputs_of(config, hub)
         if with_code(inputs_digest(config, found.tasks, found.model), own_code(config)) != inputs:
             raise UserError("a worker has other data, or other code of your own, than the run: make them the same")

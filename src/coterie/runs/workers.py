@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from coterie.protocol.effects import Fit, Losses
 from coterie.protocol.errors import UserError
 from coterie.protocol.extras import to_install
-from coterie.runs.config import RunConfig, to_toml
+from coterie.runs.config import Resolved, to_toml
 from coterie.runs.on_data import OnData, Wanted
 from coterie.training.workers import longest_first
 
@@ -34,7 +34,7 @@ def check_workers(text: str | None) -> None:
         raise UserError(f"workers={text} needs Ray, which is not installed: {to_install('ray')}")
 
 
-def workers_of(config: RunConfig, inputs: str, samples: Callable[[str], int]) -> OnData | None:
+def workers_of(config: Resolved, inputs: str, samples: Callable[[str], int]) -> OnData | None:
     """The workers of a resolved run; None for none. inputs: what tells its data and code, which must be theirs, too.
 
     samples: of a party.  Raises UserError as ``check_workers``, for a cluster that is not to be had, for a model, loss
