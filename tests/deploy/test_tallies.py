@@ -15,7 +15,7 @@ from coterie.deploy.engine import EngineError, FullError, UndeliverableError
 from coterie.deploy.hub import HubNode
 from coterie.deploy.packets import Begin, End, Era, Letter, NoAnswer, PlanUpdate, Report, Tally, unwrap
 from tests.deploy.test_leading import HEAD, Head, head  # noqa: F401
-from tests.deploy.test_mail import NAMES, mails
+from tests.deploy.test_packet_queue import NAMES, queues
 
 ERA = (1, 0)
 
@@ -175,7 +175,7 @@ def test_no_packet_is_overtaken_by_one_with_a_later_number(steps: list[tuple[str
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coterie.deploy.packet_queue._RETRY_S", 0.0)
         patch.setitem(NAMES, "b", "client")
-        _, hub, _, _ = mails(full_s=0.0)
+        _, hub, _, _ = queues(full_s=0.0)
         coming, stored = iter(problems), defaultdict[str, list[int]](list)
 
         def push(dst: str, body: bytes, key: str) -> None:
