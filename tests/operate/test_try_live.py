@@ -163,9 +163,8 @@ def test_a_party_that_is_revoked_is_cut_off_and_the_rounds_go_on(tmp_path: Path)
             status = read_status(deployed.folder.run)
             if status.done >= 2 and not revoked_s:
                 revoked_s.append(time.monotonic())
-                revoke(
-                    deployed.folder.path, "hospital-c", hook=lambda folder: deployed.server.reload(access_of(folder))
-                )
+                revoke(deployed.folder.path, "hospital-c")
+                deployed.server.reload(access_of(deployed.folder))
             connected = {one.name for one in status.parties if one.connected}
             if revoked_s and not away_s and "hospital-c" not in connected:
                 away_s.append(time.monotonic())

@@ -7,8 +7,6 @@ and the functions read and check them.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,16 @@ from coterie.deploy.names import check_name, named, safe
 from coterie.deploy.plan import Facts, Plan
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.told import Identity
-from coterie.record.files import FILE_MODE, atomic_write, check_own, make_folder, opened, reading, writing
+from coterie.record.files import (
+    FILE_MODE,
+    atomic_write,
+    check_new,
+    check_own,
+    make_folder,
+    opened,
+    reading,
+    whole_folder,
+)
 from coterie.runs.keyring import PartyKeys
 
 __all__ = ["About", "Home", "keyring_of", "make_home", "named", "plan_of", "read_home", "safe", "take_plan"]
@@ -148,15 +155,11 @@ def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], o
     fill: writes what else is to be in it. Raises UserError if something is there already, or if it lies in a home.
     """
     check_name(about.name)
-    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
-        raise UserError(f"{path} is there already, and a home begins in a new folder: choose another")
+    check_new(path, "a home")
     for above in path.absolute().parents:
         if (above / INFO).exists():
             raise UserError(f"{path} lies in the home {above}: parties do not share a home, so choose another")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        begun = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    with whole_folder(path) as begun:
         home = Home(begun, about)
         for folder in (home.keys, home.certificate.parent):
             make_folder(folder)
@@ -166,11 +169,6 @@ def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], o
         write_private(home.tls_key, tls_key)
         fill(home)
         write_private(home.path / INFO, msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n")
-        with writing(path):
-            os.replace(begun, path)
-    except BaseException:
-        shutil.rmtree(begun, ignore_errors=True)
-        raise
     return Home(path, about)
 
 

@@ -6,10 +6,11 @@ of the roster is a new version of the plan. A command that was interrupted is re
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,18 +35,16 @@ from coterie.operate.folder import (
     open_folder,
     read_joined,
     write_joined,
-    write_public,
 )
 from coterie.operate.server import admit
 from coterie.operate.tokens import Invitation, Keys
 from coterie.operate.watching import has_ended
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.protocol.told import Entry
+from coterie.record.files import atomic_write
 from coterie.runs.config import from_text
 
 HOURS = 24.0
-Hook = Callable[[Folder], object]
-"""Called when the server's configuration has changed: makes the server read it again."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,7 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
     again: for a member that has joined before and has lost its home: it comes with new keys. Raises UserError.
     """
     now_s = time.time() if now_s is None else now_s
-    folder = open_folder(path)
-    with locked(folder):
-        authority, plan = authority_of(folder), current_plan(folder)
+    with _changing(path) as (folder, authority, plan):
         role = _role(plan, name)
         _check_running(folder)
         times = _times(folder, plan, name)
@@ -119,16 +116,14 @@ def examine(path: Path, text: str) -> tuple[Keys, Invitation | None]:
     return keys, invitation
 
 
-def approve(path: Path, text: str, *, hook: Hook | None = None, now_s: float | None = None) -> Approval:
+def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
     """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
 
     This uses the invitation up, whatever happens next. The same request again writes the same certificate again.
     """
     now_s = time.time() if now_s is None else now_s
-    folder = open_folder(path)
-    with locked(folder):
+    with _changing(path) as (folder, authority, plan):
         _check_running(folder)
-        authority, plan = authority_of(folder), current_plan(folder)
         keys, tls, invitation = _examined(folder, authority, plan, text, now_s)
         if invitation is not None:
             ca, left_s = read_private(folder.ca), plan.settings.not_after_s - now_s
@@ -153,9 +148,7 @@ def approve(path: Path, text: str, *, hook: Hook | None = None, now_s: float | N
         certificate = tokens.Certificate(
             keys.name, joined.certificate, read_private(folder.ca), read_private(folder.plan)
         )
-        write_public(folder.certificate_file(keys.name), tokens.approved(certificate, authority.signing).encode())
-    if hook is not None:
-        hook(folder)
+        atomic_write(folder.certificate_file(keys.name), tokens.approved(certificate, authority.signing).encode())
     return Approval(joined.entry, joined.times, folder.certificate_file(keys.name), plan)
 
 
@@ -234,15 +227,13 @@ def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, 
 # -- revoking -------------------------------------------------------------------------------------------------------
 
 
-def revoke(path: Path, name: str, *, hook: Hook | None = None, now_s: float | None = None) -> Plan:
+def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
     """Believe nothing of this member any more: a new plan, and a server that does not admit it. Raises UserError.
 
-    hook: makes the server read its configuration again. A member that is revoked already is cut off once more.
+    A member that is revoked already is cut off once more.
     """
     now_s = time.time() if now_s is None else now_s
-    folder = open_folder(path)
-    with locked(folder):
-        authority, plan = authority_of(folder), current_plan(folder)
+    with _changing(path) as (folder, authority, plan):
         _role(plan, name)
         if name == plan.roster.hub:
             raise UserError(f"{name} is the hub, and nothing goes on without it: stop it, and found a new deployment")
@@ -253,18 +244,24 @@ def revoke(path: Path, name: str, *, hook: Hook | None = None, now_s: float | No
             plan = _publish(folder, authority, plan, now_s, revoked=(*plan.revoked, name))
         folder.certificate_file(name).unlink(missing_ok=True)
         admit(folder)
-    if hook is not None:
-        hook(folder)
     return plan
 
 
 # -- shared ---------------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _changing(path: Path) -> Iterator[tuple[Folder, Authority, Plan]]:
+    """The operator's folder, keys and newest plan, which no other command changes meanwhile."""
+    folder = open_folder(path)
+    with locked(folder):
+        yield folder, authority_of(folder), current_plan(folder)
+
+
 def _publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
     """The next version of the plan, signed and written."""
     new = msgspec.structs.replace(plan, version=plan.version + 1, signed_s=now_s, **changes)
-    write_public(folder.plan, plans.sign(new, authority.signing))
+    atomic_write(folder.plan, plans.sign(new, authority.signing))
     return new
 
 

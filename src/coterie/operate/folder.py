@@ -20,11 +20,12 @@ from coterie.crypto.signing import KEY_BYTES, SigningKey, VerifyKey
 from coterie.deploy import plan as plans
 from coterie.deploy.home import HUB, PLAN, RUN, STATE, decode_json, read_private, write_private
 from coterie.deploy.names import safe
+from coterie.deploy.nats_names import Tls
 from coterie.deploy.plan import Plan
 from coterie.operate.tokens import Id
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.told import Entry
-from coterie.record.files import FILE_MODE, atomic_write, open_own
+from coterie.record.files import FILE_MODE, open_own
 
 _ADVICE = "name the folder that `coterie deploy init` has made"
 
@@ -84,6 +85,11 @@ class Folder:
     def ca(self) -> Path:
         """The certificate of the authority (PEM)."""
         return self.tls / "authority.pem"
+
+    @property
+    def operator_tls(self) -> Tls:
+        """The files with which the operator shows the server that it is itself."""
+        return Tls(self.tls / "operator.pem", self.authority / "tls.pem", self.ca)
 
     @property
     def nats(self) -> Path:
@@ -217,11 +223,6 @@ def read_joined(folder: Folder, name: str) -> Joined:
 def write_joined(folder: Folder, joined: Joined) -> None:
     """Keep what is known of a member."""
     write_private(folder.joined_file(joined.entry.name), msgspec.json.format(msgspec.json.encode(joined), indent=2))
-
-
-def write_public(path: Path, data: bytes) -> None:
-    """Write a file that holds no secret, whole or not at all."""
-    atomic_write(path, data)
 
 
 @contextlib.contextmanager

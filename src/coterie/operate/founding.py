@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,16 +16,16 @@ from coterie.deploy import plan as plans
 from coterie.deploy.addresses import hosts_of
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
 from coterie.deploy.names import OPERATOR
-from coterie.deploy.own_data import read_data, write_data
+from coterie.deploy.own_data import OwnData, read_data, write_data
 from coterie.deploy.plan import Facts, Plan, Settings
 from coterie.operate import certificates, tokens
 from coterie.operate.deployable import deployable, scores_of
-from coterie.operate.folder import Authority, Folder, Joined, write_joined, write_public
+from coterie.operate.folder import Authority, Folder, Joined, write_joined
 from coterie.operate.members import Member, check_members
-from coterie.operate.server import admit, found_engine
+from coterie.operate.server import admit, make_server_key
 from coterie.protocol.errors import UserError, suggest
-from coterie.record.files import make_folder
-from coterie.runs.config import RunConfig, to_toml
+from coterie.record.files import atomic_write, check_new, make_folder, whole_folder
+from coterie.runs.config import Resolved, RunConfig, to_toml
 
 DAYS = 365.0
 
@@ -53,52 +51,27 @@ def init(
     rehearsal gives those of the run that it repeats. Raises UserError, and then leaves nothing behind.
     """
     now_s = time.time() if now_s is None else now_s
-    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
-        raise UserError(f"{path} is there already, and a deployment begins in a new folder: choose another")
-    rehearsal = settings.rehearsal
-    resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
-    system, own = resolved.definition, resolved.own
-    ordered = check_members(members, system, own, resolved.mode, rehearsal=rehearsal)
-    *_, client = system.factories(own, resolved.mode)
-    clients = [one for one in ordered if one.role == client]
-    resolved = deployable(config, rehearsal=rehearsal, clients=len(clients))
-    if settings.quorum > len(clients):
-        raise UserError(f"a quorum of {settings.quorum} is more than the {len(clients)} clients")
-    for name in settings.scores:
-        if name not in (known := scores_of(resolved)):
-            hint = suggest(name, known)
-            raise UserError(f"there is no score {name!r}{hint} Parties may report: {', '.join(known)}")
-    samples = None if public is None else read_data(public, facts, tests=False)
-    if not rehearsal and (samples is None) != (not resolved.public):
-        raise UserError(
-            f"the hub of {system.name} needs public samples of its own: name them with --public FILE.npz"
-            if samples is None
-            else f"the hub of {system.name} uses no public samples: leave --public out"
-        )
-    hosts = hosts_of(settings.server)
+    check_new(path, "a deployment")
+    resolved, ordered = _checked(config, members, settings)
+    samples = _public_samples(resolved, public, facts, settings.rehearsal)
     settings = msgspec.structs.replace(
         settings,
-        quorum=settings.quorum or len(clients),
+        quorum=settings.quorum or _clients(ordered),
         public=settings.public if samples is None else len(samples.x),
         begins_s=now_s,
         not_after_s=now_s + days * certificates.DAY_S,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    begun = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        folder = Folder(begun)
+    hosts = hosts_of(settings.server)
+    with whole_folder(path) as begun:
+        folder, hub = Folder(begun), ordered[0]
         for one in (folder.authority, folder.invitations, folder.requests, folder.joined, folder.tls, folder.nats):
             make_folder(one)
-        authority = _new_authority(folder, now_s, days)
-        hub = ordered[0]
+        authority = _make_authority(folder, now_s, days)
         about = About(hub.name, hub.role, settings.server, authority.public.hex(), facts)
-        home = make_home(
-            folder.hub,
-            about,
-            certificates.new_key(),
-            lambda home: None if samples is None else write_data(home.data, samples),
-        )
-        joined = _of_hub(folder, authority, home, now_s, days)
+        home = make_home(folder.hub, about, certificates.new_key())
+        if samples is not None:
+            write_data(home.data, samples)
+        joined = _enrol_hub(folder, authority, home, now_s, days)
         plan = Plan(
             version=1,
             config=to_toml(resolved),
@@ -108,20 +81,47 @@ def init(
             roster=sign_roster((joined.entry,), authority.signing, session or os.urandom(tokens.ID_BYTES)),
             signed_s=now_s,
         )
-        write_public(folder.config, plan.config.encode())
-        write_public(folder.members, members_text.encode() or _as_toml(ordered))
-        write_public(folder.plan, plans.sign(plan, authority.signing))
+        atomic_write(folder.config, plan.config.encode())
+        atomic_write(folder.members, members_text.encode() or _as_toml(ordered))
+        atomic_write(folder.plan, plans.sign(plan, authority.signing))
         write_private(home.plan, read_private(folder.plan))
-        found_engine(folder, authority, hosts, now_s, days)
-        admit(Folder(begun), at=path)
-        os.replace(begun, path)
-    except BaseException:
-        shutil.rmtree(begun, ignore_errors=True)
-        raise
+        make_server_key(folder, authority, hosts, now_s, days)
+        admit(folder, at=path)
     return plan
 
 
-def _new_authority(folder: Folder, now_s: float, days: float) -> Authority:
+def _checked(config: RunConfig, members: Sequence[Member], settings: Settings) -> tuple[Resolved, tuple[Member, ...]]:
+    """The resolved config with its number of clients, and the members in the order of the roster. Raises UserError."""
+    rehearsal = settings.rehearsal
+    resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
+    ordered = check_members(members, resolved.definition, resolved.own, resolved.mode, rehearsal=rehearsal)
+    clients = _clients(ordered)
+    if settings.quorum > clients:
+        raise UserError(f"a quorum of {settings.quorum} is more than the {clients} clients")
+    resolved = deployable(config, rehearsal=rehearsal, clients=clients)
+    known = scores_of(resolved)
+    for name in settings.scores:
+        if name not in known:
+            hint = suggest(name, known)
+            raise UserError(f"there is no score {name!r}{hint} Parties may report: {', '.join(known)}")
+    return resolved, ordered
+
+
+def _clients(ordered: Sequence[Member]) -> int:
+    return sum(one.role == ordered[-1].role for one in ordered)
+
+
+def _public_samples(config: Resolved, public: Path | None, facts: Facts, rehearsal: bool) -> OwnData | None:
+    """The hub's own samples. Raises UserError if its system needs some and has none, or the other way round."""
+    samples = None if public is None else read_data(public, facts, tests=False)
+    if not rehearsal and samples is None and config.public:
+        raise UserError(f"the hub of {config.system} needs public samples of its own: name them with --public FILE.npz")
+    if not rehearsal and samples is not None and not config.public:
+        raise UserError(f"the hub of {config.system} uses no public samples: leave --public out")
+    return samples
+
+
+def _make_authority(folder: Folder, now_s: float, days: float) -> Authority:
     """The operator's keys, written, with the certificates of the authority and of the operator."""
     found = Authority(SigningKey.generate(), OpeningKey.generate().to_bytes(), os.urandom(32), certificates.new_key())
     at = folder.authority
@@ -132,14 +132,14 @@ def _new_authority(folder: Folder, now_s: float, days: float) -> Authority:
     tls = certificates.new_key()
     write_private(at / "tls.pem", tls)
     ca = certificates.new_authority(found.ca, now_s, days)
-    write_public(folder.ca, ca)
+    atomic_write(folder.ca, ca)
     own = certificates.sign(ca, found.ca, OPERATOR, certificates.public_of(tls), now_s, days)
-    write_public(folder.tls / "operator.pem", own)
-    write_public(folder.operator, found.public.hex().encode() + b"\n")
+    atomic_write(folder.tls / "operator.pem", own)
+    atomic_write(folder.operator, found.public.hex().encode() + b"\n")
     return found
 
 
-def _of_hub(folder: Folder, authority: Authority, home: Home, now_s: float, days: float) -> Joined:
+def _enrol_hub(folder: Folder, authority: Authority, home: Home, now_s: float, days: float) -> Joined:
     ca, public = read_private(folder.ca), certificates.public_of(read_private(home.tls_key))
     tls = certificates.sign(ca, authority.ca, home.name, public, now_s, days)
     write_private(home.certificate, tls)

@@ -24,19 +24,18 @@ from coterie.deploy.engines import check_installed
 from coterie.deploy.home import read_home
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
-from coterie.deploy.nats_names import Tls
 from coterie.deploy.plan import Facts, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.result import with_facts
 from coterie.deploy.store import FileStore, unpack
 from coterie.operate.authority import approve, invite
 from coterie.operate.deployable import deployable, scores_of
-from coterie.operate.folder import Folder
+from coterie.operate.folder import Folder, current_plan
 from coterie.operate.founding import init
 from coterie.operate.joining import accept, join
 from coterie.operate.members import Member
-from coterie.operate.nats_server import Listen, Server, check_server, free_port
-from coterie.operate.server import access_of
+from coterie.operate.nats_server import Server, check_server, free_port
+from coterie.operate.server import access_of, listen_of
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.files import atomic_write, locked
@@ -133,14 +132,8 @@ def found(
             )
             accept(home, approve(path, request.read_text()).certificate.read_text())
     nats = folder.nats.absolute()  # the server runs in this folder
-    listen = Listen(
-        store=nats / "store",
-        certificate=nats / "certificate.pem",
-        key=nats / "key.pem",
-        authority=nats / "authority.pem",
-        port=int(server.rpartition(":")[2]),
-    )
-    return Rehearsal(folder, experiment, hub.name, homes, Server(nats, access_of(folder), listen))
+    server_of = Server(nats, access_of(folder), listen_of(folder, nats, current_plan(folder)))
+    return Rehearsal(folder, experiment, hub.name, homes, server_of)
 
 
 @contextmanager
@@ -153,9 +146,7 @@ def served(ready: Rehearsal) -> Iterator[None]:
     except EngineError as error:
         raise RunError(str(error)) from None
     try:
-        folder = ready.folder
-        operator = Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca)
-        provision([ready.server.url], operator, ready.server.access)
+        provision([ready.server.url], ready.folder.operator_tls, ready.server.access)
         yield
     finally:
         ready.server.stop()

@@ -25,22 +25,23 @@ from coterie.deploy.names import ENGINE, OPERATOR
 from coterie.deploy.nats_names import STREAM, Access, Tls
 from coterie.deploy.plan import Plan
 from coterie.operate import certificates
-from coterie.operate.folder import Authority, Folder, current_plan, joined_members, write_public
+from coterie.operate.folder import Authority, Folder, current_plan, joined_members
 from coterie.operate.nats_server import Cluster, Listen, binary, configuration
 from coterie.protocol.errors import RunError, UserError
+from coterie.record.files import atomic_write
 from coterie.runs.config import from_text
 
 ROUTES = 2000
 """A server's port for the others of its cluster is its port for parties plus this."""
 
 
-def found_engine(folder: Folder, authority: Authority, hosts: Sequence[str], now_s: float, days: float) -> None:
+def make_server_key(folder: Folder, authority: Authority, hosts: Sequence[str], now_s: float, days: float) -> None:
     """Write the server's key and certificate, which is good for these hosts, and the authority's certificate."""
     key, ca = certificates.new_key(), read_private(folder.ca)
     write_private(folder.nats / "key.pem", key)
     own = certificates.sign(ca, authority.ca, ENGINE, certificates.public_of(key), now_s, days, hosts)
-    write_public(folder.nats / "certificate.pem", own)
-    write_public(folder.nats / "authority.pem", ca)
+    atomic_write(folder.nats / "certificate.pem", own)
+    atomic_write(folder.nats / "authority.pem", ca)
 
 
 def access_of(folder: Folder) -> Access:
@@ -69,11 +70,17 @@ def admit(folder: Folder, at: Path | None = None) -> None:
     plan = current_plan(folder)
     for number in range(len(addresses(plan.settings.server))):
         path = folder.nats_conf if number == 0 else folder.nats / f"nats-{number + 1}.conf"
-        write_public(path, configuration_of(folder, place, place / "store", plan, number).encode())
+        atomic_write(path, configuration_of(folder, place, plan, number).encode())
 
 
-def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, number: int = 0) -> str:
-    """The text of ``nats.conf`` for a server whose files lie in this place. number: of its address, from 0 on.
+def configuration_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> str:
+    """The text of ``nats.conf`` for a server whose files lie in this place. number: of its address, from 0 on."""
+    listen = listen_of(folder, place, plan, number)
+    return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
+
+
+def listen_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> Listen:
+    """Where a server listens whose files lie in this place.
 
     Servers with several addresses form a cluster; they connect to each other at other ports (``ROUTES``).
     """
@@ -81,8 +88,8 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, numbe
     host, port = servers[number]
     own = _pin(certificates.certified(read_private(folder.nats / "certificate.pem")))  # all servers share one
     others = [f"{bracketed(host)}:{port + ROUTES}" for host, port in (*servers[:number], *servers[number + 1 :])]
-    listen = Listen(
-        store=store,
+    return Listen(
+        store=place / "store",
         certificate=place / "certificate.pem",
         key=place / "key.pem",
         authority=place / "authority.pem",
@@ -91,7 +98,6 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, numbe
         name=f"coterie-{number + 1}",
         cluster=Cluster(port + ROUTES, others, [own]) if others else None,
     )
-    return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
 
 
 def listening(host: str) -> str:
@@ -120,7 +126,7 @@ def apply(folder: Folder) -> None:
         for _ in range(2):  # else a server with the configuration of an earlier version has no stream for new accounts
             os.kill(pid, signal.SIGHUP)
             time.sleep(_RELOAD_S)
-    own = _operator(folder)
+    own = _operator_tls(folder)
     check_installed()
     from coterie.deploy.nats_stream import provision
 
@@ -136,7 +142,7 @@ def apply(folder: Folder) -> None:
 
 def waiting(folder: Folder) -> list[tuple[str, str, int]]:
     """Sender, recipient, and how many parts of packets are not done, the most first. Raises as ``clock_s``."""
-    own = _operator(folder)
+    own = _operator_tls(folder)
     plan = current_plan(folder)
     check_installed()
     from coterie.deploy.nats_stream import waits
@@ -150,7 +156,7 @@ def waiting(folder: Folder) -> list[tuple[str, str, int]]:
 
 def clock_s(folder: Folder) -> float:
     """How many seconds the server's clock is ahead of this machine's. Raises RunError and UserError as ``apply``."""
-    own = _operator(folder)
+    own = _operator_tls(folder)
     check_installed()
     from coterie.deploy.nats_link import Link
 
@@ -169,16 +175,12 @@ def clock_s(folder: Folder) -> float:
         link.close()
 
 
-def _operator(folder: Folder) -> Tls:
+def _operator_tls(folder: Folder) -> Tls:
     """The files with which the operator shows that it is itself."""
-    own = _operator_tls(folder)
+    own = folder.operator_tls
     if not own.key.exists():
         raise UserError(f"the operator's keys are not here: bring {folder.authority} back, and repeat the command")
     return own
-
-
-def _operator_tls(folder: Folder) -> Tls:
-    return Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca)
 
 
 def running(folder: Folder) -> int | None:
@@ -208,7 +210,7 @@ def serve(folder: Folder, say: Callable[[str], None]) -> None:
         raise RunError(str(error)) from None
     _check_port(current_plan(folder).settings.server)
     again = ["coterie", "deploy", "server", str(folder.path)]
-    if _operator_tls(folder).key.exists():
+    if folder.operator_tls.key.exists():
         subprocess.run(["sh", "-c", '"$@" &', "sh", sys.executable, "-m", *again], check=True)  # it is no child of ours
     else:
         say(f"The operator's keys are not here. Where they are, run: {' '.join(again)}")

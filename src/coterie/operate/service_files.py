@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from coterie.operate.folder import current_plan, open_folder
 from coterie.operate.members import Member, check_hosts, read_members
 from coterie.operate.server import configuration_of
 from coterie.protocol.errors import UserError
-from coterie.record.files import atomic_write, writing
+from coterie.record.files import atomic_write, whole_folder
 
 Kind = Literal["systemd", "compose"]
 STATE = Path("/var/lib/coterie")
@@ -79,9 +77,7 @@ def service_files(path: Path, kind: Kind) -> Path:
         raise UserError(
             f"{out} is no folder of this deployment: move it away, and these files are written in its place"
         )
-    with writing(out):
-        begun = Path(tempfile.mkdtemp(prefix=f".{kind}.", dir=path))
-    try:
+    with whole_folder(out) as begun:
         for host in dict.fromkeys(one.host for one in services):
             (begun / host).mkdir()
             of_host = [one for one in services if one.host == host]
@@ -89,15 +85,9 @@ def service_files(path: Path, kind: Kind) -> Path:
             for one in of_host:
                 if one.server:
                     number = [each for each, _ in addresses(plan.settings.server)].index(host)
-                    texts["nats.conf"] = configuration_of(folder, one.place, one.place / "store", plan, number)
+                    texts["nats.conf"] = configuration_of(folder, one.place, plan, number)
             for name, text in texts.items():
                 atomic_write(begun / host / name, text.encode())
-        if out.exists():
-            shutil.rmtree(out)
-        begun.replace(out)
-    except BaseException:
-        shutil.rmtree(begun, ignore_errors=True)
-        raise
     return out
 
 

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import stat
 import sys
 import tempfile
@@ -168,6 +169,29 @@ def check_own(folder: Path) -> None:
         raise UserError(f"{folder} is no folder: {ADVICE}")
     if sys.platform != "win32" and found.st_uid != os.geteuid():
         raise UserError(f"{folder} belongs to another user (number {found.st_uid}): {ADVICE}")
+
+
+def check_new(folder: Path, what: str) -> None:
+    """Raises UserError unless there is nothing at this path, or an empty folder. what: is to be there, "a home" say."""
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise UserError(f"{folder} is there already, and {what} begins in a new folder: choose another")
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Fill a folder that is there whole or not at all: the block fills another beside it, which then replaces it."""
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        begun = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield begun
+        with writing(folder):
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(begun, folder)
+    except BaseException:
+        shutil.rmtree(begun, ignore_errors=True)
+        raise
 
 
 def make_folder(folder: Path) -> None:
