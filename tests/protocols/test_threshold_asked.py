@@ -13,6 +13,7 @@ from joint_parts import (
     HOLDERS,
     KEY,
     VECTORS,
+    Client,
     drive,
     held,
     joint,
@@ -201,7 +202,7 @@ def test_a_part_of_a_key_is_given_once() -> None:
         other = Evaluate(0, KEY, 1, request.elements[:1])
         for message, kind in [(request, Evaluate), (other, Evaluate), *asked_for]:
             with pytest.raises(PeerError, match=r"no rotations to be made|which is at (Exchanged|Whole)"):
-                type(party).handlers[kind].run(party, message, "hub")
+                Client.handlers[kind].run(party, message, "hub")
         return answer
 
     for kind in (Reveal, Exchange):
@@ -217,7 +218,7 @@ def test_a_part_of_a_key_is_given_once() -> None:
         making = party.secret.making.rounds[KEY]
         making.turned = False
         with pytest.raises(PeerError, match=r"automorphisms that .* has no keys for"):
-            type(party).handlers[Evaluate].run(party, Evaluate(0, KEY, 1, np.array([3, 5])), "hub")
+            Client.handlers[Evaluate].run(party, Evaluate(0, KEY, 1, np.array([3, 5])), "hub")
         return answer
 
     misbehaving(fresh.party(LIAR), Evaluate, few)
