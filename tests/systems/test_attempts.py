@@ -313,7 +313,7 @@ def test_mingled_sums_of_two_attempts_show_the_client_that_is_gone() -> None:
     first, second = (msg for _, msg in run.view("client/0").messages(Mingled, 2))
     assert (first.participants, second.participants) == (6, 5)
     curious, model = run.party("client/0"), run.transport.effects.trained[gone]  # type: ignore[attr-defined]
-    key, found = curious.key("user"), []
+    key, found = curious.keys.own("user"), []
     for one, other in zip(*(unbundle(msg.ciphers, curious.layout.slots) for msg in (first, second)), strict=True):
         a, b = (key.decrypt(key.public.from_bytes(part)) if part else 0.0 for part in (one, other))
         if np.size(a) >= len(model):

@@ -105,11 +105,11 @@ def of_terms(csp: Any, m: ClusterSum, count: int) -> bytes:
     total = opened[0][1]
     for _, vector in opened[1:count]:
         total = total + vector
-    return csp.public("user").encrypt_blinded(total).to_bytes()
+    return csp.keys.public("user").encrypt_blinded(total).to_bytes()
 
 
 def fresh(csp: Any, m: ClusterSum) -> bytes:
-    return csp.public("user").encrypt(np.zeros(40)).to_bytes()
+    return csp.keys.public("user").encrypt(np.zeros(40)).to_bytes()
 
 
 FORGED_SUM: list[tuple[str, Callable[[Any, ClusterSum], ClusterSum]]] = [
@@ -141,10 +141,10 @@ def test_a_converted_sum_of_another_number_of_models_is_refused() -> None:
     """In sketch mode the service opens a sum of 3 under one mask, and hands it on as one of 2."""
 
     def of_two(csp: Any, request: Convert, reply: ClusterSum) -> ClusterSum:
-        key = csp.key("service")
+        key = csp.keys.own("service")
         total = key.open_blinded(key.public.from_bytes(request.cipher))
         shrunk = replace(total, tally=replace(total.tally, terms=2))
-        return resigned(csp, change(reply, cipher=csp.public("user").encrypt_blinded(shrunk).to_bytes()))
+        return resigned(csp, change(reply, cipher=csp.keys.public("user").encrypt_blinded(shrunk).to_bytes()))
 
     run = two_groups(mode="hardened", sketch_dim=16)
     misbehaving(run.party("csp"), Convert, of_two)

@@ -114,7 +114,7 @@ BAD = [
     Bad("a length without clip", told(2.0), "client/0: an update that was 2.0 long"),
     Bad("a length beyond the clip", told(5.5), "an update that was 5.5 long", (("clip", 5.0),)),
     Bad("a negative length", told(-1.0), "an update that was -1.0 long"),
-    Bad("its own key", holding(lambda p: p.key("user").public.encrypt(np.zeros(D))), "under key"),
+    Bad("its own key", holding(lambda p: p.keys.own("user").public.encrypt(np.zeros(D))), "under key"),
     Bad("another key", holding(under("insecure-1024-deep")), "under key"),
     Bad("other parameters", holding(under("insecure-1024-add")), "under key"),
     Bad("one number too few", holding(lambda p: pk(p).encrypt(np.zeros(D - 1))), "19 values where 20 were expected"),
@@ -325,10 +325,10 @@ def test_only_the_key_centre_grants_keys_and_only_once() -> None:
     assert run.party(HELPER).keys.own_bytes(SERVICE) == secret
     for name in ("client/0", HELPER):
         with pytest.raises(PeerError, match="the signature is not one of key"):
-            run.party(name).keep(mine, KEY_CENTRE)
+            run.party(name).keys.keep(mine, KEY_CENTRE)
         own = next(m for _, m in run.view(name).messages(Granted))
         with pytest.raises(PeerError, match="already provided with keys"):
-            run.party(name).keep(own, KEY_CENTRE)
+            run.party(name).keys.keep(own, KEY_CENTRE)
 
 
 def test_a_client_that_plays_the_helper_is_refused() -> None:

@@ -127,7 +127,7 @@ def test_both_servers_that_deviate_open_every_update_by_calling_each_a_scalar() 
         for cipher in ciphers
     ]
     request = Switch(9, 1, np.array([1, 2]), len(called), bundle([cipher.to_bytes() for cipher in called]))
-    answers = [run.party(name).switch(request, HUB) for name in ("client/0", "client/1")]
+    answers = [run.party(name).seat.switch(request, HUB) for name in ("client/0", "client/1")]
     given = [unbundle(answer.parts, len(called)) for answer in answers]
     for i, (_, update) in enumerate(updates(run)):
         parts = [Partial.from_bytes(public, own[i], called[i]) for own in given]
@@ -209,7 +209,7 @@ def test_a_member_helps_with_no_more_scalars_a_round_than_an_honest_round_can_ha
 def test_a_client_off_the_committee_is_of_no_help() -> None:
     run = paf(delta=0.0, **JOINT)
     with pytest.raises(PeerError, match="has no service"):
-        run.party("client/7").switch(asked(run), HUB)
+        run.party("client/7").seat.switch(asked(run), HUB)
 
 
 @pytest.mark.parametrize("wrong", ["another number", "another round", "too few", "garbage", "nothing"])
