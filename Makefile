@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint bench lock clean
+.PHONY: demo test test-long lint bench docs-tables lock clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Coterie needs Python 3.11 or newer; set PYTHON=...")'
@@ -31,6 +31,9 @@ lint: $(READY)  ## style, types, layers
 
 bench: $(READY)  ## speeds as ratios, measured in one run, written to docs/bench.json
 	$(BIN)/python -m benchmarks.speed docs/bench.json
+
+docs-tables: $(READY)  ## the tables of the pages, written anew from the records beside them
+	$(BIN)/python -m benchmarks.pages
 
 lock: $(READY)  ## requirements-deploy.txt: all that a deployment installs, with the hashes of all its files, from constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'

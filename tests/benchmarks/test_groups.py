@@ -1,4 +1,4 @@
-"""The study of groups that are real: its cells run, its table says what the runs say, and the page has the table."""
+"""The study of groups that are real: its cells run, its table says what the runs say."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from benchmarks import groups
 from benchmarks.items import main
 from coterie.reproductions.study import Curve
 from coterie.runs.config import resolve
-
-DOCS = Path(__file__).parents[2] / "docs" / "reproduction" / "fedcaprivacy"
 
 
 def curve(indices: list[float | None], accuracy: float, clusters: int = 4) -> Curve:
@@ -90,16 +88,3 @@ def test_mistakes_are_told(words: list[str], says: str, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit, match="2"):
         main(groups.ITEMS, words)
     assert says in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize("page", ["reproduction/fedcaprivacy.md"])
-def test_the_page_has_the_table_of_the_record(page: str) -> None:
-    told = json.loads((DOCS / "groups.json").read_text())
-    text = (DOCS.parent.parent / page).read_text()
-    assert f"`{told['command']}`" in text
-    for row in told["rows"]:
-        cells = [
-            "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-            for value in row.values()
-        ]
-        assert f"| {' | '.join(cells)} |" in text, row

@@ -1,4 +1,4 @@
-"""The study of label-residual signatures: it plants what it says, its runs are valid, the page has its tables."""
+"""The study of label-residual signatures: it plants what it says, and its runs are valid."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from benchmarks import signatures
 from benchmarks.items import main
 from coterie.reproductions.study import Curve
 from coterie.runs.config import resolve
-
-DOCS = Path(__file__).parents[2] / "docs" / "reproduction"
 
 
 def test_every_run_of_digits_is_valid() -> None:
@@ -68,16 +65,3 @@ def test_leads_are_paired_by_seed() -> None:
     assert (second["ARI"], second["clusters"]) == (None, None)
     assert second["lead of signature, local %"] == "35.00 ± 7.07"
     assert second["lead of signature, tuned %"] == "7.50 ± 3.54"
-
-
-@pytest.mark.parametrize("item", ["groups", "accuracy"])
-def test_the_page_has_the_tables_of_the_records(item: str) -> None:
-    told = json.loads((DOCS / "signatures" / f"{item}.json").read_text())
-    text = (DOCS / "signatures.md").read_text()
-    assert f"`{told['command']}`" in text
-    for row in told["rows"]:
-        shown = [value for column, value in row.items() if not column.endswith("by seed") and column != "found"]
-        cells = [
-            "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value) for value in shown
-        ]
-        assert f"| {' | '.join(cells)} |" in text, row

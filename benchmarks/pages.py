@@ -1,0 +1,529 @@
+"""Tables of the pages under docs, made of the records beside them.
+
+A page marks where a table stands, and of what::
+
+    <!-- table: docs/ofl/noise.json rows -->
+    (what stands here is generated)
+    <!-- end -->
+
+The first word is the record, the second the kind of table (a function below). Its arguments follow, separated by
+semicolons.
+``make docs-tables`` writes all of them; ``--check`` writes nothing, and fails where a page differs from its records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks import detection, detection_choice, detection_costs, features, poisoning, rates
+from coterie.report import race
+from coterie.runs.intervals import mean_and_interval
+
+ROOT = Path(__file__).parents[1]
+MARK = re.compile(r"(<!-- table: (\S+) ([\w-]+) ?([^\n]*?) ?-->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
+WIDTH = 140
+
+Record = Mapping[str, Any]
+Table = Callable[..., str]
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = (head, ["---"] * len(head), *rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("|  ", "| ")
+
+
+def cell(value: Any, digits: int = 4) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def short(number: float, digits: int) -> str:
+    """Without the zero before the point."""
+    return f"{number:.{digits}f}".removeprefix("0")
+
+
+def interval(spread: Mapping[str, float] | None, digits: int = 1, factor: float = 1, sign: str = "") -> str:
+    """Mean and half of the 95 % interval."""
+    if spread is None:
+        return "–"
+    mean = f"{factor * spread['mean']:{sign}.{digits}f}"
+    return f"{mean} ± {factor * spread['interval']:.{digits}f}".replace("-", "−")
+
+
+def error(row: Mapping[str, float] | None) -> str:
+    """A value and its standard error."""
+    return "–" if row is None else f"{row['value']:.2f} ± {row['standard_error']:.2f}"
+
+
+def without_interval(text: str) -> str:
+    return text.partition(" ±")[0]
+
+
+def median(row: Mapping[str, float], digits: int) -> str:
+    return f"{row['median']:.{digits}f} ({row['least']:.{digits}f} to {row['most']:.{digits}f})"
+
+
+# -- any record of rows ------------------------------------------------------------------------------------------------
+
+
+def rows(record: Record, *columns: str, digits: int = 4) -> str:
+    """All rows; without arguments all columns."""
+    shown = columns or tuple(record["rows"][0])
+    return grid(shown, [[cell(row[column], digits) for column in shown] for row in record["rows"]])
+
+
+def signatures(record: Record, number: str) -> str:
+    """Rows of a record whose rows have different columns: those of one form, without what each seed gave."""
+    forms: dict[tuple[str, ...], list[Record]] = {}
+    for row in record["rows"]:
+        columns = tuple(column for column in row if column != "found" and not column.endswith("by seed"))
+        forms.setdefault(columns, []).append(row)
+    columns, alike = list(forms.items())[int(number)]
+    return rows({"rows": alike}, *columns)
+
+
+# -- comparisons -------------------------------------------------------------------------------------------------------
+
+
+def comparison(record: Record) -> str:
+    """Accuracies in percent, and the lead of the first method once both are fine-tuned, in points."""
+    first = record["rows"][0]["method"]
+    grouped = any(row["ari"] for row in record["rows"])
+    leads = {one["over"]: one["fine_tuned_local_accuracy"] for one in record["leads"]}
+    head = ["method", "local %", "local %, tuned", "global %"]
+    head += ["groups found"] * grouped + [f"lead of `{first}`, both tuned, points"]
+    found = []
+    for row in record["rows"]:
+        measures = ("local_accuracy", "fine_tuned_local_accuracy", "global_accuracy")
+        cells = [f"`{row['method']}`", *(interval(row[measure], factor=100) for measure in measures)]
+        cells += [interval(row["ari"], 2)] * grouped
+        found.append([*cells, interval(leads.get(row["method"]), factor=100, sign="+")])
+    return grid(head, found)
+
+
+def budget(record: Record) -> str:
+    sentences = " ".join(f"{line.rstrip('.')}." for line in (race.budget(record), *race.not_shared(record)))
+    return textwrap.fill(sentences, WIDTH, break_on_hyphens=False) + "\n"
+
+
+def conclusions(record: Record) -> str:
+    lines = [f"- {line.rstrip('.')}." for line in race.sentences(record)]
+    filled = [textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
+    return "\n".join(filled) + "\n"
+
+
+# -- paired differences of learning curves -----------------------------------------------------------------------------
+
+MEASURES = {
+    "global %": "global_accuracy",
+    "local %": "local_accuracy",
+    "local %, tuned": "fine_tuned_local_accuracy",
+}
+
+
+def last_rounds(curve: Record, measure: str) -> float:
+    """In percent: the mean of the last five rounds, or the number after the last one."""
+    value = curve[measure]
+    return 100 * (fmean(value[-5:]) if isinstance(value, list) else value)
+
+
+def differences(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
+    """Over the same seeds, in points."""
+    found = []
+    for measure in MEASURES.values():
+        pairs = zip(ours, theirs, strict=True)
+        mean, half = mean_and_interval([last_rounds(a, measure) - last_rounds(b, measure) for a, b in pairs])
+        found.append(interval({"mean": mean, "interval": half or 0.0}, sign="+"))
+    return found
+
+
+def fedepc_paired(record: Record) -> str:
+    """FedEPC less every other method, by alpha."""
+    found = []
+    for name, curves in record["curves"].items():
+        place, _, method = name.rpartition("/")
+        if method != "fedepc":
+            ours = record["curves"][f"{place}/fedepc"]
+            found.append([place.rpartition("/")[2], method, *differences(ours, curves)])
+    return grid(["alpha", "less", *MEASURES], found)
+
+
+def ofl_paired(record: Record) -> str:
+    """OFL in both modes less every other method, by task."""
+    found = []
+    for name, ours in record["curves"].items():
+        task, _, mode = name.partition("/")
+        if not mode.startswith("ofl"):
+            continue
+        for other, curves in record["curves"].items():
+            if other.startswith(f"{task}/") and "/ofl" not in other:
+                shown = "hardened" if "@" in mode else "paper"
+                found.append([task, shown, other.partition("/")[2], *differences(ours, curves)])
+    return grid(["task", "OFL's mode", "less", *MEASURES], found)
+
+
+def seconds_and_rounds(record: Record) -> str:
+    """What decides the time to 80 % local: means over the seeds, by method."""
+    found = []
+    for name, curves in record["curves"].items():
+        clocks = [one["virtual_seconds"] for one in curves]
+        seconds = fmean((clock[-1] - clock[0]) / (len(clock) - 1) for clock in clocks)
+        firsts = [next(r for r, x in enumerate(one["local_accuracy"], 1) if x >= 0.8) for one in curves]
+        found.append([name.rpartition("/")[2], f"{seconds:.1f}", f"{fmean(firsts):.1f}"])
+    return grid(["method", "seconds a round", "rounds to 80 %"], found)
+
+
+# -- costs -------------------------------------------------------------------------------------------------------------
+
+
+RECOVERIES = [
+    (
+        "next packet there and back, after a server that was killed is ready again",
+        "after the server was killed, s",
+        2,
+    ),
+    (
+        "packet there and back while the leader of three servers is killed",
+        "after the leader of three was killed, s",
+        1,
+    ),
+    ("packet that was not done, after a killed party is connected again", "after a party was killed, s", 3),
+    ("from `revoke`'s reload to the error at the party", "revoked, s", 2),
+]
+
+
+def nats(record: Record) -> str:
+    hop = record["hop"]
+    lines = [["one hop of a small packet", f"{hop['median_ms']:.1f} ms, 95 % within {hop['p95_ms']:.0f} ms"]]
+    lines += [[f"{size} MB there and back", f"{s:.2f} s"] for size, s in record["there and back, s"].items()]
+    lines.append(["server ready", f"{median(record['server ready, ms'], 0)} ms"])
+    lines.append(["memory of the server after 1,000 small packets", f"{hop['server_mb']:.0f} MB"])
+    for words, key, digits in RECOVERIES:
+        lines.append([words, f"{median(record[key], digits)} s"])
+    return grid(["", ""], lines)
+
+
+def lines_table(record: Record) -> str:
+    head = ["what travels", "seconds until all has come", "seconds that the line needs for it", "on the line"]
+    found = [
+        [what, f"{row['seconds']:.1f}", f"{row['line_s']:.1f}", f"{row['wire_mb']:.1f} MB"]
+        for what, row in record.items()
+        if isinstance(row, dict)
+    ]
+    return grid(head, found)
+
+
+CASES = {
+    "fedavg-digits": "FedAvg, digits, linear model",
+    "fedavg-digits-mlp": "FedAvg, digits, MLP",
+    "fedavg-mnist-mlp": "FedAvg, MNIST, MLP",
+    "fedepc-digits": "FedEPC, digits",
+    "fedcaprivacy-digits": "FedCAPrivacy, digits, Paillier",
+}
+
+
+def loopback(record: Record) -> str:
+    head = ["", "one process, one training at a time", "one process, all together", "processes on loopback", "ratio"]
+    found = []
+    for name, case in record["cases"].items():
+        times = [
+            f"{1000 * case['medians'][f'{side}_s']:.0f} ms"
+            for side in ("in_process", "in_process_together", "loopback")
+        ]
+        found.append([CASES[name], *times, f"{case['ratio']:.2f}"])
+    return grid(head, found)
+
+
+def clients(record: Record) -> str:
+    head = ["clients", "peak memory, MB", "processor seconds of a round", "of the whole run", "seconds of a round"]
+    found = []
+    for run in record["runs"]:
+        seconds = [f"{run[key]:.1f}" for key in ("round_processor_s", "run_processor_s", "round_s")]
+        found.append(
+            [f"{run['clients']:,}", f"{run['peak_mb']:.0f}", *seconds, f"{run['files']:,}", f"{run['folder_mb']:.1f}"]
+        )
+    return grid([*head, "files", "their MB"], found)
+
+
+def workers(record: Record) -> str:
+    head = ["", "100 trainings here, s", "at workers, s", "a short training here, ms", "at a worker, ms"]
+    found = []
+    for name, words in (("ray:1", "one worker"), ("ray:2", "two workers")):
+        sides = ("here_s", "there_s")
+        chunk = [f"{record[name]['chunk'][side]:.2f}" for side in sides]
+        found.append([words, *chunk, *(f"{1000 * record[name]['one'][side]:.0f}" for side in sides)])
+    return grid(head, found)
+
+
+ROUNDS = {
+    "one_key": "one key: encrypt, sum, decrypt",
+    "shared": "shared: public-key encryption, `server_dec`, `partial`, `opened`",
+    "padded": "joint pads, `padded_sum`",
+    "joint": "joint pads with contributions, each holder computes `c_1`",
+}
+
+
+def threshold_rounds(record: Record) -> str:
+    costs = record["threshold"]
+    found = []
+    for what, words in ROUNDS.items():
+        ratio = costs.get(f"{what}_over_one_key")
+        shown = "1" if ratio is None else f"{ratio:.2f}"
+        found.append([words, f"{costs[f'{what}_seconds']:.2f}", shown, f"{costs['errors_of_the_mean'][what]:.0e}"])
+    return grid(["round", "CPU seconds", "over one key", "largest error of the mean"], found)
+
+
+OPERATIONS = {
+    "encrypt": "public-key encryption",
+    "server_dec": "`server_dec` (the server)",
+    "partial": "`partial`",
+    "c1": "`SumRequest.read`: `c_1` of the sum of 8 padded vectors",
+    "pad": "`Padding.encrypt`",
+    "contribution": "`contribution`, to one other's pad",
+    "pad_partial": "`pad_partial`",
+    "public": "part of the public key",
+    "galois": "part of the key of one rotation",
+    "first": "first part of relinearisation",
+}
+
+
+def threshold_operations(record: Record) -> str:
+    seconds = record["threshold"]["operation_seconds"]
+    return grid(["operation", "CPU seconds"], [[words, f"{seconds[what]:.3f}"] for what, words in OPERATIONS.items()])
+
+
+def pads_costs(record: Record) -> str:
+    head = ["upload", "bytes", "client", "helper, for a sum of one", "helper, each further vector"]
+    found = []
+    for row in record["costs"]:
+        times = [f"{short(row[key], 3)} s" if row[key] else "–" for key in ("client_s", "helper_s", "helper_each_s")]
+        answer = f"{row['helper_bytes']:,}" if row["helper_bytes"] else "–"
+        found.append([row["upload"], f"{row['bytes']:,}", *times, answer, f"{row['error']:.1e}"])
+    return grid([*head, "helper's answer for a sum, bytes", "largest error"], found)
+
+
+# -- attacks and liars -------------------------------------------------------------------------------------------------
+
+
+def described(record: Record) -> str:
+    """What descriptions of devices tell."""
+    found = [
+        [
+            f"`{row['partition']}`",
+            str(row["samples a device"]),
+            row["sent"],
+            row["ARI"] or ("–" if row["sent"] == "clear" else row["same clusters as in the clear (ARI)"]),
+            f"{row['by name: total variation']} ({without_interval(row['prior'])})",
+            f"{row['by name: top label %']} ({without_interval(row['luck %'])})",
+            f"{row['helper, no names: total variation']} ({without_interval(row['luck'])})",
+            row["hub: pairs, by clusters"] or "–",
+            row["vectors with clusters by name: total variation"],
+        ]
+        for row in record["rows"]
+        if row["partition"] != "iid"
+    ]
+    head = ["partition", "samples", "sent", "ARI", "by name: total variation (prior)", "top label, % (luck)"]
+    head += ["no names: total variation (luck)", "clusters", "vectors and clusters: total variation"]
+    return grid(head, found)
+
+
+def whole_runs(record: Record) -> str:
+    """What whole runs of FedEPC tell."""
+
+    def beside(row: Record, key: str) -> str:
+        return f"{row[key]} ({without_interval(row[f'{key}, by luck'])})"
+
+    found = [
+        [
+            f"`{row['partition']}`",
+            row["sent"],
+            row["local accuracy %"],
+            row["tuned %"],
+            row["ARI"] or "–",
+            row["clusters"],
+            beside(row, "vectors by name: total variation"),
+            row["pairs, by clusters"],
+            row["label shares, by models"],
+            beside(row, "samples, by selections"),
+            beside(row, "variety, by selections"),
+        ]
+        for row in record["rows"]
+    ]
+    head = ["partition", "sent", "local accuracy, %", "tuned, %", "ARI", "clusters", "by name: total variation (prior)"]
+    head += ["pairs, by clusters", "label shares, by models", "samples, by selections (luck)"]
+    return grid([*head, "variety, by selections (luck)"], found)
+
+
+def leading(record: Record) -> str:
+    """How often a liar leads."""
+    head = ["fleet", "rule", "honest", "twice the truth", "largest limits", "everything", "numbers of the strongest"]
+    found = []
+    for fleet, rules in record["led"].items():
+        for rule, lies in rules.items():
+            led = [interval(of["liar"], 2) for of in lies.values()]
+            found.append([f"`{fleet}`", rule, *led, f"{lies['everything']['followers']['mean']:.1f}"])
+    return grid([*head, "clients led"], found)
+
+
+def security(record: Record) -> str:
+    """Attacks by variant, with chance, and the accuracies."""
+    variants = record["variants"]
+    found = []
+    for name, attack in variants["paper"]["attacks"].items():
+        values = [error(variant["attacks"].get(name)) for variant in variants.values()]
+        found.append([f"{name} ({attack['chance']:.2f})", *values])
+    for kind in ("global", "local"):
+        found.append([f"*{kind} accuracy*", *(f"{one[f'{kind}_accuracy']:.3f}" for one in variants.values())])
+    return grid(["attack (chance)", *variants], found)
+
+
+THIEF = ["mean global accuracy with a thief", "without one"]
+
+
+def accuracies(row: Record) -> list[str]:
+    return [short(fmean(row[key]), 2) for key in ("accuracy", "accuracy without")]
+
+
+def thieves(record: Record) -> str:
+    head = ["clients", "thieves that got the key", "read in round", "forged updates", "error of the others' updates"]
+    found = []
+    for row in record["one client, deviating"]:
+        read = ", ".join(map(cell, row["in round"]))
+        got = f"{row['with the key']} of {row['thieves']}"
+        off = row["error of the others' updates"]
+        found.append([str(row["clients"]), got, read, ", ".join(map(str, row["forged"])), f"{off:g}", *accuracies(row)])
+    return grid([*head, *THIEF], found)
+
+
+def pads_thieves(record: Record) -> str:
+    head = ["clients", "thieves that got the key", "forged updates", "agreement, largest", "constant guess"]
+    found = []
+    for row in record["thieves"]:
+        at = max(range(row["thieves"]), key=lambda i: row["agreement"][i])
+        got, forged = f"{row['with the key']} of {row['thieves']}", ", ".join(map(str, row["forged"]))
+        agreed = [short(row[key][at], 3) for key in ("agreement", "chance")]
+        found.append([str(row["clients"]), got, forged, *agreed, *accuracies(row)])
+    return grid([*head, *THIEF], found)
+
+
+# -- selection ---------------------------------------------------------------------------------------------------------
+
+
+def regret(record: Record) -> str:
+    found = []
+    for method in record["regret"]["moving"]:
+        cells = [method]
+        for problem in ("moving", "fixed"):
+            row = record["regret"][problem][method]
+            quarters = ", ".join(f"{quarter['mean']:.3f}" for quarter in row["quarters"])
+            cells += [interval(row["cumulative"]), quarters]
+        found.append(cells)
+    head = ["selection", "moving: regret", "mean of each quarter", "fixed: regret", "mean of each quarter"]
+    return grid(head, found)
+
+
+def selection_liars(record: Record) -> str:
+    head = ["the liar claims 10^6 in", "liar selected", "honest device selected", "most in one seed"]
+    found = []
+    for lie, row in record["liars"].items():
+        shares = [interval(row[who], 2) for who in ("liar", "honest")]
+        found.append([lie, *shares, f"{max(row['liar']['values']):.2f}"])
+    return grid(head, found)
+
+
+# -- studies that bring their own tables -------------------------------------------------------------------------------
+
+
+def poisoned(record: Record, kind: str, partition: str) -> str:
+    makers = {"accuracies": poisoning.accuracies, "backdoors": poisoning.backdoors, "detections": poisoning.detections}
+    return makers[kind](record["rows"], partition) + "\n"
+
+
+def part(text: str, number: str, *kept: str) -> str:
+    """One of the tables in a text. kept: only rows that have one of these cells."""
+    tables: list[str] = re.findall(r"(?:^\|.*\n)+", text + "\n", re.MULTILINE)
+    head, line, *found = tables[int(number)].splitlines(keepends=True)
+    shown = [row for row in found if not kept or set(kept) & set(row.strip("|\n ").split(" | "))]
+    return "".join([head, line, *shown])
+
+
+TABLES: dict[str, Table] = {
+    "rows": rows,
+    "rows-in-full": partial(rows, digits=6),
+    "signatures": signatures,
+    "comparison": comparison,
+    "budget": budget,
+    "conclusions": conclusions,
+    "fedepc-paired": fedepc_paired,
+    "ofl-paired": ofl_paired,
+    "seconds-and-rounds": seconds_and_rounds,
+    "nats": nats,
+    "lines": lines_table,
+    "loopback": loopback,
+    "clients": clients,
+    "workers": workers,
+    "threshold-rounds": threshold_rounds,
+    "threshold-operations": threshold_operations,
+    "pads-costs": pads_costs,
+    "described": described,
+    "whole-runs": whole_runs,
+    "leading": leading,
+    "security": security,
+    "thieves": thieves,
+    "pads-thieves": pads_thieves,
+    "regret": regret,
+    "selection-liars": selection_liars,
+    "poisoned": poisoned,
+    "rates": rates.table,
+    "detection-choice": detection_choice.table,
+    "detection": lambda record, *of: part(detection.tables(record), *of),
+    "detection-costs": lambda record, *of: part(detection_costs.tables(record), *of),
+    "features": lambda record, *of: part(features.tables(record), *of),
+}
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def generated(page: str) -> str:
+    """The page with all its tables as the records have them."""
+
+    def fill(mark: re.Match[str]) -> str:
+        opening, record, kind, arguments, _, end = mark.groups()
+        given = [word.strip() for word in arguments.split(";") if word.strip()]
+        return opening + TABLES[kind](json.loads((ROOT / record).read_text()), *given) + end
+
+    return MARK.sub(fill, page)
+
+
+def pages() -> list[Path]:
+    return sorted((ROOT / "docs").rglob("*.md"))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the tables, or only compare them; 1 if a page differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail where a page differs")
+    check = parser.parse_args(arguments).check
+    differ = [path for path in pages() if generated(path.read_text()) != path.read_text()]
+    for path in differ:
+        print(f"{path.relative_to(ROOT)} {'differs from its records' if check else 'written'}")  # noqa: T201
+        if not check:
+            path.write_text(generated(path.read_text()))
+    return int(check and bool(differ))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

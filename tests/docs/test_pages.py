@@ -1,0 +1,186 @@
+"""Pages have the tables of their records and the commands that wrote them, and state the defaults of the code."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import pages
+from coterie.baselines.robust import SYSTEMS, RobustConfig
+from coterie.clustering.isomorphic import Aidc
+from coterie.crypto import threshold as th
+from coterie.data.schemes import kinds
+from coterie.data.synthetic import _LAWS  # the page lists the laws, which have no public list
+from coterie.devices.jetson import BOARDS
+from coterie.privacy.attacks.active import KINDS
+from coterie.selection.bandit import MEMBERS, Cics
+
+DOCS = Path(__file__).parents[2] / "docs"
+MARKS = sorted({(path, mark[2]) for path in pages.pages() for mark in pages.MARK.finditer(path.read_text())})
+COMPARISONS = dict(
+    re.findall(
+        r"^`(coterie compare [^`]+)`\n\(\[.*?\]\(comparisons/(.*?)\)\)", (DOCS / "comparisons.md").read_text(), re.M
+    )
+)
+"""Command -> name of its record."""
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text()
+
+
+def settings(text: str) -> dict[str, str]:
+    """By name what the tables of settings say of each."""
+    found: dict[str, str] = {}
+    for names, values in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([^|]+) \|", text, re.M):
+        words, shown = re.findall(r"\w+", names), values.strip().split(", ")
+        if len(words) == len(shown):
+            found |= dict(zip(words, shown, strict=True))
+    return found
+
+
+# -- tables and their records ------------------------------------------------------------------------------------------
+
+
+def test_no_page_differs_from_its_records(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pages.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_a_changed_number_is_noticed_and_written_back() -> None:
+    text = page("scale")
+    changed = text.replace("| 100,000 |", "| 100,001 |")
+    assert changed != text
+    assert pages.generated(changed) == text
+
+
+@pytest.mark.parametrize(("path", "record"), MARKS, ids=[f"{path.stem}-{Path(record).stem}" for path, record in MARKS])
+def test_a_record_is_linked_with_its_command_and_has_every_seed(path: Path, record: str) -> None:
+    content, text = json.loads((DOCS.parent / record).read_text()), path.read_text()
+    if record != "docs/bench.json":  # of which several pages have a part
+        assert content.get("command", "") in text
+    for cell, curves in content.get("curves", {}).items():
+        seeds = [one["seed"] for one in curves]
+        assert seeds == sorted(set(seeds)), cell
+        assert set(seeds) <= set(content["seeds"])
+
+
+@pytest.mark.parametrize(("command", "name"), COMPARISONS.items(), ids=COMPARISONS.values())
+def test_a_comparison_has_the_options_of_its_command(command: str, name: str) -> None:
+    record: Mapping[str, Any] = json.loads((DOCS / "comparisons" / name).read_text())
+    _, _, *words = shlex.split(command)
+    named = words[: next(i for i, word in enumerate(words) if word.startswith("--"))]
+    assert [*named, *(["local"] if "local" not in named else [])] == [row["method"] for row in record["rows"]]
+    for option, value in zip(words[len(named) :: 2], words[len(named) + 1 :: 2], strict=True):
+        if option == "--set":
+            key, _, setting = value.partition("=")
+            if key in record["budget"]:
+                assert float(setting) == record["budget"][key]
+        elif option == "--seeds":
+            assert record["seeds"] == list(range(int(value)))
+        elif option == "--crypto":
+            assert {row["crypto"] for row in record["rows"]} <= {value, "none"}
+        elif option != "--eval-every":
+            assert str(record[option.removeprefix("--")]) == value
+    assert record["fine_tune"] == "held_out"
+
+
+# -- what the code states ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "kind"), [("clustering", Aidc), ("selection", Cics)])
+def test_the_settings_on_a_page_are_all_and_the_defaults(name: str, kind: type[Any]) -> None:
+    told = settings(page(name))
+    for field in fields(kind):
+        shown = told[field.name]
+        assert field.default == (shown in ("on", "true") if isinstance(field.default, bool) else float(shown)), (
+            field.name
+        )
+
+
+def test_the_memory_of_a_bandit_is_the_stated_one() -> None:
+    assert f"{Cics().window * MEMBERS * 5 * 8 / 1000:.0f} kB" in page("selection")
+
+
+def test_the_tables_of_attacks_and_of_robust_baselines_are_complete() -> None:
+    text = page("poisoning")
+    told = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|(]+ \((\S+)\) \|$", text, re.M))
+    assert {name: float(strength) for name, strength in told.items()} == {
+        name: kind.strength for name, kind in KINDS.items()
+    }
+    assert set(SYSTEMS) <= set(re.findall(r"^\| `(\w+)` \|", text, re.M))
+    assert f"--set faulty={RobustConfig().faulty:g}" in text
+
+
+def test_the_boards_are_those_of_the_fleet() -> None:
+    text = page("resources")
+    speeds = " | ".join(f"{board.flops_per_s / 1e9:.1f}" for board in BOARDS.values())
+    shares = " | ".join(f"{board.gpu_share:.2f}".lstrip("0") for board in BOARDS.values())
+    assert f"| *training, GFLOP/s (nominal)* | {speeds} |" in text
+    assert f"| *GPU's share of the training time (nominal)* | {shares} |" in text
+
+
+def test_every_law_of_made_up_data_is_on_the_page() -> None:
+    section = page("scale").partition("## Made-up data")[2].partition("## Workers")[0]
+    assert set(_LAWS) <= set(kinds(re.findall(r"^\| `([^`]+)`", section, re.M)))
+
+
+def test_errors_under_a_shared_key_are_those_that_the_code_states() -> None:
+    text, names = page("threshold"), tuple("abcdefgh")
+    group = th.Group("threshold-8192-sum", names)
+    for terms in (8, 8 * 2048):
+        assert f"{group.error(terms) / terms:.1e}" in text
+        assert f"{th.padded_error(group, dict.fromkeys(names, terms // 8)) / terms:.1e}" in text
+    at = th.Group("threshold-16384-dft", names[:4])  # what a scalar of a server's own shows
+    flood = at.flood(at.fresh_deviation, scalar=True) * 2 * 10
+    bits = sum(math.log2(int(prime)) for prime in at.moduli(at.opened_limbs)[:, 0]) - math.log2(flood)
+    assert f"room for {bits:.0f} bits beside the noise, so for {bits / math.log2(9):.0f} of the key's 16,384" in text
+    for name in ("threshold-8192-mul", "threshold-16384-dft"):
+        assert f"| {th.Group(name, names).error(8) / 8:.1e} |" in text
+
+
+def test_the_sizes_of_parts_are_those_of_the_code() -> None:
+    pytest.importorskip("nats", reason="the extra deploy is not installed")
+    from coterie.deploy.nats_parts import MESSAGE, PART
+    from coterie.deploy.nats_stream import WAITING
+
+    text = page("engines")
+    assert f"parts of {(PART + 4096) >> 10} KiB less 4 KiB" in text
+    assert f"at most {WAITING:,} parts from one party to another" in text
+    assert f"at most {WAITING * MESSAGE / (1 << 30):.2f} GiB" in text
+
+
+# -- commands and files of deployments ---------------------------------------------------------------------------------
+
+
+def test_the_commands_of_deployments_exist() -> None:
+    import typer
+
+    from coterie.cli.deploying import app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    text = "\n".join(page(name) for name in ("deploy", "joining", "engines"))
+    named = re.findall(r"coterie deploy ([a-z]+)((?:(?!coterie deploy)[^\n`|#])*)", text)
+    assert {name for name, _ in named} == set(commands)
+    for name, words in named:
+        known = {flag for parameter in commands[name].params for flag in parameter.opts}
+        assert set(re.findall(r"--[a-z]+", words)) <= known, name
+
+
+def test_the_example_of_members_is_one(tmp_path: Path) -> None:
+    from coterie.operate.members import check_members, read_members
+    from coterie.runs import registry
+
+    (text,) = re.findall(r"```toml\n(.*?)```", page("joining"), re.DOTALL)
+    assert len(tomllib.loads(text)["member"]) == 2
+    (tmp_path / "members.toml").write_text(text)
+    system = registry.get("fedavg")
+    check_members(read_members(tmp_path / "members.toml"), system, system.config(), "paper")
