@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -519,7 +520,7 @@ def main(arguments: list[str] | None = None) -> int:
     check = parser.parse_args(arguments).check
     differ = [path for path in pages() if generated(path.read_text()) != path.read_text()]
     for path in differ:
-        print(f"{path.relative_to(ROOT)} {'differs from its records' if check else 'written'}")  # noqa: T201
+        sys.stdout.write(f"{path.relative_to(ROOT)} {'differs from its records' if check else 'written'}\n")
         if not check:
             path.write_text(generated(path.read_text()))
     return int(check and bool(differ))
