@@ -187,7 +187,7 @@ class Driven:
         self.node, self.noted = opened(self.apart, ONE)
 
     def tell(self, packet: Any) -> None:
-        body = wrap(self.hub.keyring, "server", ONE, next(self.numbers), packet)
+        body = wrap(self.apart.keys("server"), "server", ONE, next(self.numbers), packet)
         self.apart.exchange.put("server", ONE, body, str(body))
         take_all(self.node)
 
@@ -200,7 +200,7 @@ class Driven:
         """What the hub was told since it was last asked."""
         engine, found = self.apart.exchange.engine("server"), []
         while (delivery := engine.pull(0.0)) is not None:
-            found.append(unwrap(self.hub.keyring, ONE, "server", delivery.body)[1])
+            found.append(unwrap(self.apart.keys("server"), ONE, "server", delivery.body)[1])
             delivery.done()
         return found
 

@@ -80,7 +80,7 @@ def test_a_flood_of_answers_to_one_request_is_bounded(asked: str) -> None:
     message = averaging.Train(1, apart.made.common.spec.digest, apart.made.common.initial)
     for at in range(200):
         (sent,) = liar.send([To("server", message)], "client", round=1, attempt=0, request=request)
-        body = wrap(liar.keyring, "client/0", "server", at + 1, Letter(sent.envelope, sent.frame, (1, 0)))
+        body = wrap(apart.keys("client/0"), "client/0", "server", at + 1, Letter(sent.envelope, sent.frame, (1, 0)))
         apart.exchange.put("client/0", "server", body, str(at))
     take_all(hub)
     assert len(hub.member.inbox) <= 50

@@ -252,7 +252,7 @@ def test_a_party_whose_disk_was_put_back_takes_nothing_before_it_knows() -> None
 
     def tell(node: Node, packet: Any) -> None:
         apart.exchange.put(
-            "server", "client/0", wrap(hub.keyring, "server", "client/0", next(number), packet), str(packet)
+            "server", "client/0", wrap(apart.keys("server"), "server", "client/0", next(number), packet), str(packet)
         )
         take_all(node)
 
@@ -286,9 +286,9 @@ def test_a_party_whose_disk_was_put_back_takes_nothing_before_it_knows() -> None
 )
 def test_the_error_says_what_is_older(commit: int, taken: int, says: str) -> None:
     apart = made()
-    hub, (node, _) = apart.node("server").member, opened(apart, "client/0")
+    node, _ = opened(apart, "client/0")
     says = says.format(commits=node.kept.commits, sent=node.queue.numbering.sent)
-    begin = wrap(hub.keyring, "server", "client/0", 1, Begin((0, 0), commit, taken))
+    begin = wrap(apart.keys("server"), "server", "client/0", 1, Begin((0, 0), commit, taken))
     apart.exchange.put("server", "client/0", begin, "begin")
     with pytest.raises(RolledBackError, match=says):
         take_all(node)

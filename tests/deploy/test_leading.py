@@ -36,7 +36,7 @@ class Head:
         self.node.open()
 
     def tell(self, packet: Any) -> None:
-        body = wrap(self.hub.keyring, "server", HEAD, next(self.number), packet)
+        body = wrap(self.apart.keys("server"), "server", HEAD, next(self.number), packet)
         self.apart.exchange.put("server", HEAD, body, str(body))
         while (arrived := self.node.queue.pull(0.0)) is not None:
             self.node.take(arrived)
@@ -61,7 +61,7 @@ class Head:
         """The requests of the hub that it has said something to, in order; forgets them."""
         engine, found = self.apart.exchange.engine("server"), []
         while (delivery := engine.pull(0.0)) is not None:
-            packet = unwrap(self.hub.keyring, HEAD, "server", delivery.body)[1]
+            packet = unwrap(self.apart.keys("server"), HEAD, "server", delivery.body)[1]
             found.append(packet.envelope.answers if isinstance(packet, Letter) else getattr(packet, "number", 0))
             delivery.done()
         return [number for number in found if number]

@@ -344,7 +344,7 @@ def test_a_request_that_waited_for_its_leader_begins_nothing_in_the_next_round()
     number = itertools.count(1)
 
     def tell(packet: Any) -> None:
-        body = wrap(hub.keyring, "server", "client/0", next(number), packet)
+        body = wrap(apart.keys("server"), "server", "client/0", next(number), packet)
         apart.exchange.put("server", "client/0", body, str(body))
         while (arrived := head.queue.pull(0.0)) is not None:
             head.take(arrived)

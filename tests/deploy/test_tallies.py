@@ -87,7 +87,7 @@ def told(one: Head, era: Era) -> list[Tally]:
     """The tallies of this attempt that have reached the hub since it was asked last."""
     engine, found = one.apart.exchange.engine("server"), []
     while (delivery := engine.pull(0.0)) is not None:
-        packet = unwrap(one.hub.keyring, HEAD, "server", delivery.body)[1]
+        packet = unwrap(one.apart.keys("server"), HEAD, "server", delivery.body)[1]
         found.append(packet if isinstance(packet, Tally) else getattr(packet, "tally", None))
         delivery.done()
     return [tally for tally in found if tally is not None and tally.era == era]
@@ -138,7 +138,9 @@ def test_what_a_leader_sends_in_the_middle_of_its_work_tells_nothing(head: Head)
             ("client/1", node.none(2, "late", (0.0, 0))),
         ]
         packets = [
-            unwrap(head.hub.keyring, HEAD, "server", p.body)[1] for p in node.wrapped(silence) if p.dst == "server"
+            unwrap(head.apart.keys("server"), HEAD, "server", p.body)[1]
+            for p in node.wrapped(silence)
+            if p.dst == "server"
         ]
         return [packet.tally for packet in packets if isinstance(packet, Letter | NoAnswer | Report)]
 

@@ -16,7 +16,7 @@ from nodes import QUICK, Nodes
 
 from coterie.crypto.roster import new_identity
 from coterie.deploy.node import Node, NodeObserver, RolledBackError
-from coterie.deploy.packets import Begin, End, Letter, NoAnswer, Packet, Report, Tally, Wrapped, unwrap, wrap
+from coterie.deploy.packets import FORMAT, Begin, End, Letter, NoAnswer, Packet, Report, Tally, Wrapped, unwrap, wrap
 from coterie.deploy.reported import kinds_of
 from coterie.protocol.randomness import Randomness
 from coterie.protocols.key_centre import Deal, Granted, Ready
@@ -261,13 +261,21 @@ def test_random_bytes_by_the_thousand(scene: Open) -> None:
         assert one.take() == 1000
         for _ in range(300):
             one.number += 1
-            header = msgspec.msgpack.encode(("packet", keys.session, OTHER, name, one.number))
+            header = msgspec.msgpack.encode(("packet", FORMAT, keys.session, OTHER, name, one.number))
             sealed = keys.seal(OTHER, name, draw.randbytes(draw.randrange(100)), header)
-            body = msgspec.msgpack.encode(Wrapped(one.number, sealed, keys.sign(OTHER, header, sealed)))
+            body = msgspec.msgpack.encode(Wrapped(FORMAT, one.number, sealed, keys.sign(OTHER, header, sealed)))
             one.put(OTHER, body)
         assert one.take() == 300
         assert one.state() == before
         assert len(one.node.kept.numbering.open.get(OTHER, [])) == 0
+
+
+def test_a_packet_of_an_earlier_version_is_refused_in_words(scene: Open) -> None:
+    one = scene(CSP)
+    for body in ((1 << 50, b"sealed", b"signature"), (1, 1 << 50, b"sealed", b"signature")):
+        one.put(OTHER, msgspec.msgpack.encode(body))
+    assert one.take() == 2
+    assert all("all parties must run the same version of coterie" in why for why in one.reasons.why)
 
 
 def some_packet(draw: random.Random, one: Scene, template: Sequence[Letter]) -> Packet:
@@ -298,10 +306,8 @@ def some_packet(draw: random.Random, one: Scene, template: Sequence[Letter]) -> 
     frame = draw.choice([letter.frame, b"", draw.randbytes(50), letter.frame[:-1]])
     chosen = draw.sample(sorted(changes), draw.randrange(len(changes)))
     envelope = msgspec.structs.replace(letter.envelope, **{key: changes[key] for key in chosen})
-    keys = one.keys(OTHER)
     digest = one.node.member.reader.digest(frame)
-    signed = msgspec.structs.replace(envelope, digest=digest, signature=keys.sign(OTHER, envelope.header(), digest))
-    return Letter(signed, frame, era)
+    return Letter(msgspec.structs.replace(envelope, digest=digest), frame, era)
 
 
 @pytest.mark.parametrize("name", [CSP, CENTRE, CLIENT, HUB])

@@ -56,9 +56,7 @@ class Scene:
         return self.node.name
 
     def keys(self, name: str) -> PartyKeys:
-        identity = self.all.made.owns[name].identity
-        assert identity is not None
-        return PartyKeys(self.all.made.common.roster, {name: identity})
+        return self.all.keys(name)
 
     def put(self, src: str, body: bytes) -> None:
         """Bytes in the party's box, from a sender as the engine names it."""
@@ -71,7 +69,7 @@ class Scene:
         self.put(src, wrap(self.keys(src), src, self.name, self.number, packet))
 
     def letter(self, sender: str, msg: Message, **changes: Any) -> None:
-        """A message that this sender signs with its own keys. changes: what it claims falsely in the envelope."""
+        """A message in a packet that this sender signs with its own keys. changes: what it claims falsely in the envelope."""
         keys, kind = self.keys(sender), type(msg).__name__
         frame = codec.encode(msg)
         sealed = HUB not in (sender, self.name)
@@ -82,11 +80,8 @@ class Scene:
             sender, self.name, self.all.roles[sender][0], kind, keys.session, *era, self.number, 0, sealed, weight
         )
         bare = msgspec.structs.replace(bare, **changes)
-        if sealed:
-            frame = keys.seal(sender, self.name, frame, bare.header())
         digest = self.node.member.reader.digest(frame)
-        signature = keys.sign(sender, bare.header(), digest)
-        self.packet(sender, Letter(msgspec.structs.replace(bare, digest=digest, signature=signature), frame, era))
+        self.packet(sender, Letter(msgspec.structs.replace(bare, digest=digest), frame, era))
 
     def take(self) -> int:
         """Let the node take all that is in its box; gives how much it has refused then."""

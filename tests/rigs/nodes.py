@@ -114,6 +114,12 @@ class Nodes:
     def hub(self) -> str:
         return self.made.federation.hub
 
+    def keys(self, name: str) -> PartyKeys:
+        """The keys of a party, and all public ones."""
+        identity = self.made.owns[name].identity
+        assert identity is not None
+        return PartyKeys(self.made.common.roster, {name: identity})
+
     def data(self, name: str) -> Mapping[str, np.ndarray]:
         common = self.made.common
         if name in common.clients:
@@ -123,11 +129,9 @@ class Nodes:
     def node(self, name: str, **options: Any) -> Node:
         """A new node of a party, which goes on from its store."""
         own, common = self.made.owns[name], self.made.common
-        assert own.identity is not None
         party = self.parties[name] = self.system.make(own, common, self.made.config)
-        keyring = PartyKeys(common.roster, {name: own.identity})
         roles = self.roles
-        member = Member(name, {name: party}, self.hub, lambda n: roles.get(n, ()), keyring, Spool(1 << 30))
+        member = Member(name, {name: party}, self.hub, lambda n: roles.get(n, ()), self.keys(name), Spool(1 << 30))
         kind = HubNode if name == self.hub else Node
         effects = Pulled(self.data(name))
         clock = RehearsedClock(name, tuple(self.roles), deepcopy(self.made.links)) if self.rehearsed else None

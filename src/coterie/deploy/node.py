@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.deploy.lead import Lead
 from coterie.deploy.packet_queue import Arrived
-from coterie.deploy.packets import Begin, End, Era, Instant, Letter, NoAnswer, Packet, PlanUpdate, Report
+from coterie.deploy.packets import Begin, Carried, End, Era, Instant, Letter, NoAnswer, Packet, PlanUpdate, Report
 from coterie.deploy.store import Taken
 from coterie.deploy.stored_node import StoredNode
 from coterie.deploy.surroundings import Effects as Effects
@@ -184,7 +184,7 @@ class Node(StoredNode):
         except PeerError as error:
             self.dropped(self.hub, "PlanUpdate", str(error))
             return
-        self.member.keyring = self.queue.keyring = keyring
+        self.queue.keyring, self.member.keyring = keyring, Carried(keyring)
         self.member.party.common = common
         self.recognise(common.roster)
 

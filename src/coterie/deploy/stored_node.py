@@ -16,7 +16,7 @@ from coterie.deploy.clock import Clock
 from coterie.deploy.engine import Delivery, Engine, Parcel
 from coterie.deploy.lead import Lead, Presence
 from coterie.deploy.packet_queue import Arrived, PacketQueue
-from coterie.deploy.packets import Era, Instant, Letter, NoAnswer, Packet, Report, Tally
+from coterie.deploy.packets import Carried, Era, Instant, Letter, NoAnswer, Packet, Report, Tally
 from coterie.deploy.store import Kept, Store, Taken, pack, unpack
 from coterie.deploy.surroundings import Effects, NodeObserver, Renew, Scores, Settings, Traffic, Watch
 from coterie.dp.ledger import Release
@@ -68,6 +68,7 @@ class StoredNode:
             most_bytes=of.most_bytes,
             full_s=of.grace_s,
         )
+        member.keyring = Carried(member.keyring)
         self.presence = Presence(self.nodes, self.settings.grace_s)
         self.kept = Kept()
         self.lead: Lead | None = None
@@ -180,6 +181,12 @@ class StoredNode:
         for known in [*everywhere, began, kept.taken, kept.sent, kept.received, *of_hub]:
             known.pop(name, None)
         member.inbox = [one for one in member.inbox if one.envelope.src != name]
+        kept.again = [one for one in kept.again if one.envelope.src != name]
+        self._again = [one for one in self._again if one.envelope.src != name]
+        for arrived in [one for one in self.waiting if one.src == name]:
+            self.waiting.remove(arrived)
+            self.dropped(name, "packet", f"it was sent before {name} was enrolled anew")
+            self.queue.done(arrived)
 
     def count_releases(self, sent: Sequence[Sent]) -> None:
         """Put into the account what these messages tell, and what the party's own account says anew.

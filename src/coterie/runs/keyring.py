@@ -31,6 +31,9 @@ class PartyKeys(Keyring):
         self._sealing = _Loaded("sealing", lambda name: SealingKey.load(known[name].sealing_key))
         self.session = roster.session.hex()
 
+    def check_known(self, name: str) -> None:
+        self._verify(name)
+
     def sign(self, src: str, header: bytes, digest: bytes) -> bytes:
         return self._signing(src).sign("envelope", header, digest)
 

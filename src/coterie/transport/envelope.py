@@ -62,6 +62,9 @@ class Keyring(Protocol):
     session: str
     overhead: int
 
+    def check_known(self, name: str) -> None:
+        """Raises PeerError unless there are public keys of this party."""
+
     def sign(self, src: str, header: bytes, digest: bytes) -> bytes:
         """The signature of ``src`` over both."""
 
