@@ -69,7 +69,7 @@ class Scene:
         self.put(src, wrap(self.keys(src), src, self.name, self.number, packet))
 
     def letter(self, sender: str, msg: Message, **changes: Any) -> None:
-        """A message in a packet that this sender signs with its own keys. changes: what it claims falsely in the envelope."""
+        """A message in a packet that this sender signs with its own keys. changes: what its envelope claims falsely."""
         keys, kind = self.keys(sender), type(msg).__name__
         frame = codec.encode(msg)
         sealed = HUB not in (sender, self.name)
