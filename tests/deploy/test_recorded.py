@@ -96,8 +96,9 @@ def test_scores_are_those_of_the_clients_that_tell_them(recorded: tuple[Nodes, R
 
 def test_metrics_follow_the_rounds(recorded: tuple[Nodes, Run, list[str]]) -> None:
     one, _, scraped = recorded
-    done = [line.split()[1] for text in scraped for line in text.splitlines() if line.startswith("coterie_rounds_done")]
-    assert done[:4] == ["0", "1", "2", "3"]
+    lines = [line for text in scraped for line in text.splitlines()]
+    done = [float(line.split()[1]) for line in lines if line.startswith("coterie_rounds_done")]
+    assert done[:4] == [0, 1, 2, 3]
     assert 'coterie_party_connected{party="csp"' in scraped[-1]
     seen = [line for line in scraped[-1].splitlines() if line.startswith("coterie_party_last_seen")]
     assert len(seen) == len(one.made.common.roster.entries)
