@@ -13,8 +13,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from coterie.cli.guard import console, guarded
-from coterie.cli.options import HOW
 from coterie.report.words import MISSING, size
+from coterie.runs.options import HOW
 
 Row = Mapping[str, Any]
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 import typer
 
 from coterie.cli import completing
 from coterie.cli.completing import choices
+from coterie.protocol.options import Option, options_of
+from coterie.runs.options import HOW, KEEP, OPTIONS, WORK, RunConfig
 
-WORK, FAIR, HOW, KEEP = _PANELS = ("The work", "What is the same for all", "How it runs", "What is kept")
+FAIR = "What is the same for all"
+_PANELS = (WORK, FAIR, HOW, KEEP)
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -36,170 +38,29 @@ def _option(
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-_work, _how, _keep = partial(_option, WORK), partial(_option, HOW), partial(_option, KEEP)
+def _of_field(name: str, told: Option, alternatives: Sequence[Any]) -> inspect.Parameter:
+    """The parameter of a field of ``RunConfig``."""
+    single = next((one for one in alternatives if one in (int, float, bool)), str)
+    values = any(get_origin(one) is Literal for one in alternatives)
+    complete = getattr(completing, told.known) if told.known else choices(name) if values else None
+    kind = list[str] if told.many else Path if told.path else bool if told.flags else single
+    flags = () if told.flags is None else (told.flags,)
+    return _option(told.panel, name, kind, told.help, flags=flags, metavar=told.metavar, words_of=complete)
+
+
 _OPTIONS = (
-    _work(
-        "data",
-        str,
-        "Data set; see `coterie list datasets`. Or the path of your own: a folder of one csv, npz or parquet file a "
-        "client, or such a file. [digits]",
-        metavar="NAME",
-        words_of=completing.datasets,
-    ),
-    _work("target", str, "Column of labels in your own tables. [label, y, target or class]"),
-    _work("test_share", float, "Share of each client's samples that tests, for your own data without a split. [0.2]"),
-    _work(
-        "kind", str, "What your own arrays hold: image, tabular, series, volume. [by shape]", words_of=choices("kind")
-    ),
-    _work("clients", int, "Number of clients. [by data set]"),
-    _work("rounds", int, "Number of rounds. [by data set]"),
-    _work(
-        "partition",
-        str,
-        "Which client holds which samples, for example dirichlet:0.3, and groups with different tasks, for "
-        "example permute:4 or rotate:4+dirichlet:0.3; see `coterie list partitions`. [by data set]",
-        words_of=completing.partitions,
-    ),
-    _work("samples", int, "Use only so many training samples of the data set, drawn by the seed. [all]"),
-    _work(
-        "public",
-        float,
-        "Share of the training data, 0 to 0.5, that the server holds as public data. It is taken away before the "
-        "partition, for every method alike. [0; by the system where its server needs some]",
-        metavar="SHARE",
-    ),
-    _work(
-        "task",
-        str,
-        "What is learnt from your own data: classes, multilabel or regression. [classes]",
-        words_of=choices("task"),
-    ),
-    _work(
-        "metrics",
-        str,
-        "Metrics beside the loss, such as auroc,f1; see `coterie list metrics`. [by task]",
-        metavar="NAMES",
-    ),
-    _work("loss", str, "Loss of the training, or your own as module:FUNCTION. [by task]"),
-    _work("class_weights", str, "Weights of the classes in training: balanced, or numbers such as 1,5. [none]"),
-    _work(
-        "model",
-        str,
-        "Model; see `coterie list models`. Or yours, as module:FACTORY of input shape and outputs. [by data set]",
-        metavar="NAME",
-        words_of=completing.models,
-    ),
-    _work("seed", int, "Seed of the experiment: partition, start weights, sampling. [0]"),
-    _work("min_samples", int, "Fewest training samples of a client."),
-    _work(
-        "augment",
-        int,
-        "Augmented views of each client's subgraph that are added to its training nodes (graphs, model gcn). [0]",
-        metavar="VIEWS",
-    ),
-    _work(
-        "scaling",
-        str,
-        "Scaling of the samples: standard (mean 0, deviation 1) or unit (0 to 1). [standard]",
-        words_of=choices("scaling"),
-    ),
-    _work(
+    *(_of_field(name, told, OPTIONS[name]) for name, told in options_of(RunConfig).items()),
+    _option(
+        WORK,
         "set",
         list[str],
         "A setting of the system, e.g. lr=0.1; see `coterie list systems NAME`. Can be repeated.",
         metavar="KEY=VALUE",
         words_of=completing.settings,
     ),
-    _how(
-        "mode",
-        str,
-        "paper (its intent), literal (as printed) or hardened (better protected). [paper]",
-        words_of=completing.modes,
-    ),
-    _how(
-        "crypto",
-        str,
-        "real, or emulated: the same training without encryption, which is faster. [real]",
-        words_of=choices("crypto"),
-    ),
-    _how(
-        "devices",
-        str,
-        "Fleet of the clients: uniform, paper, mobile, slow_tail, mixed, jetson, FILE.toml. [uniform]",
-        metavar="NAME",
-        words_of=completing.devices,
-    ),
-    _how(
-        "availability",
-        str,
-        "When clients are there: diurnal (a week of phones), or FILE.csv with rows client,start_s,end_s. A round "
-        "begins an hour of virtual time after the last one, or @SECONDS: diurnal@600. [always]",
-        metavar="TRACE",
-        words_of=completing.traces,
-    ),
-    _how(
-        "delta",
-        float,
-        "Share of the clients asked in a round, 0 to 1, whose answers come rounds late, whatever their devices. "
-        "It applies to every system. [0; 0.3 for pafed and the baselines with late updates]",
-        metavar="SHARE",
-    ),
-    _how(
-        "delay",
-        str,
-        "By how many rounds these answers are late: uniform:A-B (A to B, all equally often) or geometric:P (one "
-        "more with probability 1 - P). [uniform:1-5]",
-        metavar="LAW",
-    ),
-    _how(
-        "drift",
-        str,
-        "Before that round this share of the clients exchange their data in a cycle, for example 0.2@10. [none]",
-        metavar="SHARE@ROUND",
-    ),
-    _how(
-        "attack",
-        str,
-        "Some clients misbehave, for example scale:10 or backdoor; see `coterie list poisoning`. All scores are then "
-        "means over the honest clients. It applies to every system. [none]",
-        metavar="KIND[:STRENGTH]",
-        words_of=completing.poisonings,
-    ),
-    _how("attackers", float, "Share of the clients that misbehave, drawn by the seed. [0.2]", metavar="SHARE"),
-    _how("precision", str, "fp32, bf16, auto. [fp32]", words_of=choices("precision")),
-    _how("accelerator", str, "cpu, cuda, auto. [auto]", words_of=choices("accelerator")),
-    _how(
-        "workers",
-        str,
-        "Where trainings run: ray (a Ray cluster on this machine, one worker a core), ray:COUNT, or the address of a "
-        "cluster, ray://HOST:PORT. The models are the same. Needs the extra ray. [this process]",
-        metavar="WORKERS",
-    ),
-    _how("data_dir", str, "Folder of data sets. [COTERIE_DATA]", metavar="PATH"),
-    _how("config", Path, "TOML file with any of these options."),
-    _how(
-        "fine_tune",
-        bool,
-        "Also score every model after each client's own fine-tuning. A fifth of each client's training data is "
-        "held out to choose the epochs.",
-        flags=("--fine-tune/--no-fine-tune",),
-    ),
-    _keep("eval_every", int, "Rounds between evaluations. [1]"),
-    _keep("evaluated", int, "Score only so many clients, drawn by the seed. [all]", metavar="CLIENTS"),
-    _keep("fine_tune_every", int, "Rounds between evaluations of fine-tuned models; 0: only after the last round. [0]"),
-    _keep("checkpoint_every", int, "Rounds between checkpoints; 0: as often as costs at most a tenth of the time. [0]"),
-    _keep("record", bool, "Keep what every party received (views.bin).", flags=("--record/--no-record",)),
-    _keep("record_mib", int, "Stop recording at this size, in MiB. [1024]"),
-    _keep(
-        "log",
-        list[str],
-        "Also tell this tool every round's numbers: csv (rounds.csv), tensorboard or mlflow. Can be repeated.",
-        metavar="NAME",
-        words_of=completing.logs,
-    ),
-    _keep("out", Path, "Run folder. [runs/...]"),
-    _keep("resume", bool, "Continue the run in --out.", default=False),
-    _keep("quiet", bool, "No progress, only warnings and the result.", flags=("--quiet", "-q"), default=False),
+    _option(HOW, "config", Path, "TOML file with any of these options."),
+    _option(KEEP, "resume", bool, "Continue the run in --out.", default=False),
+    _option(KEEP, "quiet", bool, "No progress, only warnings and the result.", flags=("--quiet", "-q"), default=False),
 )
 
 
@@ -227,8 +88,6 @@ def listed(values: Sequence[str]) -> tuple[str, ...]:
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """The given options of a run among a command's parameters, in the form of a config."""
-    from coterie.runs.config import OPTIONS
-
     found = {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if "fine_tune" in found:
         found["fine_tune"] = "held_out" if found["fine_tune"] else "no"

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-TaskKind = Literal["classes", "multilabel", "regression"]
-"""What a model learns: one class of a sample, several labels at once, or numbers."""
+from coterie.protocol.options import TaskKind as TaskKind
 
 
 @dataclass(frozen=True)

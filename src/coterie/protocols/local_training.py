@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
+from msgspec import Meta
 
 from coterie.protocol.effects import Evaluate, Evaluated, Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.names import each
+from coterie.protocol.options import check_bounds
 from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.randomness import rng
 from coterie.protocol.steps import Answers, Steps, for_each
@@ -71,22 +73,17 @@ class LocalTraining:
     batch_size: int = 50
     momentum: float = 0.0
     weight_decay: float = 0.0
-    max_epochs: int = 5
-    slowest: float = 0.2
-    participation: float = 1.0
-    deadline_s: float | None = None
-    founders: int = 0
-    newcomers: int = 10
-    join_every: int = 10
+    max_epochs: Annotated[int, Meta(ge=1)] = 5
+    slowest: Annotated[float, Meta(gt=0, le=1)] = 0.2
+    participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    deadline_s: Annotated[float | None, Meta(gt=0)] = None
+    founders: Annotated[int, Meta(ge=0)] = 0
+    newcomers: Annotated[int, Meta(ge=1)] = 10
+    join_every: Annotated[int, Meta(ge=1)] = 10
 
     def __post_init__(self) -> None:
         check_choices(self)
-        at_least(self, max_epochs=1, founders=0, newcomers=1, join_every=1)
-        for name in ("slowest", "participation"):
-            if not 0 < getattr(self, name) <= 1:
-                raise UserError(f"{name} must lie in (0, 1], not {getattr(self, name)}")
-        if self.deadline_s is not None and not self.deadline_s > 0:
-            raise UserError(f"deadline_s must be positive, not {self.deadline_s}")
+        check_bounds(self)
         refuse_unused(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
         self.solver()
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 
@@ -20,11 +20,13 @@ from coterie.data.tasks import column_of
 from coterie.devices.links import check_share, delay_law
 from coterie.devices.traces import parse
 from coterie.protocol.errors import UserError, nearest, suggest
-from coterie.protocol.model_spec import TaskKind
+from coterie.protocol.options import check_bounds
 from coterie.protocol.system import System
 from coterie.record.folder import check_format
 from coterie.record.schema import FORMAT
 from coterie.runs import registry
+from coterie.runs.options import OPTIONS as OPTIONS
+from coterie.runs.options import RunConfig as RunConfig
 from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
 
 MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log", "workers"})
@@ -35,103 +37,6 @@ SIDES = frozenset(
     | {"log", "workers"}
 )
 """Options that move no number of a round."""
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """One training run. ``resolve`` fills in options that are None or missing.
-
-    system: a name that ``coterie list systems`` shows, or ``module:ATTRIBUTE`` of your own.
-    data: name of a data set, or the path of one's own: a folder of one file a client, or a file (``data/own.py``).
-    target, test_share, kind: of one's own data: the column of labels, the share of test samples, what samples are.
-    clients, rounds: how many, by default as the system (``System.clients``) or the data set has it; clients is left
-    out for data that name them.  partition: ``dirichlet:BETA``,
-    ``rotate:K+dirichlet:BETA``, ``by:COLUMN``, ... (all forms: ``coterie list partitions``).  model: a name that
-    ``coterie list models`` shows.
-    task: what is learnt from one's own data: ``classes``, ``multilabel`` or ``regression``.  loss: a name of
-    ``training.model.LOSSES``, or ``module:FUNCTION``; by default the task's own.
-    metrics: names of ``runs.metrics``, or ``module:FUNCTION``, with commas between; by default accuracy, AUROC or R2.
-    class_weights: of the training loss: ``balanced`` (by each client's own labels), or a number for each class with
-    commas between.
-    mode: ``paper`` (its intent, with errors corrected), ``literal`` (as printed) or ``hardened`` (better protected).
-    crypto: ``real``, or ``emulated`` ciphers, which are faster and have the same rounding and noise, but no secrecy.
-    seed: of everything experimental.
-    devices: the fleet that the clients run on.
-    availability: when clients are there on the virtual clock: ``diurnal``, or the path of a CSV file, and ``@SECONDS``
-    for the pace of the rounds (``devices/traces.py``); None for always.
-    delta: share in [0, 1] of the clients asked in a round whose answers come rounds late, whatever their devices; None
-    for the system's own (``System.delta``).  delay: by how many rounds: ``uniform:A-B`` or ``geometric:P``.
-    samples: how many training samples of the data set are used, drawn by the seed; None for all.
-    public: share in [0, 0.5] of the training data that the hub holds as its own, public data. It is taken away before
-    the partition (``data.partition.set_aside``); None for the system's own (``System.public``).
-    drift: ``SHARE@ROUND``: before that round this share of the clients exchange their data (``data/drift.py``).
-    attack: ``KIND`` or ``KIND:STRENGTH``, how some clients misbehave (``attacks/active``). All scores are then means
-    over the honest clients.  attackers: the share of the clients that do, above 0 and below 1, drawn by the seed.
-    eval_every: rounds between evaluations (the last is always evaluated).
-    evaluated: how many clients, drawn by the seed, are scored, and have models and numbers of their own in the run
-    folder; None for all. A run with it holds, and writes, only parties that were asked (``docs/scale.md``).
-    workers: where trainings and evaluations on clients' data run: ``ray``, ``ray:COUNT`` or ``ray://HOST:PORT``
-    (``runs/workers.py``); None for this process.
-    fine_tune: ``held_out``: also score every client's model after fine-tuning on its own data, for as many epochs as
-    lower the loss on a fifth of its training samples, which is held out of all training; ``own_epochs``: after the
-    epochs that it trains in a round; or ``no``.
-    fine_tune_every: rounds between evaluations of fine-tuned models; 0 for the last only.
-    checkpoint_every: rounds between checkpoints; 0 for as often as costs at most a tenth of the time.
-    precision: of training: ``fp32``, ``bf16``, or ``auto`` for bf16 where the machine is fast at it.
-    accelerator: ``cpu`` or ``cuda``, or ``auto`` for a GPU if there is one.
-    scaling: of the samples: ``standard`` (mean 0, standard deviation 1) or ``unit`` (0 to 1).
-    min_samples: fewest training samples a client may get.
-    augment: augmented views of each client's subgraph that its training nodes are also seen in (graphs under ``gcn``).
-    record: keep what every party received (``views.bin``), up to record_mib.
-    log: tools that are told every round's numbers, with commas between: ``csv``, ``tensorboard``, ``mlflow``.
-    data_dir: where data sets lie.  out: the run folder; without it ``runs/<system>-<data>-<seed>-<n>``.
-    settings: of the system, by the names of its config's fields.
-
-    >>> coterie.runs.run(RunConfig("fedavg", data="digits", rounds=5, settings={"lr": 0.1}))
-    """
-
-    system: str
-    data: str = "digits"
-    target: str | None = None
-    test_share: float | None = None
-    kind: Literal["image", "tabular", "series", "volume"] | None = None
-    clients: int | None = None
-    rounds: int | None = None
-    partition: str | None = None
-    model: str | None = None
-    task: TaskKind = "classes"
-    loss: str | None = None
-    metrics: str | None = None
-    class_weights: str | None = None
-    mode: str = "paper"
-    crypto: Literal["real", "emulated"] = "real"
-    seed: int = 0
-    devices: str = "uniform"
-    availability: str | None = None
-    delta: float | None = None
-    delay: str = "uniform:1-5"
-    samples: int | None = None
-    public: float | None = None
-    drift: str | None = None
-    attack: str | None = None
-    attackers: float | None = None
-    eval_every: int = 1
-    evaluated: int | None = None
-    fine_tune: Literal["no", "held_out", "own_epochs"] = "no"
-    fine_tune_every: int = 0
-    checkpoint_every: int = 0
-    precision: Literal["fp32", "bf16", "auto"] = "fp32"
-    accelerator: Literal["cpu", "cuda", "auto"] = "auto"
-    scaling: Literal["standard", "unit"] = "standard"
-    min_samples: int | None = None
-    augment: int = 0
-    record: bool = False
-    record_mib: int = 1024
-    log: str | None = None
-    workers: str | None = None
-    data_dir: str | None = None
-    out: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,12 +115,6 @@ def defaults_for(data: str) -> Defaults:
     return DEFAULTS.get(data, _TABULAR)
 
 
-_LEAST = {"clients": 1, "evaluated": 1, "samples": 1, "rounds": 1, "min_samples": 0, "eval_every": 1, "record_mib": 1}
-_LEAST |= {"seed": 0, "augment": 0, "fine_tune_every": 0, "checkpoint_every": 0}
-
-OPTIONS = {name: options for name, options in field_types(RunConfig).items() if name != "settings"}
-
-
 def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Names and types of run options; raises UserError. ``settings`` pass unchecked: ``resolve`` knows the system."""
     for key in given:
@@ -252,9 +151,7 @@ def resolve(config: RunConfig) -> Resolved:
     if config.mode not in system.modes:
         hint = suggest(config.mode, system.modes)
         raise UserError(f"{system.name} has no mode {config.mode!r}{hint} It has: {', '.join(system.modes)}")
-    for key, least in _LEAST.items():
-        if given[key] is not None and given[key] < least:
-            raise UserError(f"option {key!r} must be at least {least}, not {given[key]}")
+    check_bounds(config, "option {!r}")
     if given["fine_tune_every"] and given["fine_tune"] == "no":
         raise UserError("fine_tune_every has no effect without fine-tuning: give fine_tune (--fine-tune), too")
     if given["delta"] is None:

@@ -1,0 +1,227 @@
+"""The options of a run, each with its words, its bounds and what completes it, for the command line and the API.
+
+The command line reads this file at its start, so it imports little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from coterie.protocol.options import Option, TaskKind, options_of
+from coterie.runs.settings import field_types
+
+WORK, HOW, KEEP = "The work", "How it runs", "What is kept"
+"""Panels of options in the help of a command."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One training run. ``resolve`` fills in options that are None or missing.
+
+    system: a name that ``coterie list systems`` shows, or ``module:ATTRIBUTE`` of your own.  settings: of the system,
+    by the names of its config's fields. The options, as on the command line, and their defaults:
+
+    >>> coterie.runs.run(RunConfig("fedavg", data="digits", rounds=5, settings={"lr": 0.1}))
+    """
+
+    system: str
+    data: Annotated[
+        str,
+        Option(
+            "Data set; see `coterie list datasets`. Or the path of your own: a folder of one csv, npz or parquet "
+            "file a client, or such a file. [digits]",
+            metavar="NAME",
+            known="datasets",
+        ),
+    ] = "digits"
+    target: Annotated[str | None, Option("Column of labels in your own tables. [label, y, target or class]")] = None
+    test_share: Annotated[
+        float | None, Option("Share of each client's samples that tests, for your own data without a split. [0.2]")
+    ] = None
+    kind: Annotated[
+        Literal["image", "tabular", "series", "volume"] | None,
+        Option("What your own arrays hold: image, tabular, series, volume. [by shape]"),
+    ] = None
+    clients: Annotated[int | None, Meta(ge=1), Option("Number of clients. [by data set]")] = None
+    rounds: Annotated[int | None, Meta(ge=1), Option("Number of rounds. [by data set]")] = None
+    partition: Annotated[
+        str | None,
+        Option(
+            "Which client holds which samples, for example dirichlet:0.3, and groups with different tasks, for "
+            "example permute:4 or rotate:4+dirichlet:0.3; see `coterie list partitions`. [by data set]",
+            known="partitions",
+        ),
+    ] = None
+    samples: Annotated[
+        int | None, Meta(ge=1), Option("Use only so many training samples of the data set, drawn by the seed. [all]")
+    ] = None
+    public: Annotated[
+        float | None,
+        Option(
+            "Share of the training data, 0 to 0.5, that the server holds as public data. It is taken away before "
+            "the partition, for every method alike. [0; by the system where its server needs some]",
+            metavar="SHARE",
+        ),
+    ] = None
+    task: Annotated[
+        TaskKind, Option("What is learnt from your own data: classes, multilabel or regression. [classes]")
+    ] = "classes"
+    metrics: Annotated[
+        str | None,
+        Option("Metrics beside the loss, such as auroc,f1; see `coterie list metrics`. [by task]", metavar="NAMES"),
+    ] = None
+    loss: Annotated[str | None, Option("Loss of the training, or your own as module:FUNCTION. [by task]")] = None
+    class_weights: Annotated[
+        str | None, Option("Weights of the classes in training: balanced, or numbers such as 1,5. [none]")
+    ] = None
+    model: Annotated[
+        str | None,
+        Option(
+            "Model; see `coterie list models`. Or yours, as module:FACTORY of input shape and outputs. [by data set]",
+            metavar="NAME",
+            known="models",
+        ),
+    ] = None
+    seed: Annotated[int, Meta(ge=0), Option("Seed of the experiment: partition, start weights, sampling. [0]")] = 0
+    min_samples: Annotated[int | None, Meta(ge=0), Option("Fewest training samples of a client.")] = None
+    augment: Annotated[
+        int,
+        Meta(ge=0),
+        Option(
+            "Augmented views of each client's subgraph that are added to its training nodes (graphs, model gcn). [0]",
+            metavar="VIEWS",
+        ),
+    ] = 0
+    scaling: Annotated[
+        Literal["standard", "unit"],
+        Option("Scaling of the samples: standard (mean 0, deviation 1) or unit (0 to 1). [standard]"),
+    ] = "standard"
+    mode: Annotated[
+        str,
+        Option("paper (its intent), literal (as printed) or hardened (better protected). [paper]", HOW, known="modes"),
+    ] = "paper"
+    crypto: Annotated[
+        Literal["real", "emulated"],
+        Option("real, or emulated: the same training without encryption, which is faster. [real]", HOW),
+    ] = "real"
+    devices: Annotated[
+        str,
+        Option(
+            "Fleet of the clients: uniform, paper, mobile, slow_tail, mixed, jetson, FILE.toml. [uniform]",
+            HOW,
+            metavar="NAME",
+            known="devices",
+        ),
+    ] = "uniform"
+    availability: Annotated[
+        str | None,
+        Option(
+            "When clients are there: diurnal (a week of phones), or FILE.csv with rows client,start_s,end_s. A "
+            "round begins an hour of virtual time after the last one, or @SECONDS: diurnal@600. [always]",
+            HOW,
+            metavar="TRACE",
+            known="traces",
+        ),
+    ] = None
+    delta: Annotated[
+        float | None,
+        Option(
+            "Share of the clients asked in a round, 0 to 1, whose answers come rounds late, whatever their "
+            "devices. It applies to every system. [0; 0.3 for pafed and the baselines with late updates]",
+            HOW,
+            metavar="SHARE",
+        ),
+    ] = None
+    delay: Annotated[
+        str,
+        Option(
+            "By how many rounds these answers are late: uniform:A-B (A to B, all equally often) or geometric:P "
+            "(one more with probability 1 - P). [uniform:1-5]",
+            HOW,
+            metavar="LAW",
+        ),
+    ] = "uniform:1-5"
+    drift: Annotated[
+        str | None,
+        Option(
+            "Before that round this share of the clients exchange their data in a cycle, for example 0.2@10. [none]",
+            HOW,
+            metavar="SHARE@ROUND",
+        ),
+    ] = None
+    attack: Annotated[
+        str | None,
+        Option(
+            "Some clients misbehave, for example scale:10 or backdoor; see `coterie list poisoning`. All scores "
+            "are then means over the honest clients. It applies to every system. [none]",
+            HOW,
+            metavar="KIND[:STRENGTH]",
+            known="poisonings",
+        ),
+    ] = None
+    attackers: Annotated[
+        float | None, Option("Share of the clients that misbehave, drawn by the seed. [0.2]", HOW, metavar="SHARE")
+    ] = None
+    precision: Annotated[Literal["fp32", "bf16", "auto"], Option("fp32, bf16, auto. [fp32]", HOW)] = "fp32"
+    accelerator: Annotated[Literal["cpu", "cuda", "auto"], Option("cpu, cuda, auto. [auto]", HOW)] = "auto"
+    workers: Annotated[
+        str | None,
+        Option(
+            "Where trainings run: ray (a Ray cluster on this machine, one worker a core), ray:COUNT, or the "
+            "address of a cluster, ray://HOST:PORT. The models are the same. Needs the extra ray. [this process]",
+            HOW,
+            metavar="WORKERS",
+        ),
+    ] = None
+    data_dir: Annotated[str | None, Option("Folder of data sets. [COTERIE_DATA]", HOW, metavar="PATH")] = None
+    fine_tune: Annotated[
+        Literal["no", "held_out", "own_epochs"],
+        Option(
+            "Also score every model after each client's own fine-tuning. A fifth of each client's training data "
+            "is held out to choose the epochs.",
+            HOW,
+            flags="--fine-tune/--no-fine-tune",
+        ),
+    ] = "no"
+    eval_every: Annotated[int, Meta(ge=1), Option("Rounds between evaluations. [1]", KEEP)] = 1
+    evaluated: Annotated[
+        int | None, Meta(ge=1), Option("Score only so many clients, drawn by the seed. [all]", KEEP, metavar="CLIENTS")
+    ] = None
+    fine_tune_every: Annotated[
+        int,
+        Meta(ge=0),
+        Option("Rounds between evaluations of fine-tuned models; 0: only after the last round. [0]", KEEP),
+    ] = 0
+    checkpoint_every: Annotated[
+        int,
+        Meta(ge=0),
+        Option("Rounds between checkpoints; 0: as often as costs at most a tenth of the time. [0]", KEEP),
+    ] = 0
+    record: Annotated[
+        bool, Option("Keep what every party received (views.bin).", KEEP, flags="--record/--no-record")
+    ] = False
+    record_mib: Annotated[int, Meta(ge=1), Option("Stop recording at this size, in MiB. [1024]", KEEP)] = 1024
+    log: Annotated[
+        str | None,
+        Option(
+            "Also tell this tool every round's numbers: csv (rounds.csv), tensorboard or mlflow. Can be repeated.",
+            KEEP,
+            metavar="NAME",
+            known="logs",
+            many=True,
+        ),
+    ] = None
+    out: Annotated[str | None, Option("Run folder. [runs/...]", KEEP, path=True)] = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+RunConfig.__doc__ = f"{RunConfig.__doc__}\n" + "".join(
+    f"    {name}: {one.help}\n" for name, one in options_of(RunConfig).items()
+)
+
+OPTIONS = {name: options for name, options in field_types(RunConfig).items() if name != "settings"}
+"""The types of each option."""
