@@ -17,9 +17,9 @@ from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
 from coterie.record.files import atomic_write, writing
 from coterie.record.folder import COMPARE
+from coterie.report.comparison import measures, sentences
 from coterie.report.notebook import frame, scores, table
 from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
-from coterie.report.race import measures, sentences
 from coterie.report.summary import lasted, results
 from coterie.report.words import spread
 from coterie.reproductions.study import OnRound as OnCell

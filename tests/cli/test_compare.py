@@ -12,7 +12,7 @@ from command import QUICK, Command
 from rich.console import Console
 
 from coterie.cli.comparing import tables
-from coterie.report.race import TOPICS, with_interval
+from coterie.report.comparison import TOPICS, with_interval
 
 
 def test_a_comparison(cli: Command) -> None:

@@ -19,7 +19,7 @@ from report_folders import write_comparison, write_run
 
 import coterie
 from coterie.record.load import Run, find, load
-from coterie.report import clusters, comparison, html, plots, words
+from coterie.report import clusters, comparison, plots, tables, words
 from coterie.report.figure import PALETTE, colour, drawn, new_figure, plain_log
 
 
@@ -282,10 +282,10 @@ def test_target_is_reached_by_all_and_by_somebody_only_just(groups: list[compari
 
 
 def test_comparison_lines_are_the_curves_and_costs(groups: list[comparison.Group]) -> None:
-    figure, _ = undrawn(comparison.scores, groups)
+    figure, _ = undrawn(plots.compared_scores, groups)
     for line, found in zip(figure.axes[1].lines[::2], groups, strict=True):
         assert line.get_ydata().tolist() == found.curve("local_accuracy")[1].tolist()
-    figure, _ = undrawn(comparison.costs, groups)
+    figure, _ = undrawn(plots.compared_costs, groups)
     for line, found in zip(figure.axes[0].lines, groups, strict=True):
         per_client = [np.cumsum([one["bytes_up"]["client"] / 5 / 1e6 for one in raw(run)]) for run in found.runs]
         np.testing.assert_allclose(line.get_xdata(), np.mean(per_client, axis=0))
@@ -317,7 +317,7 @@ def test_a_comparison_keeps_the_order_in_which_it_was_asked_for(tmp_path: Path) 
 
 
 def test_the_best_is_best_with_fine_tuning_counted(groups: list[comparison.Group]) -> None:
-    table = html._table(groups)
+    table = tables.comparison_table(groups)
     for kind in ("global_accuracy", "local_accuracy"):
         means = [np.mean([getattr(run.result, kind) for run in found.runs]) for found in groups]
         tuned = np.mean([getattr(run.result, f"fine_tuned_{kind}") for run in groups[0].runs])

@@ -15,7 +15,7 @@ from coterie.dp.ledger import Release, statements
 from coterie.protocol.errors import UserError
 from coterie.record import load
 from coterie.report import ledger, render
-from coterie.report.ledger import in_words as released
+from coterie.report.ledger import released
 from coterie.report.summary import clusters, results
 from coterie.report.words import number
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, **releases: list[Release]) -> Path:
 
 
 def test_a_row_has_the_least_and_the_most_of_the_clients(tmp_path: Path) -> None:
-    found = ledger.table(load.load(folder(tmp_path, a=[NOISY], b=[NOISY, NOISY])).result.ledger)
+    found = ledger.ledger_table(load.load(folder(tmp_path, a=[NOISY], b=[NOISY, NOISY])).result.ledger)
     assert found is not None
     assert found["rows"] == [
         {
@@ -54,7 +54,7 @@ def test_a_row_has_the_least_and_the_most_of_the_clients(tmp_path: Path) -> None
 
 def test_without_a_proof_there_is_no_epsilon_of_everything(tmp_path: Path) -> None:
     out = folder(tmp_path, a=[NOISY, MODEL], b=[NOISY])
-    found = ledger.table(load.load(out).result.ledger)
+    found = ledger.ledger_table(load.load(out).result.ledger)
     assert found is not None
     assert [(row["what"], row["epsilon"], row["clients"]) for row in found["rows"]] == [
         ("vector", "4", 2),
@@ -70,7 +70,7 @@ def test_without_a_proof_there_is_no_epsilon_of_everything(tmp_path: Path) -> No
 
 def test_a_run_without_a_ledger_has_no_table(tmp_path: Path) -> None:
     assert HEADING not in render([folder(tmp_path)]).read_text()
-    assert ledger.table({}) is None
+    assert ledger.ledger_table({}) is None
     assert HEADING not in render([folder(tmp_path / "nothing", a=[])]).read_text()
 
 

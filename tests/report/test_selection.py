@@ -13,7 +13,7 @@ from report_folders import write_run
 
 from coterie.protocol.errors import UserError
 from coterie.record.load import load
-from coterie.report import selection
+from coterie.report import clusters
 from coterie.report.comparison import group
 from coterie.report.html import render
 
@@ -43,30 +43,32 @@ def folder(tmp_path: Path, change: Callable[[int, dict[str, Any]], None] = lambd
 
 
 def test_selections_are_counted_by_client_and_jains_index_is_that_of_the_counts(tmp_path: Path) -> None:
-    found = selection.selected(load(folder(tmp_path)))
+    found = clusters.selected(load(folder(tmp_path)))
     assert found is not None
     assert found.times.tolist() == [4, 2, 0, 1, 1, 0]
     assert found.fairness == pytest.approx(8**2 / (6 * (16 + 4 + 1 + 1)))
 
 
 def test_equal_turns_are_fair_and_one_client_alone_is_one_nth() -> None:
-    assert selection.Selected((1, 2), np.eye(2, dtype=bool)).fairness == pytest.approx(1)
+    assert clusters.Selected((1, 2), np.eye(2, dtype=bool)).fairness == pytest.approx(1)
     alone = np.zeros((3, 4), dtype=bool)
     alone[:, 2] = True
-    assert selection.Selected((1, 2, 3), alone).fairness == pytest.approx(1 / 4)
-    assert selection.Selected((1,), np.zeros((1, 4), dtype=bool)).fairness is None
+    assert clusters.Selected((1, 2, 3), alone).fairness == pytest.approx(1 / 4)
+    assert clusters.Selected((1,), np.zeros((1, 4), dtype=bool)).fairness is None
 
 
 def test_a_run_that_asks_everybody_has_no_part_on_selection(tmp_path: Path) -> None:
     everybody = {f"client/{i}": 0 for i in range(CLIENTS)}
     out = folder(tmp_path, lambda r, line: line["notes"].update(selected=everybody))
-    assert selection.selected(load(out)) is None
+    assert clusters.selected(load(out)) is None
     assert "Who was selected" not in render([out]).read_text()
 
 
 def test_what_a_cluster_chose_and_why_it_was_skipped(tmp_path: Path) -> None:
-    view = selection.view(load(folder(tmp_path)))
-    assert view is not None
+    run = load(folder(tmp_path))
+    found = clusters.selected(run)
+    assert found is not None
+    view = clusters.selection_view(run, found)
     first, second = view["clusters"]
     assert (first["rounds"], first["size"], first["mean"]) == (4, 1.0, (0.5, pytest.approx(0.2)))
     assert second["rounds"] == 0
@@ -80,7 +82,7 @@ def test_the_latency_to_a_target_is_the_clock_at_the_end_of_the_first_round_that
     def change(r: int, line: dict[str, Any]) -> None:
         line |= {"global_accuracy": reached[r], "local_accuracy": None, "virtual_seconds": 100.0 * (r + 1)}
 
-    rows = selection.latencies(load(folder(tmp_path, change)))
+    rows = clusters.latencies(load(folder(tmp_path, change)))
     assert {row["target"]: row["cells"] for row in rows} == {
         0.25: [(1, 100.0), None],
         0.5: [(2, 200.0), None],
@@ -132,6 +134,6 @@ def test_features_of_a_wrong_shape_are_refused(tmp_path: Path, features: Any, wo
 
 def test_names_of_no_client_are_left_out(tmp_path: Path) -> None:
     out = folder(tmp_path, lambda r, line: line["notes"].update(selected={"client/99": 0, "<b>": 0, "client/1": 1}))
-    found = selection.selected(load(out))
+    found = clusters.selected(load(out))
     assert found is not None
     assert found.times.tolist() == [0, 4, 0, 0, 0, 0]

@@ -11,7 +11,7 @@ import pytest
 
 from coterie.protocol.errors import UserError
 from coterie.record.load import compared
-from coterie.report import race
+from coterie.report import comparison
 from coterie.runs import Interrupted, RunConfig, run
 from coterie.runs.runner import load_result
 
@@ -37,14 +37,14 @@ def compare_json(folder: Path, **fields: Any) -> Path:
 )
 def test_a_budget_without_its_keys_is_refused_with_the_file(tmp_path: Path, budget: Any) -> None:
     with pytest.raises(UserError, match=r"compare\.json"):
-        race.budget(compared(compare_json(tmp_path, budget=budget)) or {})
+        comparison.budget(compared(compare_json(tmp_path, budget=budget)) or {})
 
 
 def test_a_budget_says_what_it_holds_and_no_more(tmp_path: Path) -> None:
     told = compared(compare_json(tmp_path, budget=BUDGET, rounds=3, clients=4, devices="uniform"))
     assert told is not None
     assert told["budget"] == BUDGET
-    assert "server step 1; no drawn delays" in race.budget(told)
+    assert "server step 1; no drawn delays" in comparison.budget(told)
 
 
 @pytest.mark.parametrize("values", [[0.4], []])
@@ -54,17 +54,17 @@ def test_rows_of_unequal_length_are_refused_with_the_file(tmp_path: Path, values
         {"method": "b", "local_accuracy": {**SPREAD, "values": values}},
     ]
     with pytest.raises(UserError, match=r"compare\.json"):
-        list(race.sentences(compared(compare_json(tmp_path, rows=rows)) or {}))
+        list(comparison.sentences(compared(compare_json(tmp_path, rows=rows)) or {}))
     of_metric = [{"method": one["method"], "metrics": {"local_auroc": one["local_accuracy"]}} for one in rows]
     with pytest.raises(UserError, match=r"compare\.json"):
-        list(race.sentences(compared(compare_json(tmp_path, rows=of_metric)) or {}))
+        list(comparison.sentences(compared(compare_json(tmp_path, rows=of_metric)) or {}))
 
 
 def test_a_row_of_training_alone_without_an_accuracy_is_none_to_compare_with(tmp_path: Path) -> None:
     rows = [{"method": "local", "local_accuracy": None}, {"method": "b", "local_accuracy": SPREAD}]
     told = compared(compare_json(tmp_path, rows=rows))
     assert told is not None
-    (said,) = race.sentences(told)
+    (said,) = comparison.sentences(told)
     assert "training alone" not in said
 
 

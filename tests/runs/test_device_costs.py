@@ -16,7 +16,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.record import load
 from coterie.record.folder import read_lines
-from coterie.report import devices, render, words
+from coterie.report import render, tables, words
 from coterie.runs import RunConfig, run
 from coterie.runs.device_costs import training_bytes
 from coterie.runs.folder import resumed
@@ -174,7 +174,7 @@ def folder(tmp_path: Path, used: Any) -> Path:
 
 
 def test_a_row_has_the_means_of_a_type(tmp_path: Path) -> None:
-    (row,) = devices.table(load.load(folder(tmp_path, {"A": USED})).result.devices_used)
+    (row,) = tables.device_table(load.load(folder(tmp_path, {"A": USED})).result.devices_used)
     assert (row["name"], row["clients"], row["compute_s"], row["radio_s"], row["there_s"]) == ("A", 4, 2.0, 0.5, 10.0)
     assert row["joules"] == pytest.approx([20.0, 0.1, 35.0, 55.1])
     assert not row["fits"]

@@ -14,7 +14,7 @@ from hospitals import write_hospitals
 from report_folders import write_comparison, write_run
 
 from coterie.record.load import find, load
-from coterie.report import comparison, race, render
+from coterie.report import comparison, render
 from coterie.runs.advice import no_better_than_chance
 from coterie.runs.comparison import _leads
 from coterie.runs.config import RunConfig, resolve
@@ -130,7 +130,7 @@ def test_the_sentence_follows_the_first_metric(measure: Any, ours: Any, alone: A
         return {"method": method, **other, "metrics": own} | (own if measure is ACCURACY else {})
 
     content = {"measures": [measure, ACCURACY], "rows": [row("b", ours), row("local", alone)]}
-    first, _ = race.sentences(content)
+    first, _ = comparison.sentences(content)
     assert said in first.replace("\u202f", " ")
 
 
@@ -145,12 +145,12 @@ def test_a_lead_is_above_0_where_the_first_is_better(measure: Any) -> None:
     sign = 1 if measure["higher"] else -1
     assert lead["metrics"][f"local_{measure['name']}"]["values"] == pytest.approx([sign * -0.3, sign * -0.2])
     content = {"measures": [measure], "rows": rows, "leads": [lead]}
-    assert [head for _, head, _ in race.lead_columns(content)] == [
+    assert [head for _, head, _ in comparison.lead_columns(content)] == [
         f"local {measure['label']}",
         f"global {measure['label']}",
     ]
-    assert ("RMSE: by how much it is lower, which is better." in race.lead_note(content)) == (measure is RMSE)
-    assert (", in points," in race.lead_title(content)) == (measure is AUROC)
+    assert ("RMSE: by how much it is lower, which is better." in comparison.lead_note(content)) == (measure is RMSE)
+    assert (", in points," in comparison.lead_title(content)) == (measure is AUROC)
 
 
 @pytest.mark.parametrize("counts", [(94, 6), (50, 50), (10, 60, 30), (25, 25, 25, 25)])

@@ -6,7 +6,7 @@ import pytest
 
 from coterie.privacy.attacks.result import Result
 from coterie.privacy.audits import Finding
-from coterie.report.race import sentences
+from coterie.report.comparison import sentences
 from coterie.runs.audited import best_by_topic
 
 SERVERS = {"csp", "business_server", "server", "helper"}

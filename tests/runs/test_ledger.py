@@ -11,7 +11,7 @@ import pytest
 
 from coterie.protocol.messages import Message
 from coterie.protocol.system import System
-from coterie.report.ledger import in_words as released
+from coterie.report.ledger import released
 from coterie.runs.config import RunConfig
 from coterie.runs.registry import SYSTEMS, register
 from coterie.runs.runner import run

@@ -30,7 +30,7 @@ _HEADS = {
     "samples": "samples\n%",
     "other": "other\n%",
 }
-"""The heads of the columns, by topic of ``report/race.py``."""
+"""The heads of the columns, by topic of ``report/comparison.py``."""
 _CIPHER = "cipher"
 Row = Mapping[str, Any]
 """Of a method in ``compare.json``."""
@@ -85,7 +85,7 @@ def compare(
       coterie compare fedavg fedprox --set fedprox.mu=0.1 --set max_epochs=10
     """
     from coterie import api
-    from coterie.report import race
+    from coterie.report import comparison
     from coterie.runs.settings import assignments
 
     if seeds < 1:
@@ -105,14 +105,14 @@ def compare(
         resume=resume,
     )
     report, content, shell = done.report(), done.content, console(140)
-    said = [race.budget(content), race.attack(content), *race.not_shared(content)]
+    said = [comparison.budget(content), comparison.attack(content), *comparison.not_shared(content)]
     for line in filter(None, said):
         shell.print(line, markup=False)
     for table in tables(content["rows"], shell, content["measures"]):
         shell.print(table)
     if seeds > 1:
         shell.print(lead_table(content))
-    for line in race.sentences(content):
+    for line in comparison.sentences(content):
         shell.print(line, markup=False)
     if audit:
         _print_audits(done)
@@ -150,8 +150,8 @@ def _print_audits(done: Comparison) -> None:
 
 def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
     """Tables with one row for each method: one table, or on a narrow console three, for accuracies, leaks and costs."""
-    from coterie.report.race import measures as metrics_of
-    from coterie.report.race import topics_of
+    from coterie.report.comparison import measures as metrics_of
+    from coterie.report.comparison import topics_of
     from coterie.runs.metrics import score
 
     topics, found = topics_of(rows), metrics_of({"measures": measures})
@@ -227,16 +227,16 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Sequence[str]]) -> Table:
 
 def lead_table(content: Row) -> Table:
     """The lead of the first method over each other one, paired by seed. content: ``compare.json``."""
-    from coterie.report import race
+    from coterie.report import comparison
     from coterie.runs.metrics import score
 
-    columns = race.lead_columns(content)
+    columns = comparison.lead_columns(content)
     heads = (Column(head, justify="right") for _, head, _ in columns)
     made = Table(Column(no_wrap=True), *heads, box=SIMPLE, pad_edge=False)
-    made.title, made.caption = race.lead_title(content), race.lead_note(content)
+    made.title, made.caption = comparison.lead_title(content), comparison.lead_note(content)
     made.title_justify = made.caption_justify = "left"
     for lead in content["leads"]:
-        cells = (race.with_interval(score(lead, field), measure["share"]) for field, _, measure in columns)
+        cells = (comparison.with_interval(score(lead, field), measure["share"]) for field, _, measure in columns)
         made.add_row(f"over {lead['over']}", *cells)
     return made
 

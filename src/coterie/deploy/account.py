@@ -19,7 +19,7 @@ from coterie.dp.ledger import DELTA, Ledger, Neighbours, Release
 from coterie.protocol.party import Party
 from coterie.protocol.system import Federation, System
 from coterie.protocol.told import Common
-from coterie.report import ledger as shown
+from coterie.report.ledger import released
 
 
 class Entry(msgspec.Struct):
@@ -87,7 +87,7 @@ def in_words(entries: Entries, account: Account) -> str:
     """What this party has released, and the epsilon of that."""
     if not account.kept:
         return "no epsilon is known, for this system says nothing of what its clients release"
-    said = shown.in_words({"own": ledger_of(entries).statement(account.delta)})
+    said = released({"own": ledger_of(entries).statement(account.delta)})
     return said or "nothing was released yet"
 
 

@@ -1,10 +1,15 @@
-"""Who was in which cluster, round by round, made readable: carried between events, colours that stay with a group."""
+"""Who was in which cluster and who was selected, round by round, and what a run reached when.
+
+Clusters are carried between events, and their colours stay with a group.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import to_rgba
@@ -13,8 +18,13 @@ from scipy.optimize import linear_sum_assignment
 
 from coterie.record.load import Run
 from coterie.record.schema import Members
+from coterie.report.figure import colour
+from coterie.report.words import explained
 
 Sets = tuple[frozenset[int], ...]  # of each client, its clusters; empty where it is in none or nobody knows
+TARGETS = (0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95)
+"""Values of the leading metric whose latency is told: the accuracies of FedEPC's table 3, and .95."""
+_SHOWN = 30  # events in the table
 
 
 @dataclass(frozen=True)
@@ -141,3 +151,117 @@ def _matched(new: Sets, old: Sets) -> Sets:
 
 def _numbers(sets: Sets) -> list[int]:
     return sorted(frozenset().union(*sets))
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Which clients each round selected. rounds: (r,) their numbers.  chosen: (r, clients) bool."""
+
+    rounds: tuple[int, ...]
+    chosen: NDArray[np.bool_]
+
+    @property
+    def times(self) -> NDArray[np.int64]:
+        """(clients,): how often each was selected."""
+        return np.asarray(self.chosen.sum(axis=0), np.int64)
+
+    @property
+    def fairness(self) -> float | None:
+        """Jain's index of the times, (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one client has all."""
+        x = self.times.astype(float)
+        return float(x.sum() ** 2 / (len(x) * (x @ x))) if x.any() else None
+
+
+def selected(run: Run) -> Selected | None:
+    """The selections of a run; None where no round noted any, or every round asked all clients."""
+    noted = [(line.round, line.notes.selected) for line in run.rounds if line.notes.selected is not None]
+    if not noted:
+        return None
+    chosen = np.zeros((len(noted), run.result.clients), dtype=bool)
+    for row, (_, names) in zip(chosen, noted, strict=True):
+        for name in names:
+            number = name.rpartition("/")[2]
+            if number.isdecimal() and int(number) < run.result.clients:
+                row[int(number)] = True
+    return None if chosen.all() else Selected(tuple(r for r, _ in noted), chosen)
+
+
+def selection_view(run: Run, found: Selected) -> dict[str, Any]:
+    """What the page says of a run's selections."""
+    times = found.times
+    never = np.flatnonzero(times == 0)
+    return {
+        "rounds": len(found.rounds),
+        "fairness": found.fairness,
+        "never": never.tolist(),
+        "most": int(times.max()),
+        "clusters": _choices(run),
+    }
+
+
+def _choices(run: Run) -> list[dict[str, Any]]:
+    """By cluster: how often it chose, what was expected of its choices, and why it was skipped."""
+    rows: dict[str, dict[str, Any]] = {}
+    for line in run.rounds:
+        for number, choice in line.notes.choices.items():
+            row = rows.setdefault(
+                number, {"number": number, "sizes": [], "skipped": Counter(), "means": [], "devs": []}
+            )
+            if choice.skipped is not None:
+                row["skipped"][choice.skipped] += 1
+                continue
+            row["sizes"].append(len(choice.chosen))
+            if choice.mean is not None and choice.deviation is not None:
+                row["means"].append(choice.mean)
+                row["devs"].append(choice.deviation)
+    return [
+        {
+            "number": row["number"],
+            "colour": colour(int(row["number"]) if row["number"].isdecimal() else 0),
+            "rounds": len(row["sizes"]),
+            "size": float(np.mean(row["sizes"])) if row["sizes"] else None,
+            "mean": (row["means"][0], row["means"][-1]) if row["means"] else None,
+            "deviation": (row["devs"][0], row["devs"][-1]) if row["devs"] else None,
+            "skipped": list(row["skipped"].items()),
+        }
+        for _, row in sorted(rows.items(), key=lambda item: (len(item[0]), item[0]))
+    ]
+
+
+def latencies(run: Run) -> list[dict[str, Any]]:
+    """First round in which the leading metric reached each target, and the virtual clock at its end.
+
+    On all test data, and on each client's own; only targets that were reached. Empty for a metric that is no share.
+    """
+    if not (run.leading.share and run.leading.higher):
+        return []
+    clock = dict(zip(*run.points("virtual_seconds"), strict=True))
+    rows = []
+    for target in TARGETS:
+        cells: dict[str, tuple[int, float | None] | None] = {}
+        for field in explained(run.leading):
+            found = [r for r, value in zip(*run.points(field), strict=True) if value >= target]
+            cells[field] = (found[0], clock.get(found[0])) if found else None
+        if any(cells.values()):
+            rows.append({"target": target, "cells": list(cells.values())})
+    return rows
+
+
+def cluster_events(run: Run) -> dict[str, Any] | None:
+    """Merges, splits and moves of clusters over the rounds: counts by kind, and the first of them in a table."""
+    every = [(line.round, event) for line in run.rounds for event in line.notes.events]
+    if not every:
+        return None
+    return {
+        "counts": Counter(happened(event.kind) for _, event in every).most_common(),
+        "rows": [
+            {"round": r, "kind": happened(e.kind), "clusters": e.clusters, "names": e.names, "value": e.value}
+            for r, e in every[:_SHOWN]
+        ],
+        "more": max(len(every) - _SHOWN, 0),
+    }
+
+
+def happened(kind: str) -> str:
+    """The kind of an event, as it is shown: ``merged`` of ``merge``."""
+    return "merged" if kind == "merge" else kind

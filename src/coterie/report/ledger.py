@@ -1,4 +1,4 @@
-"""What clients have released, by kind, for the report: from the ledgers in ``result.json`` (``dp/ledger.py``)."""
+"""What clients have released, by kind: a table and words, from the ledgers in ``result.json`` (``dp/ledger.py``)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from coterie.report.words import MISSING, number
 NO_PROOF = "no proof"
 
 
-def in_words(ledgers: Any) -> str:
+def released(ledgers: Any) -> str:
     """What clients have released with an epsilon, and what without one; "" if they have released nothing."""
-    found = table(msgspec.convert(ledgers or {}, dict[str, Ledger]))
+    found = ledger_table(msgspec.convert(ledgers or {}, dict[str, Ledger]))
     if found is None:
         return ""
     whom = {True: "a whole client", False: "one sample"}
@@ -33,7 +33,7 @@ def in_words(ledgers: Any) -> str:
     return "; ".join(parts)
 
 
-def table(ledgers: Mapping[str, Ledger] | None) -> dict[str, Any] | None:
+def ledger_table(ledgers: Mapping[str, Ledger] | None) -> dict[str, Any] | None:
     """A row for each kind of release; None without a ledger, or without a release.
 
     claimed: what a publication claims of one client's releases of this kind, which proves nothing.
@@ -81,7 +81,7 @@ def claimed(releases: Sequence[Release]) -> float:
     return sum(release.count * (release.claimed_epsilon or 0.0) for release in releases)
 
 
-def audited(rows: Sequence[Audited] | None) -> list[dict[str, Any]]:
+def noise_table(rows: Sequence[Audited] | None) -> list[dict[str, Any]]:
     """By mechanism and neighbours, its claim beside what neighbouring data prove, in words."""
     return [
         {

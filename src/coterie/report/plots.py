@@ -1,13 +1,14 @@
-"""The figures of one run. Each function gives inline SVG: its first argument is the prefix of the figure's ids."""
+"""The figures of a run and of a comparison, as inline SVG. The first argument is the prefix of the figure's ids."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 from coterie.record.comparison import Measure
 from coterie.record.load import Run
 from coterie.record.schema import Matrix, Partition, Round
-from coterie.report.clusters import History, Sets, groups_like, pixels
+from coterie.report.clusters import History, Selected, Sets, groups_like, happened, pixels
+from coterie.report.comparison import Group, counted, leading
 from coterie.report.figure import (
     GRID,
+    MARKERS,
     MUTED,
     PALETTE,
     PAPER,
@@ -34,21 +37,13 @@ from coterie.report.figure import (
     plain_log,
     round_axis,
 )
-from coterie.report.words import metric, plural
+from coterie.report.words import explained, metric, plural
 
 WIDTH = 10.4  # inches; about 1000 px on a laptop
 _LOSSES = {"classes": "cross entropy"}
 _MANY = 40  # clients above which their names no longer fit an axis
 _CLOCK = "clock"
 _LARGEST = 5  # series in a stack; the rest is one
-
-
-def explained(measure: Measure) -> dict[str, tuple[str, str]]:
-    """The two sides of a metric by field: its name, and the samples that it is measured on."""
-    return {
-        f"global_{measure.name}": (f"Global {measure.label}", "on the whole test set"),
-        f"local_{measure.name}": (f"Local {measure.label}", "on test data like the client's own"),
-    }
 
 
 @drawn
@@ -83,10 +78,7 @@ def scores(run: Run, measure: Measure) -> tuple[Figure, str]:
         if ys:
             first, last = (metric(y, measure.share) for y in (ys[0], ys[-1]))
             alt.append(f"{title} from {first} in round {xs[0]} to {last} in round {xs[-1]}")
-    if measure.share:
-        percent_axis(panels[0], measure.label)
-    else:
-        panels[0].set_ylabel(measure.label)
+    _score_axis(panels[0], measure, measure.label)
     legend(figure, list(handles.values()))
     return figure, "; ".join(alt) or f"{measure.label}: never evaluated"
 
@@ -353,3 +345,202 @@ def _edges(order: Sequence[int], members: Sets | None) -> list[float]:
     """Where one cluster ends and the next begins."""
     first = [min(members[i], default=-1) for i in order] if members else []
     return [i - 0.5 for i in range(1, len(first)) if first[i] != first[i - 1]]
+
+
+@drawn
+def selections(found: Selected, order: Sequence[int], members: Sets | None) -> tuple[Figure, str]:
+    """Clients by rounds, filled where a client was selected, in the colour of its cluster; beside it how often."""
+    clients = len(order)
+    figure = new_figure(WIDTH, float(np.clip(0.17 * clients, 2.2, 6.0)) + 0.8)
+    ax, side = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
+    first, last = found.rounds[0], found.rounds[-1]
+    painted = np.zeros((clients, last - first + 1, 4))
+    shades = [_rgb(members[i] if members else frozenset()) for i in order]
+    for column, row in zip(found.rounds, found.chosen, strict=True):
+        for place, client in enumerate(order):
+            if row[client]:
+                painted[place, column - first] = (*shades[place], 1.0)
+    image(ax, painted, first - 0.5, last + 0.5, clients)
+    for place in range(1, clients):
+        ax.axhline(place - 0.5, color=PAPER, lw=0.6)
+    ax.set_title("Selected in which round")
+    round_axis(ax, first, last)
+    clients_axis(ax, order, "y", grouped=members is not None)
+    side.barh(range(clients), found.times[list(order)], color=shades, height=0.8)
+    side.set(title="How often", xlabel="rounds")
+    side.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    side.grid(axis="x")
+    side.grid(False, axis="y")
+    side.tick_params(axis="y", length=0, labelleft=False)
+    times = found.times
+    return figure, (
+        f"{plural(clients, 'client')} over {plural(len(found.rounds), 'round')}: a client was selected "
+        f"{times.min()} to {times.max()} times, {times.mean():.1f} on average"
+    )
+
+
+@drawn
+def feature_space(features: Matrix, members: Sets | None, groups: Sequence[int] | None) -> tuple[Figure, str]:
+    """Clients' feature vectors in their two main directions, coloured by cluster; markers are the data's groups."""
+    known = [i for i, row in enumerate(features) if row and all(v is not None for v in row)]
+    x = np.array([features[i] for i in known], dtype=float)
+    at, share = _plane(x)
+    figure = new_figure(WIDTH / 2, WIDTH / 2 - 0.6)
+    ax = figure.subplots()
+    shapes = groups_like(members, groups) if members else None
+    for place, client in enumerate(known):
+        own = sorted(members[client]) if members else []
+        group = min(shapes[client]) if shapes else 0
+        ax.plot(*at[place], MARKERS[group % len(MARKERS)], color=colour(own[0]) if own else MUTED, ms=7, alpha=0.85)
+    if len(known) <= 40:
+        for place, client in enumerate(known):
+            ax.annotate(str(client), at[place], xytext=(4, 3), textcoords="offset points", fontsize=6.5, color=MUTED)
+    ax.set(title="Devices in feature space", xlabel=_direction(1, share), ylabel=_direction(2, share))
+    ax.grid(True, axis="both")
+    ax.tick_params(labelbottom=False, labelleft=False, length=0)
+    handles: list[Line2D | Patch] = []
+    numbers = sorted({k for i in known for k in (members[i] if members else ())})
+    handles += [Patch(color=colour(k), label=f"cluster {k}") for k in numbers[:8]]
+    if shapes and groups is not None:
+        for group in sorted({min(shapes[i]) for i in known})[:8]:
+            mark = MARKERS[group % len(MARKERS)]
+            handles.append(Line2D([], [], color=MUTED, ls="", marker=mark, label=f"group {group}"))
+    if handles:
+        legend(figure, handles, columns=4, length=1.0)
+    return (
+        figure,
+        f"{plural(len(known), 'device')} in {plural(len(numbers), 'cluster')}, in the plane of their features",
+    )
+
+
+@drawn
+def timeline(run: Run) -> tuple[Figure, str]:
+    """Merges, splits, joins and moves, round by round."""
+    every = [(line.round, happened(event.kind)) for line in run.rounds for event in line.notes.events]
+    kinds = list(dict.fromkeys(kind for _, kind in every))
+    counts = Counter(every)
+    figure = new_figure(WIDTH / 2, 1.2 + 0.32 * len(kinds))
+    ax = figure.subplots()
+    for place, kind in enumerate(kinds):
+        rounds = sorted({r for r, k in every if k == kind})
+        sizes = [30 + 60 * np.log2(1 + counts[r, kind]) for r in rounds]
+        ax.scatter(rounds, [place] * len(rounds), s=sizes, color=colour(place), alpha=0.8, lw=0)
+        for r in rounds:
+            ax.annotate(str(counts[r, kind]), (r, place), ha="center", va="center", fontsize=6.5, color=PAPER)
+    ax.set_yticks(range(len(kinds)), kinds)
+    ax.set(ylim=(len(kinds) - 0.5, -0.5), title="What happened to the clusters")
+    round_axis(ax, run.rounds[0].round, run.rounds[-1].round)
+    words = (f"{kind} {n} times" for kind, n in Counter(kind for _, kind in every).items())
+    return figure, f"Events of the clusters: {', '.join(words)}"
+
+
+def _plane(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(n, 2) coordinates along the two directions of most variance, and the share of the variance of each, (2,)."""
+    centred = x - x.mean(axis=0)
+    u, s, _ = np.linalg.svd(centred, full_matrices=False)
+    at = np.zeros((len(x), 2))
+    kept = min(2, len(s))
+    at[:, :kept] = u[:, :kept] * s[:kept]
+    total = float((s**2).sum())
+    share = np.zeros(2)
+    share[:kept] = s[:kept] ** 2 / total if total else 0.0
+    return at, share
+
+
+def _direction(number: int, share: NDArray[np.float64]) -> str:
+    return f"direction {number} ({100 * share[number - 1]:.0f} % of the variance)"
+
+
+def _rgb(own: frozenset[int]) -> tuple[float, float, float]:
+    return to_rgb(colour(min(own)) if own else MUTED)
+
+
+# -- several runs as a comparison --------------------------------------------------------------------------------------
+
+
+@drawn
+def compared_scores(groups: Sequence[Group]) -> tuple[Figure, str]:
+    """Both sides of the leading metric over the rounds, for all methods; dashed where clients fine-tuned."""
+    measure = leading(groups)
+    figure = new_figure(WIDTH, 4.4)
+    panels = figure.subplots(1, 2, sharey=True)
+    first = min(run.rounds[0].round for found in groups for run in found.runs)
+    last = max(run.rounds[-1].round for found in groups for run in found.runs)
+    alt = []
+    for ax, (field, (title, where)) in zip(panels, explained(measure).items(), strict=True):
+        for number, found in enumerate(groups):
+            rounds, mean, std = found.curve(field)
+            ax.plot(rounds, mean, **_line(number, len(mean)))
+            if std is not None:
+                ax.fill_between(rounds, mean - std, mean + std, color=colour(number), alpha=0.18, lw=0)
+            tuned, share, _ = found.curve(f"fine_tuned_{field}")
+            ax.plot(tuned, share, **_line(number, len(share)) | {"ls": "--", "lw": 1.4, "mfc": PAPER})
+            if len(mean):
+                alt.append(f"{found.label} {title} {metric(float(mean[-1]), measure.share)}")
+        ax.set_title(f"{title}: {where}")
+        round_axis(ax, first, last)
+    _score_axis(panels[0], measure, f"{measure.label}, mean over clients")
+    tuned_any = any(len(found.curve(f"fine_tuned_{field}")[0]) for field in explained(measure) for found in groups)
+    _legend(figure, groups, tuned_any)
+    return figure, "At the end: " + "; ".join(alt)
+
+
+@drawn
+def compared_costs(groups: Sequence[Group]) -> tuple[Figure, str]:
+    """Both sides of the leading metric against what they cost, of the costs that every run counted."""
+    columns, measure = counted(groups), leading(groups)
+    figure = new_figure(WIDTH, 6.6)
+    axes = figure.subplots(2, len(columns), sharey="row", sharex="col", squeeze=False)
+    for row, (field, (title, _)) in zip(axes, explained(measure).items(), strict=True):
+        for ax, cost in zip(row, columns, strict=True):
+            for number, found in enumerate(groups):
+                rounds, mean, _std = found.curve(field)
+                ax.plot(_at(found, rounds, cost.until), mean, **_line(number, len(mean)))
+            _logarithmic(ax)
+        _score_axis(row[0], measure, title)
+    for above, below, cost in zip(*axes, columns, strict=True):
+        above.set_title(cost.title)
+        below.set_xlabel(cost.unit)
+    _legend(figure, groups, False)
+    return figure, f"{measure.label}, global and local, against {' and against '.join(cost.unit for cost in columns)}"
+
+
+def _score_axis(ax: Axes, measure: Measure, name: str) -> None:
+    if measure.share:
+        percent_axis(ax, name)
+    else:
+        ax.set_ylabel(name)
+
+
+def _line(number: int, length: int) -> dict[str, object]:
+    every = max(1, length // 8)
+    return {
+        "color": colour(number),
+        "marker": MARKERS[number % len(MARKERS)],
+        "markevery": (number * every // 4 % every, every),  # staggered, so that lines on each other stay readable
+    }
+
+
+def _legend(figure: Figure, groups: Sequence[Group], tuned: bool) -> None:
+    handles = [
+        Line2D([], [], color=colour(number), marker=MARKERS[number % len(MARKERS)], label=label(found.legend, 46))
+        for number, found in enumerate(groups)
+    ]
+    if tuned:
+        words = "after each client's own fine-tuning"
+        handles.append(Line2D([], [], color=MUTED, ls="--", lw=1.4, marker="o", mfc=PAPER, label=words))
+    legend(figure, handles, columns=4, length=2.4)
+
+
+def _at(found: Group, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
+    """Mean over the runs of a cost at the end of each of these rounds."""
+    costs = [dict(zip([line.round for line in run.rounds], until(run) or (), strict=True)) for run in found.runs]
+    return np.array([np.mean([cost[int(r)] for cost in costs]) for r in rounds])
+
+
+def _logarithmic(ax: Axes) -> None:
+    """A logarithmic x axis where methods differ by more than a factor of 5 at their ends."""
+    ends = [float(xs[-1]) for line in ax.lines if (xs := np.asarray(line.get_xdata(), dtype=float)).size]
+    if ends and min(ends) > 0 and max(ends) / min(ends) > 5:
+        ax.set_xscale("log")
+        plain_log(ax.xaxis)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from coterie.record.schema import Audited
-from coterie.report import ledger
-from coterie.report.poisoning import attackers, detected
-from coterie.report.race import measures
+from coterie.record.schema import Audited, Detection
+from coterie.report.comparison import measures
+from coterie.report.ledger import noise_table, released
 from coterie.report.words import MISSING, duration, metric, percent, plural, size
 from coterie.runs.metrics import score
 
 Row = tuple[str, str]
 Summary = Mapping[str, Any]
+_SHOWN = 8  # names of attackers
 
 
 def lasted(summary: Summary) -> str:
@@ -100,10 +100,10 @@ def _costs(summary: Summary) -> Iterable[Row]:
 
 def _releases(summary: Summary) -> Iterable[Row]:
     """What clients have released, and each claim of an epsilon beside what neighbouring data prove."""
-    if words := ledger.in_words(summary.get("ledger")):
+    if words := released(summary.get("ledger")):
         yield "privacy", words
     claims = msgspec.convert(summary.get("dp_audit") or [], tuple[Audited, ...])
-    for row in ledger.audited(claims):
+    for row in noise_table(claims):
         exact = f", {row['exact']} by a formula" if row["exact"] != MISSING else ""
         proved = f"at least {row['proved']} by a test{exact} ({row['neighbours']})"
         yield "privacy, audited", f"{row['mechanism']}: epsilon claimed {row['claimed']}, {proved}: {row['verdict']}"
@@ -122,3 +122,21 @@ def _mishaps(summary: Summary) -> Iterable[Row]:
     if summary["skipped"]:
         number, why = next(iter(summary["skipped"].items()))
         yield "skipped", f"{len(summary['skipped'])} of {summary['rounds']} rounds; round {number}: {why}"
+
+
+def attackers(attack: str, names: Sequence[str], clients: int) -> str:
+    """``5 of 20 clients misbehave, scale:10 (client/0, client/3, ...). Scores are means over the honest ones.``"""
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    verb = "misbehaves" if len(names) == 1 else "misbehave"
+    return (
+        f"{len(names)} of {plural(clients, 'client')} {verb}, {attack} ({shown}). Scores are means over the honest ones"
+    )
+
+
+def detected(found: Detection | Mapping[str, Any]) -> str:
+    """``80.0 % of the poisoned contributions, 5.0 % of the others, in 10 rounds``, or without the first part."""
+    found = msgspec.convert(found, Detection, from_attributes=True)
+    parts = [] if found.rate is None else [f"{percent(found.rate)} of the poisoned contributions"]
+    if found.false_alarms is not None:
+        parts.append(f"{percent(found.false_alarms)} of the {'others' if parts else 'contributions, all honest'}")
+    return f"{', '.join(parts)}, in {plural(found.rounds, 'round')}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.record.comparison import Measure
 
 MISSING = "–"
 
@@ -19,6 +22,27 @@ def percent(share: float | None, std: float | None = None) -> str:
 def metric(of: float | None, share: bool) -> str:
     """A value of a metric: a share in percent, else a plain number."""
     return percent(of) if share else number(of)
+
+
+def explained(measure: Measure) -> dict[str, tuple[str, str]]:
+    """The two sides of a metric by field: its name, and the samples that it is measured on."""
+    return {
+        f"global_{measure.name}": (f"Global {measure.label}", "on the whole test set"),
+        f"local_{measure.name}": (f"Local {measure.label}", "on test data like the client's own"),
+    }
+
+
+_SIDES = {
+    "global": "global",
+    "local": "local",
+    "fine_tuned_global": "global, fine-tuned,",
+    "fine_tuned_local": "local, fine-tuned,",
+}
+
+
+def sides(measure: Measure) -> dict[str, str]:
+    """The fields of a metric, and their names."""
+    return {f"{side}_{measure.name}": f"{where} {measure.label}" for side, where in _SIDES.items()}
 
 
 def capital(name: str) -> str:
