@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from report_folders import write_run
+import pytest
+from report_folders import edit, write_run
 
 from coterie.report import render
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def page(folder: Path, name: str = "Krum", **content: Any) -> str:
     out = write_run(folder, system=name.lower(), title=name, clients=6, rounds=4)
-    file = out / "result.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **content}))
+    edit(out / "result.json", **content)
     return render([out]).read_text()
 
 

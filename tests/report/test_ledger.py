@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_folders import write_run
+from report_folders import edit, write_run
 
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Release, statements
@@ -19,6 +19,8 @@ from coterie.report.ledger import released
 from coterie.report.summary import clusters, results
 from coterie.report.words import number
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 DELTA = 1e-5
 NOISY = Release("vector", "gaussian", noise_multiplier(4.0, DELTA), 0.1)
 MODEL = Release("model", round=2)
@@ -27,9 +29,7 @@ HEADING = "<h2>What clients have released</h2>"
 
 def folder(tmp_path: Path, **releases: list[Release]) -> Path:
     out = write_run(tmp_path / "run", clients=6, rounds=4)
-    content = json.loads((out / "result.json").read_text())
-    content["ledger"] = statements(releases, DELTA) if releases else None
-    (out / "result.json").write_text(json.dumps(content))
+    edit(out / "result.json", ledger=statements(releases, DELTA) if releases else None)
     return out
 
 
@@ -136,10 +136,8 @@ CALM = {"refused": 0, "lost": 0, "late": 0, "refused_why": {}, "outliers": {}, "
 
 def test_an_audit_of_the_noise_stands_beside_the_ledger(tmp_path: Path) -> None:
     out = folder(tmp_path, a=[NOISY])
-    content = json.loads((out / "result.json").read_text())
     assert "The noise, audited" not in render([out]).read_text()
-    content["dp_audit"] = [ROW, {**ROW, "exact_epsilon": None, "holds": True, "lower_bound": 1.25}]
-    (out / "result.json").write_text(json.dumps(content))
+    edit(out / "result.json", dp_audit=[ROW, {**ROW, "exact_epsilon": None, "holds": True, "lower_bound": 1.25}])
     page = render([out]).read_text()
     assert "The noise, audited" in page
     assert "the claim is false" in page
@@ -151,8 +149,7 @@ def test_an_audit_of_the_noise_stands_beside_the_ledger(tmp_path: Path) -> None:
         "paper: epsilon claimed 2, at least 6.1 by a test, infinite by a formula (equal values): the claim is false",
         "paper: epsilon claimed 2, at least 1.25 by a test (equal values): the claim is not contradicted",
     ]
-    content["dp_audit"][0]["lower_bound"] = -1.0
-    (out / "result.json").write_text(json.dumps(content))
+    edit(out / "result.json", dp_audit=[{**ROW, "lower_bound": -1.0}])
     with pytest.raises(UserError, match=r"result\.json: .*dp_audit"):
         render([out])
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_folders import write_comparison, write_run
+from report_folders import edit, edit_rounds, write_comparison, write_run
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.record import load
@@ -62,12 +62,6 @@ class Page(HTMLParser):
 
 def page_of(folder: Path) -> Page:
     return Page(render([folder]).read_text(encoding="utf-8"))
-
-
-def edit(path: Path, **changes: Any) -> None:
-    """Change keys of a JSON file; None removes one."""
-    value = {**json.loads(path.read_text()), **changes}
-    path.write_text(json.dumps({k: v for k, v in value.items() if v is not None}))
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +146,7 @@ def test_totals_include_the_set_up(run: Path, page: Page) -> None:
     assert f"{told['bytes_up'] / 1e6:.0f}\u202fMB sent by all parties together" in page.text
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("crypto", ["real", "emulated", "none"])
 def test_badge_iff_emulated(tmp_path: Path, crypto: str) -> None:
     title = "FedCAPrivacy" + (" (emulated cipher)" if crypto == "emulated" else "")
@@ -163,6 +158,7 @@ def test_badge_iff_emulated(tmp_path: Path, crypto: str) -> None:
     assert "only in distribution" in text or crypto != "emulated"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_comparison_shows_whose_clusters_are_the_groups(tmp_path: Path) -> None:
     """The mean over the seeds with half of its interval; a dash for a method without clusters."""
     folder = write_comparison(tmp_path, seeds=3, **SMALL)
@@ -190,13 +186,12 @@ def test_late_answers_need_no_deadline(page: Page) -> None:
 FALSE_IDENTITIES = "a client's set holds false identities, too"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_sets_that_hide_a_client_s_own_cluster_are_not_shown_as_clusters(tmp_path: Path) -> None:
     """Soft clusters overlap by themselves; mingled ones hold more than the observer knows to be true."""
     soft = write_run(tmp_path / "soft", **SMALL)
-    lines = [json.loads(line) for line in (soft / "metrics.jsonl").read_text().splitlines()]
     sets = [[0, 1], [0], [1, 2], [1], [2], []]
-    lines[-1]["notes"]["membership"] = sets
-    (soft / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    edit_rounds(soft, lambda r, line: line["notes"].update(membership=sets if r == 3 else None))
     edit(soft / "observed.json", membership=sets)
     assert FALSE_IDENTITIES not in page_of(soft).text
     edit(soft / "observed.json", membership=[[0], [0], [2], [1], [2], []])
@@ -219,21 +214,16 @@ def test_hostile_words_stay_words(tmp_path: Path) -> None:
         settings={"note": "<script>"},
         **SMALL,
     )
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        line["late"] = [HOSTILE]
-        line["lost"] = {HOSTILE: HOSTILE}
-        line["refused"] = {HOSTILE: 1}
-        line["bytes_up"] = {
-            HOSTILE: 7,
-            "_hidden": 5,
-            "$\\frac{$": 4,
-            "client": 3,
-            "a id=\"b\" url(#c) font: 'DejaVu Sans'": 2,
-        }
-        line["message_bytes"] = {HOSTILE: 7}
-        line["phase_seconds"] = {HOSTILE: 1.0}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    names = (HOSTILE, "_hidden", "$\\frac{$", "client", "a id=\"b\" url(#c) font: 'DejaVu Sans'")
+    hostile = {
+        "late": [HOSTILE],
+        "lost": {HOSTILE: HOSTILE},
+        "refused": {HOSTILE: 1},
+        "bytes_up": {name: 7 - place for place, name in enumerate(names)},
+        "message_bytes": {HOSTILE: 7},
+        "phase_seconds": {HOSTILE: 1.0},
+    }
+    edit_rounds(folder, lambda r, line: line.update(hostile))
     other = write_run(tmp_path / "plain", crypto="none", **SMALL)
     alone, both = page_of(folder), Page(render([folder, other], tmp_path / "both.html").read_text())
     for each in (alone, both):
@@ -337,11 +327,9 @@ def test_bad_files_are_named(run: Path, tmp_path: Path, file: str, text: str | b
 
 def test_a_diverged_loss_is_a_gap_not_an_error(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "one", **SMALL)
-    text = (folder / "metrics.jsonl").read_text()
-    lines = [json.loads(line) for line in text.splitlines()]
-    lines[2]["global_loss"], lines[3]["global_loss"] = float("nan"), float("inf")
-    lines[2]["bands"]["global_loss"] = [None, 0.2, None, float("nan"), None]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    losses = {2: float("nan"), 3: float("inf")}
+    edit_rounds(folder, lambda r, line: line.update(global_loss=losses.get(r, line["global_loss"])))
+    edit_rounds(folder, lambda r, line: line["bands"].update(global_loss=[None, 0.2, None, losses.get(r), None]))
     read = load.load(folder)
     assert [line.global_loss is None for line in read.rounds] == [False, False, True, True]
     assert plots.loss("k", read)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_folders import write_run
+from report_folders import edit_rounds, write_run
 
 from coterie.protocol.errors import UserError
 from coterie.record.load import load
@@ -24,8 +24,8 @@ CHOSEN = [[0, 1], [0, 3], [0, 4], [0, 1]]  # client/2 and client/5 never
 def folder(tmp_path: Path, change: Callable[[int, dict[str, Any]], None] = lambda r, line: None, **kwargs: Any) -> Path:
     """A run of 6 clients and 4 rounds with these selections."""
     out = write_run(tmp_path / "run", system="fedepc", title="FedEPC", clients=CLIENTS, rounds=ROUNDS, **kwargs)
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    for r, line in enumerate(lines):
+
+    def select(r: int, line: dict[str, Any]) -> None:
         line["notes"]["selected"] = {f"client/{i}": i % 2 for i in CHOSEN[r]}
         line["notes"]["choices"] = {
             "0": {"chosen": ["client/0"], "mean": 0.5 - 0.1 * r, "deviation": 0.25, "ucb": 1.0, "candidates": 3},
@@ -38,7 +38,8 @@ def folder(tmp_path: Path, change: Callable[[int, dict[str, Any]], None] = lambd
                 {"kind": "split", "clusters": [1, 2], "names": ["client/3"], "value": 0.2},
             ]
         change(r, line)
-    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    edit_rounds(out, select)
     return out
 
 
@@ -57,6 +58,7 @@ def test_equal_turns_are_fair_and_one_client_alone_is_one_nth() -> None:
     assert clusters.Selected((1,), np.zeros((1, 4), dtype=bool)).fairness is None
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_run_that_asks_everybody_has_no_part_on_selection(tmp_path: Path) -> None:
     everybody = {f"client/{i}": 0 for i in range(CLIENTS)}
     out = folder(tmp_path, lambda r, line: line["notes"].update(selected=everybody))

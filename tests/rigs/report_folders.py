@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,20 @@ def _toml(told: dict[str, Any], settings: dict[str, Any]) -> str:
     keys = ("system", "data", "clients", "rounds", "partition", "model", "mode", "seed")
     head = [f"{key} = {json.dumps(told[key])}" for key in keys]
     return "\n".join([*head, "", "[settings]", *(f"{key} = {json.dumps(v)}" for key, v in settings.items()), ""])
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Change keys of a JSON file; None removes one."""
+    value = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({k: v for k, v in value.items() if v is not None}))
+
+
+def edit_rounds(folder: Path, change: Callable[[int, dict[str, Any]], None]) -> None:
+    """Change the lines of a run's rounds, each with its place."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for place, line in enumerate(lines):
+        change(place, line)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 if __name__ == "__main__":

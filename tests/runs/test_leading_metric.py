@@ -196,7 +196,7 @@ def test_chance_on_each_clients_own_data_is_that_of_the_best_constant_model(name
         ("mcc", 0.1, None),
         ("log_loss", 0.226, "log loss is 0.226"),
         ("log_loss", 0.15, None),
-        ("tests.test_runs_metrics:sensitivity", 0.0, None),
+        ("tests.runs.test_metrics:sensitivity", 0.0, None),
     ],
 )
 def test_nothing_is_learnt_where_the_leading_metric_says_so(metrics: str, value: float, told: str | None) -> None:

@@ -115,7 +115,7 @@ def sensitivity(labels: NDArray[Any], scores: NDArray[np.float64]) -> float:
 
 
 def test_a_function_of_ones_own() -> None:
-    metric, *_ = metrics_of(["tests.test_runs_metrics:sensitivity"], "classes")
+    metric, *_ = metrics_of(["tests.runs.test_metrics:sensitivity"], "classes")
     assert metric.name == "sensitivity"
     assert metric(np.array([1, 1, 0]), two([0.9, 0.1, 0.9])) == 0.5
 

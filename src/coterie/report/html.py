@@ -119,7 +119,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
         "leading": run.leading,
         "others": run.others,
         "attackers": None if result.attack is None else attackers(result.attack, result.attacker_names, result.clients),
-        "figures": _figures(run, key, members, history, selected),
+        "figures": figures(run, key, members, history, selected),
         "ends": tables.ends(run),
         "named": tables.own_scores(run),
         "traffic": [tables.per_client_and_round(run, field) for field in tables.MOVED.values()],
@@ -143,7 +143,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
     }
 
 
-def _figures(
+def figures(
     run: Run,
     key: str,
     members: clusters.Sets | None,

@@ -1,0 +1,14 @@
+"""Pages without figures, which take most of a page's time; ``test_figures.py`` and ``test_report.py`` draw them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from coterie.report import html
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "figures", lambda *_: defaultdict(lambda: None))
