@@ -25,7 +25,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import detection, detection_choice, detection_costs, features, poisoning, rates
-from coterie.report import race
+from coterie.report import comparison as race
 from coterie.runs.intervals import mean_and_interval
 
 ROOT = Path(__file__).parents[1]
