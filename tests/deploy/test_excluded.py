@@ -12,8 +12,9 @@ import pytest
 from nodes import Nodes
 
 from coterie.deploy.hub import FORCED, HubNode
-from coterie.deploy.node import Node, NodeObserver
+from coterie.deploy.node import Node
 from coterie.deploy.packets import Begin, Letter, Report, unwrap, wrap
+from coterie.deploy.surroundings import NodeObserver
 from coterie.protocol.party import To
 from coterie.protocols import averaging
 from coterie.transport.envelope import Envelope

@@ -18,9 +18,10 @@ from nodes import Doom, Nodes, nodes
 from coterie.crypto.roster import entry, new_identity
 from coterie.deploy.engine import EngineError, FullError
 from coterie.deploy.hub import HubNode, Round
-from coterie.deploy.node import Node, NodeObserver, RolledBackError, Settings
+from coterie.deploy.node import Node, RolledBackError
 from coterie.deploy.packets import Begin, End, Letter, NoAnswer, PlanUpdate, Report, Tally, wrap
 from coterie.deploy.store import unpack
+from coterie.deploy.surroundings import NodeObserver, Settings
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import To
 from coterie.protocol.randomness import Randomness

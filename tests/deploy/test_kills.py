@@ -39,8 +39,8 @@ def killed(name: str, dooms: Mapping[str, set[int]], delta: float = 0.0, **setti
 @pytest.mark.parametrize(
     ("party", "step"),
     [
-        ("server", 9),
-        ("client/1", 3),
+        ("server", 20),
+        ("client/1", 7),
         pytest.param("client/1", 1, marks=pytest.mark.long),
         pytest.param("server", 1, marks=pytest.mark.long),
     ],
@@ -61,6 +61,7 @@ def test_a_party_is_killed_at_every_point_of_a_run(party: str, step: int) -> Non
     assert at > 20
 
 
+@pytest.mark.parametrize("delta", [0.5, pytest.param(0.0, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("number", "name", "mode", "settings"),
     [
@@ -69,19 +70,20 @@ def test_a_party_is_killed_at_every_point_of_a_run(party: str, step: int) -> Non
     ],
     ids=["-".join(map(str, case[:2])) for case in CASES],
 )
-def test_any_parties_are_killed_anywhere(number: int, name: str, mode: str, settings: dict[str, Any]) -> None:
-    """Up to three of them, some twice, at points drawn from a seed; also with answers that an experiment delays."""
-    draws = random.Random(number)
-    for delta in (0.0, 0.5):
-        together = made(name, delta, mode=mode, **settings)
-        together.rounds(ROUNDS)
-        together.finish(ROUNDS)
-        for _ in range(3):
-            some = draws.sample(list(together.federation.parties), draws.choice([1, 1, 2, 3]))
-            dooms = {party: {draws.randrange(60) for _ in range(draws.choice([1, 1, 2]))} for party in some}
-            apart = killed(name, dooms, delta, mode=mode, **settings)
-            assert digest(apart.models()) == digest(together.models()), [(p, d.said) for p, d in apart.dooms.items()]
-            assert not any(one.skipped for one in apart.rounds)
+def test_any_parties_are_killed_anywhere(
+    number: int, name: str, mode: str, settings: dict[str, Any], delta: float
+) -> None:
+    """Up to three of them, some twice, at points drawn from a seed. delta: the share of answers that are delayed."""
+    draws = random.Random(f"{number} {delta}")
+    together = made(name, delta, mode=mode, **settings)
+    together.rounds(ROUNDS)
+    together.finish(ROUNDS)
+    for _ in range(3):
+        some = draws.sample(list(together.federation.parties), draws.choice([1, 1, 2, 3]))
+        dooms = {party: {draws.randrange(60) for _ in range(draws.choice([1, 1, 2]))} for party in some}
+        apart = killed(name, dooms, delta, mode=mode, **settings)
+        assert digest(apart.models()) == digest(together.models()), [(p, d.said) for p, d in apart.dooms.items()]
+        assert not any(one.skipped for one in apart.rounds)
 
 
 def test_a_leader_that_is_killed_at_work_asks_for_another_attempt() -> None:

@@ -11,8 +11,9 @@ from federation import Steady, planted, rig
 from nodes import Nodes, nodes
 
 from coterie.baselines.rfl_ha import Belong, Lead
-from coterie.deploy.node import Node, Settings
+from coterie.deploy.node import Node
 from coterie.deploy.packets import Begin, Letter, unwrap, wrap
+from coterie.deploy.surroundings import Settings
 from coterie.protocol.messages import Message, bundle
 from coterie.protocol.party import To
 from coterie.runs import registry

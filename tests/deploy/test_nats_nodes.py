@@ -19,7 +19,7 @@ from nodes import Killed, Nodes, nodes
 from coterie.deploy import nats as engine_over_nats
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.node import Settings
+from coterie.deploy.surroundings import Settings
 from coterie.runs import registry
 from coterie.runs.evaluation import models_digest
 

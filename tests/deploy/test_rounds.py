@@ -16,8 +16,9 @@ from nodes import Doom, Nodes, nodes
 from coterie.baselines.rfl_ha import Belong, Lead
 from coterie.deploy.engine import FullError
 from coterie.deploy.hub import HubNode, Round
-from coterie.deploy.node import Node, Settings
+from coterie.deploy.node import Node
 from coterie.deploy.packets import Begin, Era, Letter, wrap
+from coterie.deploy.surroundings import Settings
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import Message, bundle
 from coterie.protocol.party import To

@@ -15,9 +15,10 @@ from memory_engine import Exchange
 from nodes import QUICK, Nodes
 
 from coterie.crypto.roster import new_identity
-from coterie.deploy.node import Node, NodeObserver, RolledBackError
+from coterie.deploy.node import Node, RolledBackError
 from coterie.deploy.packets import FORMAT, Begin, End, Letter, NoAnswer, Packet, Report, Tally, Wrapped, unwrap, wrap
 from coterie.deploy.reported import kinds_of
+from coterie.deploy.surroundings import NodeObserver
 from coterie.protocol.randomness import Randomness
 from coterie.protocols.key_centre import Deal, Granted, Ready
 from coterie.runs.keyring import PartyKeys

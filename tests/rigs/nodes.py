@@ -15,7 +15,8 @@ from memory_engine import Exchange, MemoryDelivery, MemoryEngine, MemoryStore
 
 from coterie.deploy.clock import RehearsedClock
 from coterie.deploy.hub import HubNode, Round
-from coterie.deploy.node import Node, Settings
+from coterie.deploy.node import Node
+from coterie.deploy.surroundings import Settings
 from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import System

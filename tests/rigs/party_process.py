@@ -19,7 +19,8 @@ from memory_engine import MemoryStore
 from coterie.deploy.clock import RehearsedClock
 from coterie.deploy.engine import Engine
 from coterie.deploy.hub import HubNode
-from coterie.deploy.node import Node, Settings
+from coterie.deploy.node import Node
+from coterie.deploy.surroundings import Settings
 from coterie.protocol import state
 from coterie.protocol.spool import Spool
 from coterie.protocol.told import Common, Own

@@ -1,8 +1,7 @@
-"""A party's place: a home and the plan that it holds make one party, its member and its effects.
+"""A home and the plan that it holds make one party, its member and its effects.
 
-Nothing else goes in. A party knows its own data, the plan, and no other party's secrets, samples or seed. In a
-rehearsal (``deploy try``) the plan says that all parties share the seed of the config, so that they draw what a
-simulation draws.
+A party knows its own data, the plan, and no other party's secrets, samples or seed. Only in a rehearsal (``deploy
+try``) do all parties share the seed of the config, so that they draw what a simulation draws.
 """
 
 from __future__ import annotations
@@ -52,9 +51,8 @@ SPOOL_BYTES = 256 << 20
 class BuiltParty:
     """What a node needs, and nothing of any other party.
 
-    member: with the party, its keys and the roles of the roster.  effects: with its own data alone.  links: of the
-    simulated devices, in a rehearsal.  data: its own samples, or None.  allowed: scores that both the operator asks
-    for and the owner allows.
+    effects: with its own data alone.  links: of the simulated devices, in a rehearsal.  data: its own samples, or None.
+    allowed: scores that both the operator asks for and the owner allows.
     """
 
     home: Home

@@ -1,8 +1,7 @@
 """The engine: what moves bytes between the parties of a federation. ``nats.py`` is one, and tests have another.
 
 An engine delivers at least once, keeps the order of each pair of parties, and knows which party has sent. It reads
-nothing: what travels is sealed to its recipient and signed (``packets.py``). Connections, queues, repeated delivery
-and presence are the engine's own. Everything else is ours.
+nothing: what travels is sealed to its recipient and signed (``packets.py``).
 """
 
 from __future__ import annotations

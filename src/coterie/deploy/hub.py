@@ -42,9 +42,8 @@ class Round:
     """What became of a round (0: the set-up). notes: of the hub's own, as in a run.
 
     attempts: why each that failed was given up.  skipped: the last of these reasons if all failed, or "".
-    gone: by party, why it was not there when it was asked.  back: those that came back.  refused: by the hub, by kind.
-    began_s, seconds: by the machine's clock.  bytes_up, bytes_down, busy_s: of the hub's own
-    packets and work.
+    gone: why a party was not there when it was asked.  refused: by the hub, by kind.  began_s, seconds: by the
+    machine's clock.  bytes_up, bytes_down, busy_s: of the hub's own packets and work.
     """
 
     round: int

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.deploy.node import Effects, NodeObserver
 from coterie.deploy.packets import Era
+from coterie.deploy.surroundings import Effects, NodeObserver
 from coterie.protocol.errors import UserError
 from coterie.transport.envelope import Opened
 

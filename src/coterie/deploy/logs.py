@@ -19,8 +19,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from coterie.deploy.node import NodeObserver
 from coterie.deploy.packets import Era
+from coterie.deploy.surroundings import NodeObserver
 from coterie.record.files import FILE_MODE, open_own
 from coterie.transport.envelope import Envelope
 from coterie.transport.transcript import shown

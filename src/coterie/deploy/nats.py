@@ -1,17 +1,15 @@
-"""The engine over NATS JetStream: subjects, parts of large packets, and a blocking face for an asyncio client.
+"""The engine over NATS JetStream.
 
 A packet from a to b is one or more messages on ``cot.b.a``, which the server stores in one stream and hands to b's one
-consumer until b has acknowledged them. Connections, storage, repeated delivery and presence are the server's and the
-client library's. Ours is what makes several messages one packet:
+consumer until b has acknowledged them. What makes several messages one packet:
 
 - A packet travels in parts. Those of one attempt to push it share a random number (``Part.upload``). The last part is
   sent when the server has stored all others, and it alone has an identity that a second attempt shares. So a packet is
   stored once and wholly, or not at all, and parts without their last one are dropped when their sender goes on.
-- If the server does not store a part within ``push_s``, the packet is pushed anew. So it is by a sender whose machine
-  has slept for long. Therefore a recipient may drop parts to which nothing was added for ``STALE_S``.
-- At each new connection the consumer is reset to what is not acknowledged, so that packets come in order even if some
-  were on their way when the last connection broke. So it is when the server gives a message to that older connection,
-  which it may still take for open: deliveries are numbered. What is held here is not handed out a second time.
+- A sender pushes a packet anew if the server does not store a part within ``push_s``, or if it has slept for long. So a
+  recipient may drop parts to which nothing was added for ``STALE_S``.
+- At each new connection, and when a delivery is missing, the consumer is reset to what is not acknowledged, so that
+  packets come in order. What is held here is not handed out a second time.
 """
 
 from __future__ import annotations

@@ -16,11 +16,6 @@ from coterie.deploy.packet_queue import Arrived
 from coterie.deploy.packets import Begin, Carried, End, Era, Instant, Letter, NoAnswer, Packet, PlanUpdate, Report
 from coterie.deploy.store import Taken
 from coterie.deploy.stored_node import StoredNode
-from coterie.deploy.surroundings import Effects as Effects
-from coterie.deploy.surroundings import NodeObserver as NodeObserver
-from coterie.deploy.surroundings import Renew as Renew
-from coterie.deploy.surroundings import Scores as Scores
-from coterie.deploy.surroundings import Settings as Settings
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError
 from coterie.protocol.party import Cost, Work
 from coterie.protocol.steps import LATE, PATIENCE_S, REFUSED, Step

@@ -50,11 +50,9 @@ class PacketQueue:
     """One party's packets, over its engine. first: a packet that has come before this was made.
 
     refused(src, kind, reason): is told of packets that are not taken.  waits(why): is told that nothing can be stored
-    for anybody, so that this party waits, and with "" that it goes on.  most, most_bytes: of one sender, what may have
-    come and not be done; more is refused.  full_s: after which nothing more is sent to a recipient for which too much
-    waits, until there is room: nobody waits for ever for a party that does not come back, or takes its packets one by
-    one.  halted: it was stopped while the engine failed, and pushes nothing more: after a later packet its recipient
-    would take an earlier one for a repetition.
+    for anybody, and with "" that it goes on.  most, most_bytes: of one sender, what may have come and not be done; more
+    is refused.  full_s: so long it waits for a recipient for which too much waits.  halted: it was stopped while the
+    engine failed, and pushes nothing more: its recipient would take an earlier packet for a repetition.
     """
 
     def __init__(

@@ -29,9 +29,8 @@ NOWHEN: Instant = 0.0, 0
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):
-    """How many letters a party has sent and taken in this era, by the other end. Told to the hub where it must know
-    that nothing is under way any more: at the end of the run, and all the time in a rehearsal. It travels alone, or
-    with another packet to the hub.
+    """How many letters a party has sent and taken in this era, by the other end. The hub needs it to know that nothing
+    is under way. It travels alone, or with another packet to the hub.
     """
 
     era: Era
@@ -68,9 +67,8 @@ class NoAnswer(msgspec.Struct, frozen=True, array_like=True, tag="no_answer", fo
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_unknown_fields=True):
     """The hub begins an attempt of a round; round 0 is the set-up. Its recipient goes back to where the round began.
 
-    commit: the newest commit of the recipient that the hub has heard of.  taken: the highest number
-    that it has taken from it.  at: in a rehearsal.  mark: a random number of this attempt. Under another mark the same
-    attempt is another one: the hub's disk was put back.
+    commit: the newest of the recipient's that the hub has heard of.  taken: the highest number that it has taken from
+    it.  at: in a rehearsal.  mark: random; the same attempt under another mark shows that the hub's disk was put back.
     """
 
     era: Era
@@ -81,14 +79,13 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_un
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_unknown_fields=True):
-    """A party tells the hub how it fared in a round: numbers for the operator, none of them of the protocol.
+    """How a party fared in a round: numbers for the operator, none of them of the protocol.
 
     commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: counts by
-    kind of message; reasons stay at the party.  scores: those that its owner allows, such as ``local_accuracy``.
-    interrupted: it was killed while it coordinated, and asks for another attempt.  rolled_back: its state is older than
-    what the hub has heard of, and it goes on no more.  closed: it has heard that this attempt is over.  started: it has
-    just started, and asks which attempt the hub is in.  repeated: it has been in an attempt of this number before, and
-    asks for another one.
+    kind of message.  scores: those that its owner allows.  interrupted: it was killed while it coordinated, and asks
+    for another attempt.  rolled_back: its state is older than what the hub has heard of, and it ends.  closed: this
+    attempt is over.  started: it asks which attempt the hub is in.  repeated: it has been in an attempt of this number
+    before, and asks for another one.
     """
 
     era: Era

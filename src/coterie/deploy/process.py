@@ -20,13 +20,14 @@ from coterie.deploy.home import PLAN, RUN, Home, hub_home, plan_of, read_home
 from coterie.deploy.hub import HubNode, Newest, Round
 from coterie.deploy.kills import Doomed, Interrupted, Kill
 from coterie.deploy.logs import Journal, event
-from coterie.deploy.node import Effects, Node, NodeObserver, Settings
+from coterie.deploy.node import Node
 from coterie.deploy.packets import Era
 from coterie.deploy.plan import Plan, plan_hash
 from coterie.deploy.recorder import HubJournal, Recorder
 from coterie.deploy.start_check import check_enough, wait_for_begin, wait_for_parties, watch_plan
 from coterie.deploy.status import Status, at_words
 from coterie.deploy.store import FileStore, unpack
+from coterie.deploy.surroundings import Effects, NodeObserver, Settings
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.told import Common
@@ -54,9 +55,8 @@ def silent(words: str) -> None:
 def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say: Say = silent) -> None:
     """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early.
 
-    say: is told what it waits for, of each round and attempt, and how it has ended.
-
-    Raises UserError if another process runs from this home: two would each use the same numbers and masks.
+    say: is told what it waits for, of each round and attempt, and how it has ended.  Raises UserError if another
+    process runs from this home: two would each use the same numbers and masks.
     """
     home = read_home(path)
     with _running(home, stderr=stderr) as stopped, contextlib.closing(connect(home, _started(home))) as engine:

@@ -21,9 +21,7 @@ ADVICE = "restore it, or let the operator enrol this party anew"
 
 
 class Store(Protocol):
-    """Where a node's commits are kept. Whatever happens, ``load`` gives the last one whose ``save`` has returned, or a
-    later one.
-    """
+    """Where commits are kept. ``load`` gives the last one whose ``save`` has returned, or a later one."""
 
     def load(self) -> bytes | None:
         """The last commit; None before the first."""
@@ -84,19 +82,17 @@ class Numbering(msgspec.Struct):
 class Kept(msgspec.Struct):
     """All that a node keeps beside its party's state and secret.
 
-    commits: how many there were.  era: the round and attempt that it is in, None before the first.  mark: of this
-    attempt, which tells it from another one of the same number.  leads: whether it coordinates, in this era.
+    era: its round and attempt, None before the first.  mark: of this attempt.  leads: whether it coordinates.
     numbers: of the member, and taken: those that it had taken when the round began.
-    outbox: packets that may not have left yet.  again: what it took in this round that was sent in earlier ones; it is
-    taken again if the round is tried again.  inbox: what waits for a coordinator that may take it in a later round.
+    outbox: packets that may not have left yet.  again: what it took in this round that was sent in earlier ones, for
+    another attempt.  inbox: what waits for a coordinator that may take it in a later round.
     sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
-    its part of the virtual clock, now and when the round began.  ended: the run is over.  keys: by party, the public
-    key by which it was known when it sent what these numbers count.
+    of the virtual clock, now and when the round began.  keys: the public key by which each party was known.
     released: its account of what it has released (``account.py``).  released_to: the number of the last message in it.
 
-    Of the hub: done: its last round.  stops: the round whose notes say that it is the last one, or 0.  heard: by party,
-    the newest commit that it has heard of.  excluded: by party, why it follows no more until it is enrolled anew.
-    forced: by party, in how many rounds it has had an attempt repeated.
+    Of the hub: done: its last round.  stops: the round that says that it is the last one, or 0.  heard: by party, the
+    newest commit that it has heard of.  excluded: why a party follows no more until it is enrolled anew.  forced: in
+    how many rounds a party has had an attempt repeated.
     """
 
     commits: Count = 0
