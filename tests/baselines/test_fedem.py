@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 from coterie.baselines import fedavg, fedem
-from coterie.baselines.fedem import Train, Update, responsibilities
+from coterie.baselines.fedem import responsibilities
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.interpreters import each
 from coterie.protocol.system import Mixture
+from coterie.protocols.averaging import Train, Update
 from coterie.record.folder import read_lines
 from coterie.report.html import render
 from coterie.runs.config import RunConfig

@@ -12,8 +12,9 @@ from federation import Pulled, Rig, Steady, misbehaving, on_the_wire, planted, r
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.baselines import fedavg, ifca
-from coterie.baselines.ifca import Train, Update
+from coterie.baselines.ifca import Update
 from coterie.protocol.errors import UserError
+from coterie.protocols.averaging import Train
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
 

@@ -23,6 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"clustering", "selection", "aggregation", "dp", "crypto", "training", "data", "devices"}),
     frozenset({"privacy"}),
     frozenset({"protocols"}),
+    frozenset({"method"}),
     frozenset({"systems", "baselines"}),
     frozenset({"record"}),
     frozenset({"runs"}),

@@ -25,7 +25,7 @@ from coterie.protocol.messages import Doubles, Floats, Signed, message
 from coterie.protocol.party import Work, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Sees
-from coterie.protocols.averaging import Averaging, Client, Server, Train, averaged
+from coterie.protocols.averaging import Averaging, Client, Server, Train
 from coterie.protocols.local_training import asked_in, batch_seed, training_cost
 from coterie.report import render
 from coterie.runs import RunConfig, run
@@ -177,7 +177,7 @@ class Telling(Client, role="client"):
 
 class Listening(Server, role="server"):
     def round(self, r: int) -> Steps[Any]:
-        notes, _ = yield from averaged(self, r, asked_in(self.clients, self.config, self.randomness.seed, r), Told)
+        notes, _ = yield from self.average(r, asked_in(self.clients, self.config, self.randomness.seed, r), Told)
         return notes
 
 

@@ -23,7 +23,7 @@ from coterie.protocol.errors import RunError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Work, on
 from coterie.protocol.steps import Steps, ask, compute, post
-from coterie.protocol.system import Federation, Sees
+from coterie.protocol.system import Federation
 from coterie.protocols.averaging import Client, Server
 from coterie.record.folder import read_lines
 from coterie.report import render
@@ -100,8 +100,7 @@ def models(federation: Federation) -> dict[str, Any]:
     return {c.name: weights if c.state.kept is None else c.state.kept for c in federation.of_role("client")}
 
 
-SEES = {**FEDAVG.sees, "client": Sees((*FEDAVG.sees["client"].receives, Final), "the model")}
-PARTS: dict[str, Any] = {"name": "stopping", "config": Config, "models": models, "sees": SEES, "public": 0.1}
+PARTS: dict[str, Any] = {"name": "stopping", "config": Config, "models": models, "public": 0.1}
 SYSTEM = replace(FEDAVG, **PARTS, parties=lambda config: {"server": Stopping, "client": Keeper})
 LONELY = replace(FEDAVG, **PARTS, parties=lambda config: {"server": Lonely, "client": Keeper})
 PLAIN = replace(

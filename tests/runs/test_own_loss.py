@@ -56,8 +56,8 @@ SYSTEM = "tests.runs.test_own_loss:BY_HAND"
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The system of the page, by its name."""
-    (code,) = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "proximal.py").write_text(code)
+    for name, code in zip(("fedprox_own", "proximal"), re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL), strict=True):
+        (tmp_path / f"{name}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "proximal", None)
     del sys.modules["proximal"]
@@ -149,3 +149,7 @@ def test_nothing_built_in_trains_by_local() -> None:
     ours = [name for name, of in effects._REGISTERED.items() if of.run.__module__.startswith("coterie.")]
     assert ours
     assert [name for name in ours if "train" in name] == ["training on poisoned samples"]
+
+
+def test_the_first_example_of_the_page_is_fedprox(page: str) -> None:
+    assert np.array_equal(weights_of("fedprox_own:SYSTEM"), weights_of("fedprox"))

@@ -17,7 +17,7 @@ from coterie.devices.profiles import SERVER, Profile, fleet
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import Randomness
-from coterie.protocols.keeping import Last
+from coterie.protocols.averaging import Last
 from coterie.protocols.local_training import LocalTraining, local_epochs
 from coterie.record.files import atomic_write, checked, sealed
 from coterie.runs import RunConfig, build, checkpoint, registry

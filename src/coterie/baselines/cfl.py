@@ -16,28 +16,18 @@ update so far, and how clients are placed that were absent when their cluster wa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from coterie.aggregation.buffers import stepped
-from coterie.aggregation.sums import WeightedMean
+import coterie.method as fl
 from coterie.clustering.bipartition import bipartition
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.party import from_party
-from coterie.protocol.steps import Steps
-from coterie.protocol.system import Federation, Sees, System
-from coterie.protocols.averaging import RELEASES, Averaging, Client, Train, Update, Updates
-from coterie.protocols.keeping import HandingOut, own_model
-from coterie.protocols.local_training import ask_all, asked_in, at_least
 
 
-@dataclass(frozen=True)
-class CflConfig(Averaging):
+@fl.settings
+class CflConfig(fl.Averaging):
     """eps1: a cluster is near a stationary point if its mean update is below eps1 times the largest that it has had.
 
     eps2: its clients disagree if one's update is above eps2 times that.  gamma: they are parted only if, besides,
@@ -51,14 +41,14 @@ class CflConfig(Averaging):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, smallest=1)
+        fl.at_least(self, smallest=1)
         if not 0 < self.eps1 <= self.eps2:
-            raise UserError(f"0 < eps1 <= eps2 must hold, not eps1={self.eps1}, eps2={self.eps2}")
+            raise fl.UserError(f"0 < eps1 <= eps2 must hold, not eps1={self.eps1}, eps2={self.eps2}")
         if not 0 <= self.gamma < 1:
-            raise UserError(f"gamma must lie in [0, 1), not {self.gamma}")
+            raise fl.UserError(f"gamma must lie in [0, 1), not {self.gamma}")
 
 
-class Server(HandingOut, role="server"):
+class Server(fl.Server):
     """Trains a model for each cluster, and parts clusters whose clients disagree."""
 
     class State(msgspec.Struct):
@@ -69,49 +59,41 @@ class Server(HandingOut, role="server"):
         was parted; they are placed by their next update.
         """
 
-        models: Vector = from_party(lambda server: server.common.initial[None])
-        largest: list[float] = from_party(lambda server: [0.0])
-        directions: Vector = from_party(lambda server: np.zeros((1, server.spec.size), np.float32))
+        models: fl.Vector = fl.from_party(lambda server: server.common.initial[None])
+        largest: list[float] = fl.from_party(lambda server: [0.0])
+        directions: fl.Vector = fl.from_party(lambda server: np.zeros((1, server.spec.size), np.float32))
         groups: dict[str, int] = msgspec.field(default_factory=dict)
         waiting: list[str] = msgspec.field(default_factory=list)
 
     state: State
     config: CflConfig
 
-    def last(self) -> Mapping[str, Vector]:
+    def last(self) -> Mapping[str, fl.Vector]:
         """Each client gets the model of its cluster."""
         return {name: self.state.models[group_of(self.state, name)] for name in self.clients}
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """One round of every cluster; then those are parted whose clients disagree (algorithm 3)."""
         state = self.state
-        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
+        asked = fl.asked_in(self.clients, self.config, self.randomness.seed, r)
         sent = {name: group_of(state, name) for name in asked}
-        means = {group: WeightedMean(self.spec.size) for group in set(sent.values())}
-        updates = Updates(self.spec, state.models.reshape(-1))
-        changes: dict[str, Vector] = {}
+        gather = fl.Gather(self.spec, state.models, means=len(state.models))
+        changes: dict[str, fl.Vector] = {}
 
         def placed(name: str) -> bool:
             return len(state.models) == 1 or (name in state.groups and name not in state.waiting)
 
-        def fold(name: str, update: Update) -> None:
-            weights = updates.checked(name, update.spec, update.weights, update.samples)
-            if placed(name):
-                means[sent[name]].take(weights, update.samples)
-            updates.took(name, weights, samples=update.samples)
+        def fold(name: str, update: fl.Update) -> None:
+            weights = gather.take(name, update, sent[name]) if placed(name) else gather.note(name, update)
             changes[name] = np.where(self.spec.buffers, 0, weights - state.models[sent[name]]).astype(np.float32)
 
-        train = {name: Train(r, self.spec.digest, state.models[group]) for name, group in sent.items()}
-        answers = yield from ask_all(self, r, train, Update, fold)
-        models = [*state.models]
+        train = {name: fl.Train(r, self.spec.digest, state.models[group]) for name, group in sent.items()}
+        answers = yield from fl.ask_all(self, r, train, fl.Update, fold)
         here = {name: changes[name] for name in self.clients if name in changes and placed(name)}
         for name in here:
             state.groups.setdefault(name, sent[name])
-        for group, mean in means.items():
-            if mean.count:
-                step, new, old = self.config.server_step(r), mean.mean(), models[group]
-                models[group] = updates.model(new if step == 1 else stepped(self.spec, old, new - old, new, step))
-        state.models = np.stack(models)
+        step = self.config.server_step(r)
+        state.models = np.stack([gather.moved(old, group, step) for group, old in enumerate(state.models)])
         self.place({name: change for name, change in changes.items() if not placed(name)})
         parted = [group for group in sorted(set(state.groups.values())) if self.part(group, here)]
         return {
@@ -119,12 +101,12 @@ class Server(HandingOut, role="server"):
             "asked": len(asked),
             "clustered": bool(parted),
             "parted": parted,
-            "clusters": {"sizes": np.bincount(list(state.groups.values()), minlength=len(models)).tolist()},
+            "clusters": {"sizes": np.bincount(list(state.groups.values()), minlength=len(gather.means)).tolist()},
             "membership": membership(state, self.clients),
-            **updates.notes(),
+            **gather.notes(),
         }
 
-    def part(self, group: int, changes: Mapping[str, Vector]) -> bool:
+    def part(self, group: int, changes: Mapping[str, fl.Vector]) -> bool:
         """Part a cluster in two if its clients of this round disagree. The second part is a new cluster."""
         state = self.state
         members = [name for name, own in state.groups.items() if own == group]
@@ -152,7 +134,7 @@ class Server(HandingOut, role="server"):
         state.waiting = [*state.waiting, *(name for name in members if name not in here)]
         return True
 
-    def place(self, changes: Mapping[str, Vector]) -> None:
+    def place(self, changes: Mapping[str, fl.Vector]) -> None:
         """A client that was absent, or is new, joins the cluster whose direction its update is most similar to."""
         state = self.state
         for name, change in changes.items():
@@ -171,31 +153,28 @@ def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
     return [[state.groups[name]] if name in state.groups else [] for name in clients]
 
 
-def models(federation: Federation) -> Mapping[str, Vector]:
+def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
     """Each client uses the model of its cluster."""
     state = federation.look(federation.hub).state
     return {name: state.models[group_of(state, name)] for name in federation.common.clients}
 
 
-def observe(federation: Federation) -> Mapping[str, Any]:
+def observe(federation: fl.Federation) -> Mapping[str, Any]:
     """The clusters so far."""
     state = federation.look(federation.hub).state
     return {"membership": membership(state, federation.common.clients)}
 
 
-SYSTEM = System(
-    name="cfl",
-    title="CFL",
-    citation="Sattler, Müller and Samek, Clustered federated learning, IEEE TNNLS 2021",
-    config=CflConfig,
-    parties=lambda config: {"server": Server, "client": Client},
-    models=models,
-    own_model=own_model,
-    sees={
-        "server": Sees((Update,), "every client's plain model and number of samples in every round, by name"),
-        "client": Sees((Train,), "the model of its cluster"),
+SYSTEM = fl.system(
+    "cfl",
+    CflConfig,
+    Server,
+    fl.AveragingClient,
+    learns={
+        "server": fl.LEARNS["server"],
+        "client": "the model of its cluster",
     },
+    models=models,
     observe=observe,
-    releases=RELEASES,
     baseline=True,
 )

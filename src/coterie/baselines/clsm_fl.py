@@ -15,32 +15,21 @@ right answer; soft clusters are fuzzy c-means; how clusters are averaged and mix
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.buffers import stepped
-from coterie.aggregation.sums import Sum
+import coterie.method as fl
 from coterie.clustering.fuzzy import first_centres, fuzzy_c_means
-from coterie.protocol.effects import Local, Losses, OwnData, Vector, local
-from coterie.protocol.errors import UserError
-from coterie.protocol.party import from_party
-from coterie.protocol.steps import Steps, compute
-from coterie.protocol.system import Federation, Sees, System
-from coterie.protocol.told import Common
-from coterie.protocols.averaging import RELEASES, Averaging, Client, Train, Update, Updates
-from coterie.protocols.keeping import HandingOut, own_model
-from coterie.protocols.local_training import ask_all, asked_in, at_least
 
 Doubles = NDArray[np.float64]
 _JUDGED = 32  # models at a time
 
 
-@dataclass(frozen=True)
-class ClsmConfig(Averaging):
+@fl.settings
+class ClsmConfig(fl.Averaging):
     """clusters: number of soft clusters.
 
     fuzzifier: above 1. Near 1 each model belongs to one cluster, and with a large one to all alike.
@@ -51,13 +40,13 @@ class ClsmConfig(Averaging):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, clusters=1)
+        fl.at_least(self, clusters=1)
         if not 1 < self.fuzzifier < np.inf:
-            raise UserError(f"fuzzifier must be above 1 and finite, not {self.fuzzifier}")
+            raise fl.UserError(f"fuzzifier must be above 1 and finite, not {self.fuzzifier}")
 
 
-@local("capabilities")
-def capabilities(own: OwnData, losses: NDArray[np.float32], classes: int) -> Doubles:
+@fl.local("capabilities")
+def capabilities(own: fl.OwnData, losses: NDArray[np.float32], classes: int) -> Doubles:
     """(models, classes) mean over the party's samples of each class of exp(-loss), the probability of the right answer.
 
     losses: (models, samples) cross entropies. A class without samples, and a model without a finite loss, have 0.
@@ -67,7 +56,7 @@ def capabilities(own: OwnData, losses: NDArray[np.float32], classes: int) -> Dou
     return np.asarray(right @ of_class / np.maximum(of_class.sum(axis=0), 1))
 
 
-class Server(HandingOut, role="server"):
+class Server(fl.Server):
     """Judges, clusters and averages local models."""
 
     class State(msgspec.Struct):
@@ -76,33 +65,32 @@ class Server(HandingOut, role="server"):
         memberships: (k,) of each client that has trained, which sum to 1.
         """
 
-        models: Vector = from_party(lambda server: np.stack([server.common.initial] * server.config.clusters))
-        centres: Doubles = from_party(lambda server: np.zeros((0, server.spec.outputs)))
+        models: fl.Vector = fl.from_party(lambda server: np.stack([server.common.initial] * server.config.clusters))
+        centres: Doubles = fl.from_party(lambda server: np.zeros((0, server.spec.outputs)))
         memberships: dict[str, Doubles] = msgspec.field(default_factory=dict)
 
     state: State
     config: ClsmConfig
 
-    def last(self) -> Mapping[str, Vector]:
+    def last(self) -> Mapping[str, fl.Vector]:
         """Each client gets its mixture."""
         return {name: mixture(self.state, name) for name in self.clients}
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Local training, semantic evaluation, soft clustering, and a mean for each cluster."""
-        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
+        asked = fl.asked_in(self.clients, self.config, self.randomness.seed, r)
         sent = Mixtures(self, r, asked)
-        updates, got = Updates(self.spec, self.state.models.reshape(-1)), dict[str, Update]()
+        gather, got = fl.Gather(self.spec, self.state.models, means=0), dict[str, fl.Update]()
 
-        def fold(name: str, update: Update) -> None:
-            updates.checked(name, update.spec, update.weights, update.samples)
-            updates.took(name, update.weights, samples=update.samples)
+        def fold(name: str, update: fl.Update) -> None:
+            gather.note(name, update)
             got[name] = update
 
-        answers = yield from ask_all(self, r, sent, Update, fold)
+        answers = yield from fl.ask_all(self, r, sent, fl.Update, fold)
         ordered = {name: got[name] for name in self.clients if name in got}
         if ordered:
             rows = yield from self.judged([update.weights for update in ordered.values()])
-            self.cluster(ordered, rows, r, updates)
+            self.cluster(ordered, rows, r, gather)
         return {
             "participants": len(answers.got),
             "asked": len(asked),
@@ -111,22 +99,22 @@ class Server(HandingOut, role="server"):
                 "sizes": np.bincount(list(map(int, self.strongest())), minlength=self.config.clusters).tolist()
             },
             "membership": membership(self.state, self.clients),
-            **updates.notes(),
+            **gather.notes(),
         }
 
     def strongest(self) -> Iterator[int]:
         """The cluster that each client belongs to most."""
         return (int(u.argmax()) for u in self.state.memberships.values())
 
-    def judged(self, models: list[Vector]) -> Steps[Doubles]:
+    def judged(self, models: list[fl.Vector]) -> fl.Steps[Doubles]:
         """(n, classes) capabilities of local models on the server's own samples."""
         found = []
         for start in range(0, len(models), _JUDGED):
-            losses = yield from compute(Losses(np.stack(models[start : start + _JUDGED])))
-            found.append((yield from compute(Local(capabilities, (losses, self.spec.outputs)))))
+            losses = yield from fl.compute(fl.Losses(np.stack(models[start : start + _JUDGED])))
+            found.append((yield from fl.compute(fl.Local(capabilities, (losses, self.spec.outputs)))))
         return np.concatenate(found)
 
-    def cluster(self, got: Mapping[str, Update], rows: Doubles, r: int, updates: Updates) -> None:
+    def cluster(self, got: Mapping[str, fl.Update], rows: Doubles, r: int, gather: fl.Gather) -> None:
         """Soft clusters of these models, which go on from the last centres, and the clusters' new models."""
         state, m = self.state, self.config.fuzzifier
         start = state.centres if len(state.centres) else first_centres(rows, self.config.clusters)
@@ -134,25 +122,25 @@ class Server(HandingOut, role="server"):
         state.memberships |= dict(zip(got, u, strict=True))
         step, new = self.config.server_step(r), []
         for old, weights in zip(state.models, (u**m).T, strict=True):
-            total, of_all = Sum(self.spec.size), 0.0
+            total, of_all = fl.Sum(self.spec.size), 0.0
             for weight, update in zip(weights, got.values(), strict=True):
                 total.take(update.weights, weight * update.samples)
                 of_all += weight * update.samples
             mean = total.value() / of_all if of_all > 0 else old.astype(np.float64)
-            new.append(mean if step == 1 else stepped(self.spec, old, mean - old, mean, step))
-        state.models = updates.model(np.stack(new))
+            new.append(mean if step == 1 else fl.stepped(self.spec, old, mean - old, mean, step))
+        state.models = gather.model(np.stack(new))
 
 
-class Mixtures(Mapping[str, Train]):
+class Mixtures(Mapping[str, fl.Train]):
     """The requests of a round. Each client's mixture is made when it is sent, so that not all are held at once."""
 
     def __init__(self, server: Server, r: int, names: Sequence[str]) -> None:
         self.server, self.r, self.names = server, r, dict.fromkeys(names)
 
-    def __getitem__(self, name: str) -> Train:
+    def __getitem__(self, name: str) -> fl.Train:
         if name not in self.names:
             raise KeyError(name)
-        return Train(self.r, self.server.spec.digest, mixture(self.server.state, name))
+        return fl.Train(self.r, self.server.spec.digest, mixture(self.server.state, name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -161,7 +149,7 @@ class Mixtures(Mapping[str, Train]):
         return len(self.names)
 
 
-def mixture(state: Server.State, name: str) -> Vector:
+def mixture(state: Server.State, name: str) -> fl.Vector:
     """(d,) sum_k u_k W_k: a client's mixture of the clusters' models; their mean for one that has not trained yet."""
     count = len(state.models)
     u = state.memberships.get(name, np.full(count, 1 / count))
@@ -174,13 +162,13 @@ def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
     return [[] if u is None or (len(u) > 1 and not np.ptp(u)) else [int(u.argmax())] for u in known]
 
 
-def models(federation: Federation) -> Mapping[str, Vector]:
+def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
     """Each client uses its mixture."""
     state = federation.look(federation.hub).state
     return {name: mixture(state, name) for name in federation.common.clients}
 
 
-def observe(federation: Federation) -> Mapping[str, Any]:
+def observe(federation: fl.Federation) -> Mapping[str, Any]:
     """Memberships, the strongest as a client's cluster, and what each cluster can do, class by class."""
     state, clients = federation.look(federation.hub).state, federation.common.clients
     none = np.full(len(state.models), 1 / len(state.models))
@@ -191,33 +179,26 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     }
 
 
-def check(config: ClsmConfig, common: Common) -> None:
+def check(config: ClsmConfig, common: fl.Common) -> None:
     """Raises UserError without public samples."""
     if not common.public:
-        raise UserError("clsm_fl judges models on public samples of its server: give it some (public, --public .05)")
+        raise fl.UserError("clsm_fl judges models on public samples of its server: give it some (public, --public .05)")
 
 
-SYSTEM = System(
-    name="clsm_fl",
-    title="CLSM-FL",
-    citation="Lee and Seo, CLSM-FL: Clustering-based semantic federated learning in non-IID IoT environment, IEEE "
-    "Internet of Things Journal 2024",
-    config=ClsmConfig,
-    parties=lambda config: {"server": Server, "client": Client},
+SYSTEM = fl.system(
+    "clsm_fl",
+    ClsmConfig,
+    Server,
+    fl.AveragingClient,
+    learns={
+        "server": "every client's plain model and number of samples in every round, by name, and by its public samples "
+        "how well the model knows each class",
+        "client": "its own mixture of the clusters' models",
+    },
     check=check,
     models=models,
-    own_model=own_model,
-    sees={
-        "server": Sees(
-            (Update,),
-            "every client's plain model and number of samples in every round, by name, and by its public samples how "
-            "well the model knows each class",
-        ),
-        "client": Sees((Train,), "its own mixture of the clusters' models"),
-    },
     observe=observe,
-    releases=RELEASES,
-    baseline=True,
     public=0.05,
     needs_classes=True,
+    baseline=True,
 )

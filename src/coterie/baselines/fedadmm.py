@@ -17,25 +17,15 @@ are and averaged. The protocol and who sees what: ``protocols/late.py``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from coterie.aggregation.buffers import with_buffers
-from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.party import Work, initial, on
-from coterie.protocol.system import System, telling
-from coterie.protocol.told import Common, Own
+import coterie.method as fl
 from coterie.protocols import late
-from coterie.protocols.averaging import Train, Update, models
-from coterie.protocols.keeping import Keeper, Kept, keep, own_model
-from coterie.protocols.local_training import batch_seed, check_model, training_cost
-from coterie.training.solvers import Admm, augmented_change
 
 
-@dataclass(frozen=True)
+@fl.settings
 class FedAdmmConfig(late.LateTraining):
     """rho: > 0, coefficient of the quadratic term (table III).  reference: what a client's change starts from."""
 
@@ -44,8 +34,8 @@ class FedAdmmConfig(late.LateTraining):
     rho: float = 0.01
     reference: Literal["own", "received"] = "own"
 
-    def solver(self) -> Admm:
-        return Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
+    def solver(self) -> fl.Sgd:
+        return self.solver_of(fl.Admm)
 
     def own_budget(self) -> Mapping[str, str]:
         if self.reference == "received":
@@ -54,51 +44,52 @@ class FedAdmmConfig(late.LateTraining):
         return {"server_lr": why, "server_decay": why}
 
 
-class Client(Keeper, role="client"):
+class Client(fl.Client):
     """Keeps its dual variable, and its own last model, across rounds."""
 
-    class State(Kept):
+    class State(fl.Client.State):
         """own: w_i, (d,).  dual: y_i, (d,), zeros before the first training."""
 
-        own: Vector = initial
-        dual: Vector | None = None
+        own: fl.Vector = fl.initial
+        dual: fl.Vector | None = None
 
     state: State
     config: FedAdmmConfig
 
-    @on(Train, training_cost)
-    def train(self, msg: Train, src: str) -> Work[Update]:
+    @fl.on(fl.Train, fl.training, answers=fl.Update)
+    def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
         """PAFed algorithm 2, then eq. 16."""
-        w = check_model(self.spec, msg.spec, msg.weights)
-        keep(self, w)
+        w = self.model(msg)
         y = np.zeros(self.spec.size, np.float32) if self.state.dual is None else self.state.dual
-        fitted: Fitted = yield Fit(w, self.config.solver(), self.epochs, batch_seed(self, msg.round), {"dual": y})
+        fitted: fl.Fitted = yield self.fit(w, msg.round, state={"dual": y})
         reference = self.state.own if self.config.reference == "own" else w
-        change = augmented_change(fitted.weights - reference, fitted.state["dual"] - y, self.config.rho)
-        values = with_buffers(self.spec, change, fitted.weights)
+        change = fl.augmented_change(fitted.weights - reference, fitted.state["dual"] - y, self.config.rho)
+        values = fl.with_buffers(self.spec, change, fitted.weights)
         self.state.dual = fitted.state["dual"]
         if self.config.reference == "own":
             self.state.own = fitted.weights
-        return Update(msg.round, self.spec.digest, values, fitted.samples)
+        return fl.Update(msg.round, self.spec.digest, values, fitted.samples)
 
 
-def _server(own: Own, common: Common, config: FedAdmmConfig) -> late.Server:
+class Server(late.Server):
     """It adds up what clients send, over all N of them or over those received."""
-    over = float(len(common.clients)) if config.reference == "own" else None
-    mean = partial(late.Mean, of="change", weight=lambda staleness, samples: 1, over=over)
-    return late.Server(own, common, config, mean)
+
+    config: FedAdmmConfig
+
+    def aggregate(self, step: float) -> late.Aggregate:
+        over = float(len(self.clients)) if self.config.reference == "own" else None
+        return late.Mean(self.spec, self.state.weights, step, of="change", weight=lambda *_: 1, over=over)
 
 
-SYSTEM = System(
-    name="fedadmm",
+SYSTEM = fl.system(
+    "fedadmm",
+    FedAdmmConfig,
+    Server,
+    Client,
+    learns=late.learns("change of the model plus that of its dual variable"),
+    delta=late.DELTA,
+    baseline=True,
     title="FedADMM",
     citation="Gong, Li and Freris, FedADMM: a robust federated deep learning framework, ICDE 2022",
-    config=FedAdmmConfig,
-    parties=lambda config: {"server": _server, "client": Client},
-    models=models,
-    own_model=own_model,
-    sees=late.sees("change of the model plus that of its dual variable"),
-    releases=telling({Update: ("change of the model and of the dual variable",)}),
-    baseline=True,
-    delta=late.DELTA,
+    releases=fl.telling({fl.Update: ("change of the model and of the dual variable",)}),
 )

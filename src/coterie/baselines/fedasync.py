@@ -8,23 +8,17 @@ clients of a round start from the model of its beginning. The protocol and who s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.aggregation.mixing import Mixed
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.system import PartyFactory, System, telling
 from coterie.protocols import late
-from coterie.protocols.averaging import Update, models
-from coterie.protocols.keeping import own_model
 
 
-@dataclass(frozen=True)
+@fl.settings
 class FedAsyncConfig(late.LateTraining):
     """exponent: >= 0, of the staleness weights; 0.5 in Xie et al.
 
@@ -38,9 +32,11 @@ class FedAsyncConfig(late.LateTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.exponent < np.inf:
-            raise UserError(f"exponent must be at least 0 and finite, not {self.exponent}")
+            raise fl.UserError(f"exponent must be at least 0 and finite, not {self.exponent}")
         if self.server_lr > 1:
-            raise UserError(f"server_lr is the share of a client's model in a mixture: at most 1, not {self.server_lr}")
+            raise fl.UserError(
+                f"server_lr is the share of a client's model in a mixture: at most 1, not {self.server_lr}"
+            )
 
     def own_budget(self) -> Mapping[str, str]:
         return {"server_lr": "it is the share of one client's model, not a step towards the mean of all"}
@@ -52,11 +48,11 @@ class Mixing:
     All shares are within [0, 1], so that buffers (running statistics) stay within the range of the clients', too.
     """
 
-    def __init__(self, spec: ModelSpec, weights: Vector, step: float, *, exponent: float) -> None:
+    def __init__(self, spec: ModelSpec, weights: fl.Vector, step: float, *, exponent: float) -> None:
         self._weights, self._step, self._exponent = weights, step, exponent
         self._late, self._in_time = Mixed(len(weights)), Mixed(len(weights))
 
-    def take(self, values: Vector, staleness: int, samples: int) -> None:
+    def take(self, values: fl.Vector, staleness: int, samples: int) -> None:
         mixed = self._late if staleness else self._in_time
         mixed.take(values, self._step * float(1 + staleness) ** -self._exponent)
 
@@ -64,22 +60,23 @@ class Mixing:
         return self._in_time(self._late(self._weights.astype(np.float64)))
 
 
-def _parties(config: FedAsyncConfig) -> Mapping[str, PartyFactory]:
-    """All models, mixed in one by one."""
-    mixing = partial(Mixing, exponent=config.exponent)
-    return late.parties("model", mixing)
+class Server(late.Server):
+    """Mixes the models in, one by one."""
+
+    config: FedAsyncConfig
+
+    def aggregate(self, step: float) -> late.Aggregate:
+        return Mixing(self.spec, self.state.weights, step, exponent=self.config.exponent)
 
 
-SYSTEM = System(
-    name="fedasync",
+SYSTEM = fl.system(
+    "fedasync",
+    FedAsyncConfig,
+    Server,
+    fl.AveragingClient,
+    learns=late.learns("plain model"),
+    delta=late.DELTA,
+    baseline=True,
     title="FedAsync",
     citation="Xie, Koyejo and Gupta, Asynchronous federated optimization, 2019",
-    config=FedAsyncConfig,
-    parties=_parties,
-    models=models,
-    own_model=own_model,
-    sees=late.sees("plain model"),
-    releases=telling({Update: ("trained model and number of samples",)}),
-    baseline=True,
-    delta=late.DELTA,
 )

@@ -15,27 +15,17 @@ of a round weighs alike in a group's direction, and how later clients are placed
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from coterie.aggregation.buffers import stepped
-from coterie.aggregation.sums import WeightedMean
+import coterie.method as fl
 from coterie.clustering.agglomerative import agglomerated
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.party import Party, from_party, initial
-from coterie.protocol.steps import Steps
-from coterie.protocol.system import Federation, Sees, System
-from coterie.protocols.averaging import RELEASES, Averaging, Client, Train, Update, Updates
-from coterie.protocols.keeping import HandingOut, own_model
-from coterie.protocols.local_training import ask_all, asked_in, at_least
 
 
-@dataclass(frozen=True)
-class FlaccConfig(Averaging):
+@fl.settings
+class FlaccConfig(fl.Averaging):
     """similarity: two groups merge while the cosine of their updates is above this, from -1 to 1.
 
     settle: clustering is complete after so many rounds in a row without a merge and without a new client.
@@ -46,17 +36,17 @@ class FlaccConfig(Averaging):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, settle=1)
+        fl.at_least(self, settle=1)
         if not -1 <= self.similarity <= 1:
-            raise UserError(f"similarity must lie in [-1, 1], not {self.similarity}")
+            raise fl.UserError(f"similarity must lie in [-1, 1], not {self.similarity}")
 
 
-def no_models(party: Party) -> Vector:
+def no_models(party: fl.Party) -> fl.Vector:
     """(0, d) float32."""
     return np.zeros((0, party.spec.size), np.float32)
 
 
-class Server(HandingOut, role="server"):
+class Server(fl.Server):
     """Trains one model and merges groups; then trains one model for each group."""
 
     class State(msgspec.Struct):
@@ -65,46 +55,43 @@ class Server(HandingOut, role="server"):
         quiet: rounds in a row without a merge and without a new client.
         """
 
-        weights: Vector = initial
-        models: Vector = from_party(no_models)
-        directions: Vector = from_party(no_models)
+        weights: fl.Vector = fl.initial
+        models: fl.Vector = fl.from_party(no_models)
+        directions: fl.Vector = fl.from_party(no_models)
         groups: dict[str, int] = msgspec.field(default_factory=dict)
         quiet: int = 0
 
     state: State
     config: FlaccConfig
 
-    def last(self) -> Mapping[str, Vector]:
+    def last(self) -> Mapping[str, fl.Vector]:
         """Each client gets the model of its cluster."""
         return {name: model_of(self.state, name) for name in self.clients}
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """One round of every federation that there is."""
         state, separate = self.state, bool(len(self.state.models))
-        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
+        asked = fl.asked_in(self.clients, self.config, self.randomness.seed, r)
         sent = {name: model_of(state, name) for name in asked}
-        means: dict[int, WeightedMean] = {}
-        updates = Updates(self.spec, np.concatenate([state.weights, state.models.reshape(-1)]))
-        changes: dict[str, Vector] = {}
+        before = np.concatenate([state.weights, state.models.reshape(-1)])
+        gather = fl.Gather(self.spec, before, means=len(state.models) if separate else 1)
+        changes: dict[str, fl.Vector] = {}
 
-        def fold(name: str, update: Update) -> None:
-            weights = updates.checked(name, update.spec, update.weights, update.samples)
-            group = state.groups.get(name, -1) if separate else -1
-            means.setdefault(group, WeightedMean(self.spec.size)).take(weights, update.samples)
-            updates.took(name, weights, samples=update.samples)
-            if group < 0:
+        def fold(name: str, update: fl.Update) -> None:
+            group = state.groups.get(name) if separate else 0
+            # a client without a group trains the old global model, only to be placed
+            weights = gather.note(name, update) if group is None else gather.take(name, update, group)
+            if not separate or group is None:
                 changes[name] = np.where(self.spec.buffers, 0, weights - sent[name]).astype(np.float32)
 
-        train = {name: Train(r, self.spec.digest, weights) for name, weights in sent.items()}
-        answers = yield from ask_all(self, r, train, Update, fold)
-        models = [*state.models]
-        for group, mean in means.items():
-            if not separate:
-                state.weights = self.towards(state.weights, mean, r, updates)
-            elif group >= 0:  # a client without a group trains the old global model, only to be placed
-                models[group] = self.towards(models[group], mean, r, updates)
+        train = {name: fl.Train(r, self.spec.digest, weights) for name, weights in sent.items()}
+        answers = yield from fl.ask_all(self, r, train, fl.Update, fold)
+        step = self.config.server_step(r)
+        if separate:
+            state.models = np.stack([gather.moved(old, group, step) for group, old in enumerate(state.models)])
+        else:
+            state.weights = gather.moved(state.weights, step=step)
         ordered = {name: changes[name] for name in self.clients if name in changes}
-        state.models = np.stack(models) if models else state.models
         notes: dict[str, Any] = self.place(ordered) if separate else self.agglomerate(ordered)
         return {
             "participants": len(answers.got),
@@ -112,15 +99,10 @@ class Server(HandingOut, role="server"):
             **notes,
             "clusters": {"sizes": np.bincount(list(state.groups.values())).tolist() if state.groups else []},
             "membership": membership(state, self.clients),
-            **updates.notes(),
+            **gather.notes(),
         }
 
-    def towards(self, old: Vector, mean: WeightedMean, r: int, updates: Updates) -> Vector:
-        """The server's step from an old model towards a mean."""
-        step, new = self.config.server_step(r), mean.mean()
-        return updates.model(new if step == 1 else stepped(self.spec, old, new - old, new, step))
-
-    def agglomerate(self, changes: Mapping[str, Vector]) -> dict[str, Any]:
+    def agglomerate(self, changes: Mapping[str, fl.Vector]) -> dict[str, Any]:
         """Add a round's updates to the groups' directions and merge groups. Returns notes."""
         state, new = self.state, 0
         rows = [*state.directions]
@@ -142,7 +124,7 @@ class Server(HandingOut, role="server"):
             state.models = np.repeat(state.weights[None], len(directions), axis=0)
         return {"clustered": bool(new or merges), "separate": bool(len(state.models))}
 
-    def place(self, changes: Mapping[str, Vector]) -> dict[str, Any]:
+    def place(self, changes: Mapping[str, fl.Vector]) -> dict[str, Any]:
         """Later clients join the group whose direction is most similar to their update, or begin one of their own."""
         state = self.state
         for name, change in alike(changes).items():
@@ -156,7 +138,7 @@ class Server(HandingOut, role="server"):
         return {"clustered": bool(changes), "separate": True}
 
 
-def alike(changes: Mapping[str, Vector]) -> dict[str, Vector]:
+def alike(changes: Mapping[str, fl.Vector]) -> dict[str, fl.Vector]:
     """The updates of a round at their median length, so that each weighs alike; without those that change nothing."""
     lengths = {name: float(np.linalg.norm(change.astype(np.float64))) for name, change in changes.items()}
     moved = {name: length for name, length in lengths.items() if length > 0}
@@ -164,7 +146,7 @@ def alike(changes: Mapping[str, Vector]) -> dict[str, Vector]:
     return {name: (changes[name] * (median / length)).astype(np.float32) for name, length in moved.items()}
 
 
-def model_of(state: Server.State, name: str) -> Vector:
+def model_of(state: Server.State, name: str) -> fl.Vector:
     """The model that a client trains and uses: of its cluster, or the global one as long as it has none of its own."""
     group = state.groups.get(name, -1) if len(state.models) else -1
     return state.models[group] if group >= 0 else state.weights
@@ -175,31 +157,28 @@ def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
     return [[state.groups[name]] if name in state.groups else [] for name in clients]
 
 
-def models(federation: Federation) -> Mapping[str, Vector]:
+def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
     """Each client uses the model of its cluster."""
     state = federation.look(federation.hub).state
     return {name: model_of(state, name) for name in federation.common.clients}
 
 
-def observe(federation: Federation) -> Mapping[str, Any]:
+def observe(federation: fl.Federation) -> Mapping[str, Any]:
     """The groups so far, and whether they train apart."""
     state = federation.look(federation.hub).state
     return {"membership": membership(state, federation.common.clients), "separate": bool(len(state.models))}
 
 
-SYSTEM = System(
-    name="flacc",
-    title="FLACC",
-    citation="Mehta and Shao, A greedy agglomerative framework for clustered federated learning, IEEE TII 2023",
-    config=FlaccConfig,
-    parties=lambda config: {"server": Server, "client": Client},
-    models=models,
-    own_model=own_model,
-    sees={
-        "server": Sees((Update,), "every client's plain model and number of samples in every round, by name"),
-        "client": Sees((Train,), "the global model, and later the model of its cluster"),
+SYSTEM = fl.system(
+    "flacc",
+    FlaccConfig,
+    Server,
+    fl.AveragingClient,
+    learns={
+        "server": fl.LEARNS["server"],
+        "client": "the global model, and later the model of its cluster",
     },
+    models=models,
     observe=observe,
-    releases=RELEASES,
     baseline=True,
 )

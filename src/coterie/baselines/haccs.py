@@ -18,34 +18,24 @@ requests comes after those of its cluster that did not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, nan, sqrt
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.clustering.histograms import Density, density_clusters, hellinger
 from coterie.dp.laplace import private_counts
 from coterie.dp.ledger import Release
-from coterie.protocol.effects import Fit, Fitted, Local, OwnData, Vector, local
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import Integers, Message, message
-from coterie.protocol.party import Work, initial, on
-from coterie.protocol.steps import Steps
-from coterie.protocol.system import Federation, Sees, System
-from coterie.protocols import averaging
-from coterie.protocols.averaging import MOST_SAMPLES, Train
-from coterie.protocols.keeping import HandingOut, Keeper, Kept, keep, own_model
-from coterie.protocols.local_training import ask_each, batch_seed, check_model, joined, training_cost
+from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.protocols.selecting import Selecting, Update, checked_seconds, own_work, round_seconds, selected_round
 from coterie.selection.clusters import cluster_weights, sample_fastest
 
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@fl.settings
 class HaccsConfig(Selecting):
     """epsilon: of each device's label histogram, for the replacement of one of its samples; inf adds no noise.
 
@@ -61,110 +51,108 @@ class HaccsConfig(Selecting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.epsilon > 0:
-            raise UserError(f"epsilon must be positive (inf for no noise), not {self.epsilon}")
+            raise fl.UserError(f"epsilon must be positive (inf for no noise), not {self.epsilon}")
         if not 0 <= self.rho <= 1:
-            raise UserError(f"rho must lie in [0, 1], not {self.rho}")
+            raise fl.UserError(f"rho must lie in [0, 1], not {self.rho}")
         if not 0 < self.radius < inf:
-            raise UserError(f"radius must be positive and finite, not {self.radius}")
+            raise fl.UserError(f"radius must be positive and finite, not {self.radius}")
 
     def beyond_budget(self) -> Mapping[str, str]:
         return {"epsilon": "the server gets a noisy label histogram of every device"}
 
 
-@message(src="server", dst="client")
-class Describe(Message, frozen=True):
+@fl.message(src="server", dst="client")
+class Describe(fl.OfRound, frozen=True):
     """Send your label histogram, and what a round takes you."""
 
-    round: int
 
-
-@message(src="client", dst="server")
-class Described(Message, frozen=True):
+@fl.message(src="client", dst="server")
+class Described(fl.OfRound, frozen=True):
     """counts: (classes,) at least 0, with noise.  seconds: of a round, by the device's own profile; 0 if unknown."""
 
-    round: int
-    counts: Integers
+    counts: fl.Integers
     seconds: float
 
 
-@local("label histogram")
-def label_histogram(own: OwnData, classes: int) -> Counts:
+@fl.local("label histogram")
+def label_histogram(own: fl.OwnData, classes: int) -> Counts:
     """(classes,) how many of the party's samples have each label."""
     return np.bincount(own.y, minlength=classes).astype(np.int64)
 
 
-class Client(Keeper, role="client"):
+class Client(fl.Client):
     """Describes its labels once, and trains when it is selected."""
 
-    class State(Kept):
+    class State(fl.Client.State):
         """counts: the noisy histogram that was sent, or None before. Noise drawn anew would cost epsilon again.
 
         described: the round in which it was drawn.  trained: the rounds in which the client has sent a model.
         """
 
-        trained: list[int] = msgspec.field(default_factory=list)
+        trained: list[int] = fl.field(default_factory=list)
         counts: Counts | None = None
         described: int = 0
 
     state: State
     config: HaccsConfig
 
-    @on(Describe)
-    def describe(self, msg: Describe, src: str) -> Work[Described]:
+    @fl.on(Describe, answers=Described)
+    def describe(self, msg: Describe, src: str) -> fl.Work[Described]:
         """The same histogram however often it is asked for."""
         if self.state.counts is None:
-            counts: Counts = yield Local(label_histogram, (self.spec.outputs,))
+            counts: Counts = yield fl.Local(label_histogram, (self.spec.outputs,))
             source = self.kept("label histogram", repr((self.config.epsilon, counts.tolist())).encode())
             self.state.counts = private_counts(counts, self.config.epsilon, source)
             self.state.described = msg.round
-        seconds: float = yield Local(round_seconds, own_work(self))
+        seconds: float = yield fl.Local(round_seconds, own_work(self))
         return Described(msg.round, self.state.counts, seconds)
 
-    @on(Train, training_cost)
-    def train(self, msg: Train, src: str) -> Work[Update]:
+    @fl.on(fl.Train, fl.training, answers=Update)
+    def train(self, msg: fl.Train, src: str) -> fl.Work[Update]:
         """E_i epochs from the global model, and the mean loss of the samples on the way."""
-        start = check_model(self.spec, msg.spec, msg.weights)
-        keep(self, start)
-        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
+        start = self.model(msg)
+        fitted: fl.Fitted = yield self.fit(start, msg.round)
         self.state.trained.append(msg.round)
-        return Update(msg.round, self.spec.digest, fitted.weights, fitted.samples, fitted.loss)
+        return Update(msg.round, msg.spec, fitted.weights, fitted.samples, fitted.loss)
 
 
-class Server(HandingOut, role="server"):
+class Server(fl.Server):
     """Clusters, selects and averages."""
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """weights: (d,) the global model. By client: its noisy histogram, the seconds of a round (claimed until one was
         observed), its last loss, how many requests in a row it has missed, and its cluster.
         """
 
-        weights: Vector = initial
-        counts: dict[str, Counts] = msgspec.field(default_factory=dict)
-        seconds: dict[str, float] = msgspec.field(default_factory=dict)
-        losses: dict[str, float] = msgspec.field(default_factory=dict)
-        missed: dict[str, int] = msgspec.field(default_factory=dict)
-        clusters: dict[str, int] = msgspec.field(default_factory=dict)
+        weights: fl.Vector = fl.initial
+        counts: dict[str, Counts] = fl.field(default_factory=dict)
+        seconds: dict[str, float] = fl.field(default_factory=dict)
+        losses: dict[str, float] = fl.field(default_factory=dict)
+        missed: dict[str, int] = fl.field(default_factory=dict)
+        clusters: dict[str, int] = fl.field(default_factory=dict)
 
     state: State
     config: HaccsConfig
 
-    def setup(self) -> Steps[None]:
+    def setup(self) -> fl.Steps[None]:
         """Get to know the devices that take part from the start."""
         yield from self.meet(0)
 
-    def meet(self, r: int) -> Steps[None]:
+    def meet(self, r: int) -> fl.Steps[None]:
         """Ask the devices that have joined, and are not described yet, for their histograms."""
 
         def fold(name: str, described: Described) -> None:
             counts, most = described.counts, MOST_SAMPLES * len(described.counts)
             if len(counts) != self.spec.outputs or counts.min() < 0 or counts.max() > most:
-                raise PeerError(f"{name}: a histogram of {len(counts)} counts, expected {self.spec.outputs}, 0 or more")
+                raise fl.PeerError(
+                    f"{name}: a histogram of {len(counts)} counts, expected {self.spec.outputs}, 0 or more"
+                )
             self.state.seconds[name] = checked_seconds(name, described.seconds)
             self.state.counts[name] = counts
 
-        new = [name for name in joined(self.clients, self.config, max(r, 1)) if name not in self.state.counts]
+        new = [name for name in fl.joined(self.clients, self.config, max(r, 1)) if name not in self.state.counts]
         if new:
-            yield from ask_each(self, r, new, Describe(r), Described, fold)
+            yield from fl.ask_each(self, r, new, Describe(r), Described, fold)
 
     def cluster(self) -> bool:
         """Cluster all described devices again, if there are new ones."""
@@ -189,7 +177,7 @@ class Server(HandingOut, role="server"):
         number = self.config.number(self.clients, r)
         return [names[i] for i in sorted(sample_fastest(weights, members, number, self.rng("selection", r)))]
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """One round: new devices are met, clusters sampled, and their fastest devices train."""
         yield from self.meet(r)
         clustered, state = self.cluster(), self.state
@@ -217,14 +205,14 @@ def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
     return [[state.clusters[name]] if name in state.clusters else [] for name in clients]
 
 
-def observe(federation: Federation) -> Mapping[str, Any]:
+def observe(federation: fl.Federation) -> Mapping[str, Any]:
     """Clusters, and the noisy histograms that they come from."""
     state = federation.look(federation.hub).state
     counts = {name: state.counts[name].tolist() for name in federation.common.clients if name in state.counts}
     return {"membership": membership(state, federation.common.clients), "histograms": counts}
 
 
-def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
+def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
     """A device's histogram, which its epsilon covers, and its models with their losses, which nothing covers."""
     epsilon, found = federation.look(federation.hub).config.epsilon, dict[str, Sequence[Release]]()
     for client in federation.of_role("client"):
@@ -237,25 +225,19 @@ def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
     return found
 
 
-SYSTEM = System(
-    name="haccs",
-    title="HACCS",
-    citation="Wolfrath et al., HACCS: Heterogeneity-aware clustered client selection for accelerated federated "
-    "learning, IPDPS 2022",
-    config=HaccsConfig,
-    parties=lambda config: {"server": Server, "client": Client},
-    models=averaging.models,
-    own_model=own_model,
-    sees={
-        "server": Sees(
-            (Described, Update),
-            "every device's label histogram with Laplace noise of scale 2/epsilon, its speed, and of the selected ones "
-            "the plain model, samples and loss of every round, by name",
-        ),
-        "client": Sees((Describe, Train), "the global model of every round that it is selected in"),
+SYSTEM = fl.system(
+    "haccs",
+    HaccsConfig,
+    Server,
+    Client,
+    learns={
+        "server": "every device's label histogram with Laplace noise of scale 2/epsilon, its speed, and of the "
+        "selected ones the plain model, samples and loss of every round, by name",
+        "client": "the global model of every round that it is selected in",
     },
     observe=observe,
+    releases=None,
     ledger=ledger,
-    baseline=True,
     needs_classes=True,
+    baseline=True,
 )

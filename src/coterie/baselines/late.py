@@ -16,24 +16,21 @@ rounds of delay and whose own formula we have not seen. The protocol and who see
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from coterie.protocol.errors import UserError
-from coterie.protocol.system import PartyFactory, System, telling
+import coterie.method as fl
 from coterie.protocols import late
-from coterie.protocols.averaging import Sends, Update, models
-from coterie.protocols.keeping import own_model
-from coterie.protocols.local_training import ProximalTraining, SteppedTraining
+from coterie.protocols.averaging import ChangeClient, Sends
+from coterie.protocols.local_training import ProximalTraining
 
 
-@dataclass(frozen=True)
+@fl.settings
 class FedProxStaleConfig(ProximalTraining, late.LateTraining):
     """The proximal term, and the bound on the age of an update."""
 
 
-@dataclass(frozen=True)
+@fl.settings
 class TimeWeightedConfig(late.LateTraining):
     """base: > 1; a model that is s rounds late counts base^-s. e/2 in Chen et al."""
 
@@ -42,11 +39,17 @@ class TimeWeightedConfig(late.LateTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 < self.base < math.inf:
-            raise UserError(f"base must be above 1, so that older models count less, not {self.base}")
+            raise fl.UserError(f"base must be above 1, so that older models count less, not {self.base}")
 
 
-Weight = Callable[[Any, int, int], float]
-"""Of one update in the mean, from the config, the rounds that it is late, and its samples."""
+def _mean(sends: Sends, weight: Callable[[Any, int, int], float]) -> type[late.Server]:
+    """A server that averages. weight: of one update, from the config, the rounds that it is late, and its samples."""
+
+    class Server(late.Server):
+        def aggregate(self, step: float) -> late.Aggregate:
+            return late.Mean(self.spec, self.state.weights, step, of=sends, weight=partial(weight, self.config))
+
+    return Server
 
 
 def _by_samples(config: Any, staleness: int, samples: int) -> float:
@@ -57,10 +60,6 @@ def _by_age(config: TimeWeightedConfig, staleness: int, samples: int) -> float:
     return samples * config.base**-staleness
 
 
-def _parties(sends: Sends, weight: Weight, config: SteppedTraining) -> Mapping[str, PartyFactory]:
-    return late.parties(sends, partial(late.Mean, of=sends, weight=partial(weight, config)))
-
-
 MCMAHAN = "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017"
 LI = "Li et al., Federated optimization in heterogeneous networks, MLSys 2020"
 KONECNY = "Konečný et al., Federated optimization, 2016 (updates averaged), with late ones included"
@@ -69,8 +68,8 @@ CHEN = (
     "temporally weighted aggregation, TNNLS 2020"
 )
 
-_TABLE: tuple[tuple[str, str, str, type, Sends, Weight], ...] = (
-    ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, SteppedTraining, "model", _by_samples),
+_TABLE: tuple[tuple[str, str, str, type, Sends, Callable[[Any, int, int], float]], ...] = (
+    ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, fl.SteppedTraining, "model", _by_samples),
     ("fedavg_late", "FedAvg+late", KONECNY, late.LateTraining, "change", lambda config, staleness, samples: 1),
     ("fedavg_stale", "FedAvg, late included", MCMAHAN, late.LateTraining, "model", _by_samples),
     ("fedprox_drop", "FedProx, late dropped", LI, ProximalTraining, "model", _by_samples),
@@ -81,19 +80,18 @@ _TABLE: tuple[tuple[str, str, str, type, Sends, Weight], ...] = (
 
 _SENT: Mapping[Sends, str] = {"model": "trained model", "change": "change of the model"}
 
-SYSTEMS: Mapping[str, System] = {
-    name: System(
-        name=name,
+SYSTEMS: Mapping[str, fl.System] = {
+    name: fl.system(
+        name,
+        config,
+        _mean(sends, weight),
+        fl.AveragingClient if sends == "model" else ChangeClient,
+        learns=late.learns("plain model" if sends == "model" else "plain change of the model"),
+        delta=late.DELTA,
+        baseline=True,
         title=title,
         citation=citation,
-        config=config,
-        parties=partial(_parties, sends, weight),
-        models=models,
-        own_model=own_model,
-        sees=late.sees("plain model" if sends == "model" else "plain change of the model"),
-        releases=telling({Update: (f"{_SENT[sends]} and number of samples",)}),
-        baseline=True,
-        delta=late.DELTA,
+        releases=fl.telling({fl.Update: (f"{_SENT[sends]} and number of samples",)}),
     )
     for name, title, citation, config, sends, weight in _TABLE
 }

@@ -16,26 +16,17 @@ does not answer is judged by what it last told.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from coterie.protocol.effects import Fit, Fitted, Losses, Vector
-from coterie.protocol.party import Cost, Work, from_party, initial, on
-from coterie.protocol.steps import Steps
-from coterie.protocol.system import Federation, Sees, System, telling
-from coterie.protocols import averaging
-from coterie.protocols.averaging import Train
-from coterie.protocols.keeping import HandingOut, keep, own_model
-from coterie.protocols.local_training import at_least, batch_seed, check_model
-from coterie.protocols.selecting import Introduce, Introduced, Introducing, Selecting, Update, meet, selected_round
+import coterie.method as fl
+from coterie.protocols.selecting import Introducing, Selecting, Update, meet, selected_round
 from coterie.selection import oort
 
 
-@dataclass(frozen=True)
+@fl.settings
 class OortConfig(Selecting):
     """exploration: first share of a round that goes to clients that were never tried.  exploration_decay: its factor
     after every round.  least_exploration: where it stays.  penalty: alpha, the power of (pace / duration) for clients
@@ -57,7 +48,7 @@ class OortConfig(Selecting):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, most_selected=0)
+        fl.at_least(self, most_selected=0)
         self.oort()
 
     def oort(self) -> oort.Oort:
@@ -75,46 +66,45 @@ class OortConfig(Selecting):
         )
 
 
-class Client(Introducing, role="client"):
+class Client(Introducing):
     """Trains when it is selected, and tells how large its losses are."""
 
     config: OortConfig
 
-    def cost(self, msg: Train) -> Cost:
+    def cost(self, msg: fl.Train) -> fl.Cost:
         """A forward pass, a third of a training step for each sample, and its epochs."""
-        return Cost(samples=self.samples * (self.epochs + 1 / 3), flops_per_sample=self.spec.flops_per_sample)
+        return fl.Cost(samples=self.samples * (self.epochs + 1 / 3), flops_per_sample=self.spec.flops_per_sample)
 
-    @on(Train, cost)
-    def train(self, msg: Train, src: str) -> Work[Update]:
+    @fl.on(fl.Train, cost, answers=Update)
+    def train(self, msg: fl.Train, src: str) -> fl.Work[Update]:
         """The root mean square loss of the received model, and E_i epochs from it."""
-        start = check_model(self.spec, msg.spec, msg.weights)
-        keep(self, start)
-        losses = yield Losses(start[None])
+        start = self.model(msg)
+        losses = yield fl.Losses(start[None])
         rms = float(np.sqrt(np.mean(np.square(losses[0], dtype=np.float64))))
-        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
-        return Update(msg.round, self.spec.digest, fitted.weights, fitted.samples, rms)
+        fitted: fl.Fitted = yield self.fit(start, msg.round)
+        return Update(msg.round, msg.spec, fitted.weights, fitted.samples, rms)
 
 
-class Server(HandingOut, role="server"):
+class Server(fl.Server):
     """Selects by utility, and averages."""
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """weights: (d,) the global model.  pool: what Oort remembers of the clients, by their numbers.  seconds: of a
         round, as each client says.
         """
 
-        weights: Vector = initial
-        pool: oort.Pool = from_party(lambda server: oort.pool(len(server.clients), server.config.oort()))
-        seconds: dict[str, float] = msgspec.field(default_factory=dict)
+        weights: fl.Vector = fl.initial
+        pool: oort.Pool = fl.from_party(lambda server: oort.pool(len(server.clients), server.config.oort()))
+        seconds: dict[str, float] = fl.field(default_factory=dict)
 
     state: State
     config: OortConfig
 
-    def setup(self) -> Steps[None]:
+    def setup(self) -> fl.Steps[None]:
         """Get to know the clients that take part from the start."""
         yield from meet(self, 0)
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """One round of Oort's algorithm 1."""
         yield from meet(self, r)
         state, settings, clients = self.state, self.config.oort(), self.clients
@@ -143,30 +133,24 @@ class Server(HandingOut, role="server"):
         }
 
 
-def observe(federation: Federation) -> Mapping[str, Any]:
+def observe(federation: fl.Federation) -> Mapping[str, Any]:
     """How often each client was selected, and its utility as it last told it (None for one that never did)."""
     pool = federation.look(federation.hub).state.pool
     utilities = [None if np.isnan(value) else float(value) for value in pool.utility]
     return {"selected": pool.selected.tolist(), "utilities": utilities}
 
 
-SYSTEM = System(
-    name="oort",
-    title="Oort",
-    citation="Lai et al., Oort: Efficient federated learning via guided participant selection, OSDI 2021",
-    config=OortConfig,
-    parties=lambda config: {"server": Server, "client": Client},
-    models=averaging.models,
-    own_model=own_model,
-    sees={
-        "server": Sees(
-            (Introduced, Update),
-            "every client's speed, and of the selected ones the plain model, number of samples and root mean square "
-            "loss of every round, by name",
-        ),
-        "client": Sees((Introduce, Train), "the global model of every round that it is selected in"),
+SYSTEM = fl.system(
+    "oort",
+    OortConfig,
+    Server,
+    Client,
+    learns={
+        "server": "every client's speed, and of the selected ones the plain model, number of samples and root mean "
+        "square loss of every round, by name",
+        "client": "the global model of every round that it is selected in",
     },
     observe=observe,
-    releases=telling({Update: ("trained model, samples and loss",)}),
+    releases=fl.telling({Update: ("trained model, samples and loss",)}),
     baseline=True,
 )

@@ -17,31 +17,20 @@ setting, each cluster is asked once a round, and the mixing share.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
+import coterie.method as fl
 from coterie.aggregation.mixing import Mixed
-from coterie.aggregation.sums import WeightedMean
-from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.errors import DecodeError, PeerError, UserError
-from coterie.protocol.messages import Floats, Message, bundle, message, unbundle
-from coterie.protocol.party import Work, initial, on
-from coterie.protocol.steps import Steps, compute, for_each
-from coterie.protocol.system import Federation, Sees, System, telling
-from coterie.protocols import averaging
-from coterie.protocols.averaging import Averaging, Updates
-from coterie.protocols.keeping import HandingOut, Kept, keep, own_model
-from coterie.protocols.local_training import ask_all, asked_in, at_least, batch_seed, check_model, training_cost
-from coterie.protocols.selecting import Introduce, Introduced, Introducing, meet
+from coterie.protocols.selecting import Introducing, meet
 
 HEAD = "head"
 
 
-@dataclass(frozen=True)
-class RflHaConfig(Averaging):
+@fl.settings
+class RflHaConfig(fl.Averaging):
     """clusters: how many, of like speed.  server_lr: share of a cluster's model in the global one, where it is the
     first of its round; the s-th after it counts (1 + s)^-exponent of that.
     """
@@ -52,13 +41,13 @@ class RflHaConfig(Averaging):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, clusters=1)
+        fl.at_least(self, clusters=1)
         if not 0 < self.server_lr <= 1:
-            raise UserError(
+            raise fl.UserError(
                 f"server_lr is the share of a cluster's model in a mixture: in (0, 1], not {self.server_lr}"
             )
         if not 0 <= self.exponent < 100:
-            raise UserError(f"exponent must lie in [0, 100), not {self.exponent}")
+            raise fl.UserError(f"exponent must lie in [0, 100), not {self.exponent}")
 
     @property
     def head_s(self) -> float | None:
@@ -69,60 +58,44 @@ class RflHaConfig(Averaging):
         return {"server_lr": "it is the share of one cluster's model, not a step towards the mean of all"}
 
 
-@message(src="server", dst="client")
-class Belong(Message, frozen=True):
+@fl.message(src="server", dst="client")
+class Belong(fl.OfRound, frozen=True):
     """head: the client that may give you tasks from now on.  members: of your cluster, a bundle of ``count`` names,
     if you are its head."""
 
-    round: int
     head: str
     members: bytes
     count: int
 
 
-@message(src="client", dst="server")
-class Belonging(Message, frozen=True):
+@fl.message(src="client", dst="server", tells=())
+class Belonging(fl.OfRound, frozen=True):
     """I know my head."""
 
-    round: int
 
-
-@message(src="server", dst=HEAD)
-class Lead(Message, frozen=True):
+@fl.message(src="server", dst=HEAD)
+class Lead(fl.OfModel, frozen=True):
     """Have your cluster train this model. asked: by member, whether it takes part, one byte each."""
 
-    round: int
-    spec: bytes
-    weights: Floats
     asked: bytes
 
 
-@message(src=HEAD, dst="client")
-class Train(Message, frozen=True):
+@fl.message(src=HEAD, dst="client")
+class Train(fl.OfModel, frozen=True):
     """Train on your data."""
 
-    round: int
-    spec: bytes
-    weights: Floats
 
-
-@message(src="client", dst=HEAD)
-class Update(Message, frozen=True):
+@fl.message(src="client", dst=HEAD, tells=("trained model and number of samples",))
+class Update(fl.OfModel, frozen=True):
     """The trained model, and of how many samples."""
 
-    round: int
-    spec: bytes
-    weights: Floats
     samples: int
 
 
-@message(src=HEAD, dst="server")
-class Led(Message, frozen=True):
+@fl.message(src=HEAD, dst="server", tells=("mean model of a cluster",))
+class Led(fl.OfModel, frozen=True):
     """The mean model of a cluster. samples: of ``members`` clients together."""
 
-    round: int
-    spec: bytes
-    weights: Floats
     samples: int
     members: int
 
@@ -130,7 +103,7 @@ class Led(Message, frozen=True):
 class Client(Introducing, role="client", also=(HEAD,)):
     """Trains for its head, and coordinates its cluster where it is the head itself."""
 
-    class State(Kept):
+    class State(fl.Client.State):
         """head: of its cluster.  members: of its cluster, where it is the head; itself among them."""
 
         head: str = ""
@@ -139,64 +112,58 @@ class Client(Introducing, role="client", also=(HEAD,)):
     state: State
     config: RflHaConfig
 
-    @on(Belong)
+    @fl.on(Belong, answers=Belonging)
     def belong(self, msg: Belong, src: str) -> Belonging:
         """Know the head, and the members where it is this client."""
         try:
-            members = [part.decode() for part in unbundle(msg.members, msg.count)]
+            members = [part.decode() for part in fl.unbundle(msg.members, msg.count)]
         except UnicodeDecodeError as error:
-            raise DecodeError(f"a member's name is none: {error}") from None
+            raise fl.DecodeError(f"a member's name is none: {error}") from None
         if not {msg.head, *members} <= set(self.common.clients) or len(set(members)) < len(members):
-            raise PeerError("a cluster of parties that are no clients, or of one twice")
+            raise fl.PeerError("a cluster of parties that are no clients, or of one twice")
         if (self.name in members) != (msg.head == self.name) or bool(members) != (msg.head == self.name):
-            raise PeerError("a head is told its members, itself among them, and nobody else is")
+            raise fl.PeerError("a head is told its members, itself among them, and nobody else is")
         self.state.head, self.state.members = msg.head, members
         return Belonging(msg.round)
 
-    @on(Train, training_cost)
-    def train(self, msg: Train, src: str) -> Work[Update]:
+    @fl.on(Train, fl.training, answers=Update)
+    def train(self, msg: Train, src: str) -> fl.Work[Update]:
         """E_i epochs, for its own head only."""
         if src != self.state.head:
-            raise PeerError(f"{src} is not the head of this cluster")
-        start = check_model(self.spec, msg.spec, msg.weights)
-        keep(self, start)
-        fitted: Fitted = yield self.fit(msg.round, start)
-        return Update(msg.round, self.spec.digest, fitted.weights, fitted.samples)
+            raise fl.PeerError(f"{src} is not the head of this cluster")
+        start = self.model(msg)
+        fitted: fl.Fitted = yield self.fit(start, msg.round)
+        return Update(msg.round, msg.spec, fitted.weights, fitted.samples)
 
-    def fit(self, r: int, start: Vector) -> Fit:
-        """This client's training in a round."""
-        return Fit(start, self.config.solver(), self.epochs, batch_seed(self, r))
-
-    @on(Lead)
-    def lead(self, msg: Lead, src: str) -> Steps[Led]:
+    @fl.on(Lead, answers=Led)
+    def lead(self, msg: Lead, src: str) -> fl.Steps[Led]:
         """Synchronous aggregation in the cluster: wait for all members that are asked, and average."""
-        start = check_model(self.spec, msg.spec, msg.weights)
-        keep(self, start)
+        start = self.model(msg)
         if len(msg.asked) != len(self.state.members):
-            raise PeerError(f"{len(msg.asked)} marks for a cluster of {len(self.state.members)}")
+            raise fl.PeerError(f"{len(msg.asked)} marks for a cluster of {len(self.state.members)}")
         asked = [name for name, mark in zip(self.state.members, msg.asked, strict=True) if mark]
-        mean, updates, samples = WeightedMean(self.spec.size), Updates(self.spec, start), 0
+        gather, samples = fl.Gather(self.spec, start), 0
 
         def fold(name: str, answer: Update) -> None:
             nonlocal samples
             if answer.round != msg.round:
-                raise PeerError(f"{name}: an answer for round {answer.round} in round {msg.round}")
-            mean.take(updates.checked(name, answer.spec, answer.weights, answer.samples), answer.samples)
+                raise fl.PeerError(f"{name}: an answer for round {answer.round} in round {msg.round}")
+            gather.take(name, answer)
             samples += answer.samples
 
         tasks = {name: Train(msg.round, msg.spec, start) for name in asked if name != self.name}
-        answers = yield from for_each(tasks, Update, fold, deadline_s=self.config.head_s)
+        answers = yield from fl.for_each(tasks, Update, fold, deadline_s=self.config.head_s)
         if self.name in asked:
-            fitted: Fitted = yield from compute(self.fit(msg.round, start))
-            mean.take(fitted.weights, fitted.samples)
+            fitted: fl.Fitted = yield from fl.compute(self.fit(start, msg.round))
+            gather.add(self.name, fitted.weights, fitted.samples)
             samples += fitted.samples
-        if not mean.count:
-            raise PeerError("no member has trained")
-        weights = updates.model(mean.mean())
+        if not gather.means[0].count:
+            raise fl.PeerError("no member has trained")
+        weights = gather.moved(start)
         return Led(msg.round, self.spec.digest, weights, samples, len(answers.got) + (self.name in asked))
 
 
-class Server(HandingOut, role="server"):
+class Server(fl.Server):
     """Makes balanced clusters, and mixes their models into the global one."""
 
     class State(msgspec.Struct):
@@ -204,7 +171,7 @@ class Server(HandingOut, role="server"):
         first.  failed: heads that gave no model in the last round.
         """
 
-        weights: Vector = initial
+        weights: fl.Vector = fl.initial
         seconds: dict[str, float] = msgspec.field(default_factory=dict)
         clusters: list[list[str]] = msgspec.field(default_factory=list)
         failed: list[str] = msgspec.field(default_factory=list)
@@ -212,11 +179,11 @@ class Server(HandingOut, role="server"):
     state: State
     config: RflHaConfig
 
-    def setup(self) -> Steps[None]:
+    def setup(self) -> fl.Steps[None]:
         """Get to know the clients' speeds, and make clusters."""
         yield from self.regroup(0)
 
-    def regroup(self, r: int) -> Steps[bool]:
+    def regroup(self, r: int) -> fl.Steps[bool]:
         """Clusters are made anew when clients have joined; a head that failed hands over to the next fastest."""
         state = self.state
         if (yield from meet(self, r)):
@@ -227,29 +194,29 @@ class Server(HandingOut, role="server"):
             return False
         state.failed = []
         told = {
-            name: Belong(r, own[0], bundle([one.encode() for one in of]), len(of))
+            name: Belong(r, own[0], fl.bundle([one.encode() for one in of]), len(of))
             for own in state.clusters
             for name in own
             for of in [own if name == own[0] else []]
         }
-        yield from ask_all(self, r, told, Belonging, lambda name, _: None)
+        yield from fl.ask_all(self, r, told, Belonging, lambda name, _: None)
         return True
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Every cluster trains once; the server mixes in their models in the order of arrival."""
         clustered = yield from self.regroup(r)
         state, participants, mixed, order = self.state, 0, Mixed(self.spec.size), list[str]()
-        asked = set(asked_in(self.clients, self.config, self.randomness.seed, r))
+        asked = set(fl.asked_in(self.clients, self.config, self.randomness.seed, r))
         sizes = {own[0]: len(own) for own in state.clusters}
-        updates = Updates(self.spec, state.weights)
+        gather = self.gather(means=0)
 
         def fold(name: str, led: Led) -> None:
             nonlocal participants
             if not 1 <= led.members <= sizes[name]:
-                raise PeerError(f"{name}: a mean of {led.members} members of a cluster of {sizes[name]}")
-            weights = updates.checked(name, led.spec, led.weights)
+                raise fl.PeerError(f"{name}: a mean of {led.members} members of a cluster of {sizes[name]}")
+            weights = gather.checked(name, led.spec, led.weights)
             mixed.take(weights, self.config.server_step(r) * float(1 + len(order)) ** -self.config.exponent)
-            updates.took(name, weights)
+            gather.took(name, weights)
             order.append(name)
             participants += led.members
 
@@ -258,10 +225,10 @@ class Server(HandingOut, role="server"):
             for own in state.clusters
             if asked.intersection(own)
         }
-        yield from ask_all(self, r, requests, Led, fold)
+        yield from fl.ask_all(self, r, requests, Led, fold)
         state.failed = [head for head in requests if head not in order]
         if order:
-            state.weights = updates.model(mixed(state.weights.astype(np.float64)))
+            state.weights = gather.model(mixed(state.weights.astype(np.float64)))
         return {
             "participants": participants,
             "asked": len(asked),
@@ -269,7 +236,7 @@ class Server(HandingOut, role="server"):
             "leaders": {str(k): own[0] for k, own in enumerate(state.clusters)},
             "clusters": {"sizes": [len(own) for own in state.clusters]},
             "arrived": order,
-            **updates.notes(),
+            **gather.notes(),
         }
 
 
@@ -279,26 +246,24 @@ def balanced(seconds: Mapping[str, float], clients: Sequence[str], k: int) -> li
     return [list(part) for part in np.array_split(np.array(known, object), min(k, len(known)))] if known else []
 
 
-def observe(federation: Federation) -> Mapping[str, Any]:
+def observe(federation: fl.Federation) -> Mapping[str, Any]:
     """The clusters, the head first."""
     return {"clusters": federation.look(federation.hub).state.clusters}
 
 
-SYSTEM = System(
-    name="rfl_ha",
+SYSTEM = fl.system(
+    "rfl_ha",
+    RflHaConfig,
+    Server,
+    Client,
+    learns={
+        "server": "every client's speed, and the plain mean model of each cluster",
+        HEAD: "the global model, and its members' plain models and numbers of samples, by name",
+        "client": "the global model, and which client is the head of its cluster",
+    },
+    also={"client": (HEAD,)},
+    observe=observe,
     title="RFL-HA",
     citation="Wang et al., Resource-efficient federated learning with hierarchical aggregation, INFOCOM 2021",
-    config=RflHaConfig,
-    parties=lambda config: {"server": Server, "client": Client},
-    also={"client": (HEAD,)},
-    models=averaging.models,
-    own_model=own_model,
-    sees={
-        "server": Sees((Introduced, Belonging, Led), "every client's speed, and the plain mean model of each cluster"),
-        HEAD: Sees((Lead, Update), "the global model, and its members' plain models and numbers of samples, by name"),
-        "client": Sees((Introduce, Belong, Train), "the global model, and which client is the head of its cluster"),
-    },
-    observe=observe,
-    releases=telling({Update: ("trained model and number of samples",), Led: ("mean model of a cluster",)}),
     baseline=True,
 )

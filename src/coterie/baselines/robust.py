@@ -14,35 +14,24 @@ samples of its own (``--public``), for ``max_epochs``; running statistics (buffe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from math import floor
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.aggregation import robust
-from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.robust import Robust
-from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.steps import Steps, compute
-from coterie.protocol.system import PartyFactory, System
-from coterie.protocol.told import Common, Own
-from coterie.protocols import averaging
-from coterie.protocols.averaging import Averaging, Client, Train, Update, Updates
-from coterie.protocols.keeping import own_model
-from coterie.protocols.local_training import ask_round, batch_seed
 
 Doubles = NDArray[np.float64]
 Rule = Callable[[Doubles, int], Robust]
 """Of the changes (n, d), of which so many may be malicious."""
 
 
-@dataclass(frozen=True)
-class RobustConfig(Averaging):
+@fl.settings
+class RobustConfig(fl.Averaging):
     """faulty: from 0 to below 1/2, the share of a round's updates that the rule is to withstand."""
 
     faulty: float = 0.25
@@ -50,36 +39,32 @@ class RobustConfig(Averaging):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.faulty < 0.5:
-            raise UserError(f"faulty must be at least 0 and below 1/2, not {self.faulty:g}: no rule withstands half")
+            raise fl.UserError(f"faulty must be at least 0 and below 1/2, not {self.faulty:g}: no rule withstands half")
 
 
-class Server(averaging.Server, role="server"):
-    """Holds the global model. rule: puts the changes of a round together.
+class Server(fl.Server):
+    """Holds the global model. combine: puts the changes of a round together; None if it needs an update of its own.
 
     by_coordinate: whether the rule chooses in each coordinate, so that it serves for buffers, too.
     """
 
-    def __init__(
-        self, own: Own, common: Common, config: Averaging, *, rule: Rule | None, by_coordinate: bool = False
-    ) -> None:
-        super().__init__(own, common, config)
-        self.rule, self.by_coordinate = rule, by_coordinate
+    combine: ClassVar[Any] = None
+    by_coordinate: ClassVar[bool] = False
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """One round. The robust mean of the clients' changes moves the global model."""
         old, config = self.state.weights, self.config
-        updates, models = Updates(self.spec, old), dict[str, Vector]()
+        gather, models = self.gather(means=0), dict[str, fl.Vector]()
 
-        def fold(name: str, update: Update) -> None:
-            models[name] = updates.checked(name, update.spec, update.weights, update.samples)
-            updates.took(name, update.weights, samples=update.samples)
+        def fold(name: str, update: fl.Update) -> None:
+            models[name] = gather.note(name, update)
 
-        notes = yield from ask_round(self, r, Train(r, self.spec.digest, old), Update, fold)
-        notes |= updates.notes()
+        notes = yield from fl.ask_round(self, r, fl.Train(r, self.spec.digest, old), fl.Update, fold)
+        notes |= gather.notes()
         if not models:
             return notes
         try:
-            rule = self.rule or (yield from self.trusting(r))
+            rule: Rule = self.combine or (yield from self.trusting(r))
             names = [name for name in self.clients if name in models]
             f = floor(getattr(config, "faulty", 0) * len(names))
             found, new = combined(
@@ -90,28 +75,30 @@ class Server(averaging.Server, role="server"):
                 config.server_step(r),
                 by_coordinate=self.by_coordinate,
             )
-        except (UserError, PeerError) as error:  # too few updates, or no update of the server's own
+        except (fl.UserError, fl.PeerError) as error:  # too few updates, or no update of the server's own
             return {**notes, "skipped": str(error)}
-        self.state.weights = updates.model(new)
+        self.state.weights = gather.model(new)
         return {
             **notes,
             "influence": dict(zip(names, found.influence.tolist(), strict=True)),
             "flagged": [name for name, is_one in zip(names, found.flagged, strict=True) if is_one],
         }
 
-    def trusting(self, r: int) -> Steps[Rule]:
+    def trusting(self, r: int) -> fl.Steps[Rule]:
         """FLTrust's rule in round r, by the server's own update. Raises PeerError if its training diverges."""
         start, config = self.state.weights, self.config
-        fitted: Fitted = yield from compute(Fit(start, config.solver(), config.max_epochs, batch_seed(self, r)))
+        fitted: fl.Fitted = yield from fl.compute(
+            fl.Fit(start, config.solver(), config.max_epochs, fl.batch_seed(self, r))
+        )
         change = (fitted.weights - start).astype(np.float64)
-        own = with_buffers(self.spec, change, np.zeros_like(change))
+        own = fl.with_buffers(self.spec, change, np.zeros_like(change))
         return lambda updates, f: robust.fltrust(updates, own)
 
 
 def combined(
     spec: ModelSpec,
-    old: Vector,
-    models: Vector,
+    old: fl.Vector,
+    models: fl.Vector,
     rule: Callable[[Doubles], Robust],
     step: float,
     *,
@@ -126,22 +113,22 @@ def combined(
         found = rule(changes)
         mean = old + found.mean
     else:
-        found = rule(with_buffers(spec, changes, np.zeros_like(changes)))
+        found = rule(fl.with_buffers(spec, changes, np.zeros_like(changes)))
         total = float(found.influence.sum())
         mean = found.influence @ models / total if total else old.astype(np.float64)
-    return found, stepped(spec, old, found.mean, mean, step)
+    return found, fl.stepped(spec, old, found.mean, mean, step)
 
 
-def _check(config: Any, common: Common) -> None:
+def _check(config: Any, common: fl.Common) -> None:
     if not common.public:
-        raise UserError(
+        raise fl.UserError(
             "fltrust compares updates with one that its server trains on public samples of its own: give it some "
             "(public, --public .05)"
         )
 
 
-def _parties(rule: Rule | None, by_coordinate: bool, config: Averaging) -> Mapping[str, PartyFactory]:
-    return {"server": partial(Server, rule=rule, by_coordinate=by_coordinate), "client": Client}
+def _server(rule: Rule | None, by_coordinate: bool) -> type[Server]:
+    return type("RobustServer", (Server,), {"combine": rule and staticmethod(rule), "by_coordinate": by_coordinate})
 
 
 BLANCHARD = "Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, NeurIPS 2017"
@@ -149,25 +136,22 @@ YIN = "Yin et al., Byzantine-robust distributed learning: towards optimal statis
 CAO = "Cao et al., FLTrust: Byzantine-robust federated learning via trust bootstrapping, NDSS 2021"
 
 _TABLE: tuple[tuple[str, str, str, type, Rule | None, bool], ...] = (
-    ("fltrust", "FLTrust", CAO, Averaging, None, False),
+    ("fltrust", "FLTrust", CAO, fl.Averaging, None, False),
     ("krum", "Krum", BLANCHARD, RobustConfig, robust.krum, False),
-    ("median", "Coordinate-wise median", YIN, Averaging, lambda updates, f: robust.median(updates), True),
+    ("median", "Coordinate-wise median", YIN, fl.Averaging, lambda updates, f: robust.median(updates), True),
     ("multi_krum", "Multi-Krum", BLANCHARD, RobustConfig, robust.multi_krum, False),
     ("trimmed_mean", "Trimmed mean", YIN, RobustConfig, lambda updates, f: robust.trimmed_mean(updates, f), True),
 )
 """Name, title, citation, settings, rule (None for one that needs the server's own update), whether by coordinate."""
 
-SYSTEMS: Mapping[str, System] = {
-    name: System(
-        name=name,
+SYSTEMS: Mapping[str, fl.System] = {
+    name: fl.system(
+        name,
+        config,
+        _server(rule, by_coordinate),
+        fl.AveragingClient,
         title=title,
         citation=citation,
-        config=config,
-        parties=partial(_parties, rule, by_coordinate),
-        models=averaging.models,
-        own_model=own_model,
-        sees=averaging.SEES,
-        releases=averaging.RELEASES,
         baseline=True,
         public=0.0 if rule else 0.05,
         check=(lambda config, common: None) if rule else _check,

@@ -12,28 +12,15 @@ Departure: changes are averaged unweighted, as printed, over the clients that an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from coterie.aggregation.buffers import stepped, with_buffers
-from coterie.aggregation.sums import WeightedMean
-from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.party import Work, initial, on, zeros
-from coterie.protocol.steps import Steps
-from coterie.protocol.system import Sees, System, telling
-from coterie.protocols import averaging
-from coterie.protocols.averaging import Updates
-from coterie.protocols.keeping import HandingOut, Keeper, Kept, keep, own_model
-from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed, check_model, training_cost
-from coterie.training.solvers import Scaffold
+import coterie.method as fl
 
 
-@dataclass(frozen=True)
-class ScaffoldConfig(LocalTraining):
+@fl.settings
+class ScaffoldConfig(fl.LocalTraining):
     """server_lr: the global step size, eta_g; 1 takes the mean change as it is. No momentum: option II forbids it."""
 
     server_lr: float = 1.0
@@ -41,103 +28,94 @@ class ScaffoldConfig(LocalTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.momentum:
-            raise UserError("scaffold has no momentum: its control variates read the gradient off the distance moved")
+            raise fl.UserError(
+                "scaffold has no momentum: its control variates read the gradient off the distance moved"
+            )
         if not self.server_lr > 0:
-            raise UserError(f"server_lr must be positive, not {self.server_lr}")
+            raise fl.UserError(f"server_lr must be positive, not {self.server_lr}")
 
-    def solver(self) -> Scaffold:
-        return Scaffold(self.lr, self.batch_size, weight_decay=self.weight_decay)
+    def solver(self) -> fl.Sgd:
+        return self.solver_of(fl.Scaffold)
 
 
-@message(src="server", dst="client")
-class Train(Message, frozen=True):
+@fl.message(src="server", dst="client")
+class Train(fl.OfModel, frozen=True):
     """weights x and control c, both (d,), of the server."""
 
-    round: int
-    spec: bytes
-    weights: Floats
-    control: Floats
+    control: fl.Floats
 
 
-@message(src="client", dst="server")
-class Change(Message, frozen=True):
+@fl.message(src="client", dst="server", tells=("change of the model and of the control variate",))
+class Change(fl.OfModel, frozen=True):
     """y_i - x, of which the buffers (running statistics) are y_i's own, and c_i+ - c_i, 0 at buffers; both (d,)."""
 
-    round: int
-    spec: bytes
-    weights: Floats
-    control: Floats
+    control: fl.Floats
 
 
-class Client(Keeper, role="client"):
+class Client(fl.Client):
     """Keeps its control variate c_i across rounds."""
 
-    class State(Kept):
+    class State(fl.Client.State):
         """control: c_i, (d,)."""
 
-        control: Vector = zeros
+        control: fl.Vector = fl.zeros
 
     state: State
     config: ScaffoldConfig
 
-    @on(Train, training_cost)
-    def train(self, msg: Train, src: str) -> Work[Change]:
+    @fl.on(Train, fl.training, answers=Change)
+    def train(self, msg: Train, src: str) -> fl.Work[Change]:
         """Algorithm 1, lines 7 to 13."""
-        x, c = (check_model(self.spec, msg.spec, v) for v in (msg.weights, msg.control))
-        keep(self, x)
+        x, c = self.model(msg), fl.check_model(self.spec, msg.spec, msg.control)
         state = {"control": self.state.control, "server_control": c}
-        fitted: Fitted = yield Fit(x, self.config.solver(), self.epochs, batch_seed(self, msg.round), state)
+        fitted: fl.Fitted = yield self.fit(x, msg.round, state=state)
         change = fitted.state["control"] - self.state.control
         self.state.control = fitted.state["control"]
-        moved = with_buffers(self.spec, fitted.weights - x, fitted.weights)
+        moved = fl.with_buffers(self.spec, fitted.weights - x, fitted.weights)
         return Change(msg.round, self.spec.digest, moved, change)
 
 
-class Server(HandingOut, role="server"):
+class Server(fl.Server):
     """Holds the global model and control variate."""
 
     class State(msgspec.Struct):
         """weights x and control c, (d,) float32."""
 
-        weights: Vector = initial
-        control: Vector = zeros
+        weights: fl.Vector = fl.initial
+        control: fl.Vector = fl.zeros
 
     state: State
     config: ScaffoldConfig
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 1, lines 16 and 17."""
-        moved, turned = WeightedMean(self.spec.size), WeightedMean(self.spec.size)
-        updates = Updates(self.spec, self.state.weights)
+        moved, turned = fl.Mean(self.spec.size), fl.Mean(self.spec.size)
+        gather = self.gather(means=0)
 
         def fold(name: str, change: Change) -> None:
-            y, c = (updates.checked(name, change.spec, values) for values in (change.weights, change.control))
+            y, c = (gather.checked(name, change.spec, values) for values in (change.weights, change.control))
             moved.take(y, 1)
             turned.take(c, 1)
-            updates.took(name, y, c)
+            gather.took(name, y, c)
 
         x, c = self.state.weights, self.state.control
-        notes = yield from ask_round(self, r, Train(r, self.spec.digest, x, c), Change, fold)
+        notes = yield from self.ask(r, Train(r, self.spec.digest, x, c), Change, fold)
         if moved.count:
             share, mean = moved.count / len(self.clients), moved.mean()  # |S| / N
-            self.state.weights = updates.model(stepped(self.spec, x, mean, mean, self.config.server_lr))
-            self.state.control = updates.model(c + share * turned.mean())
-        return {**notes, **updates.notes()}
+            self.state.weights = gather.model(fl.stepped(self.spec, x, mean, mean, self.config.server_lr))
+            self.state.control = gather.model(c + share * turned.mean())
+        return {**notes, **gather.notes()}
 
 
-SYSTEM = System(
-    name="scaffold",
-    title="SCAFFOLD",
-    citation="Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020",
-    config=ScaffoldConfig,
-    parties=lambda config: {"server": Server, "client": Client},
-    models=averaging.models,
-    own_model=own_model,
-    sees={
-        "server": Sees((Change,), "every client's change of model and of control variate in every round, by name"),
-        "client": Sees((Train,), "the global model and the server's control variate"),
+SYSTEM = fl.system(
+    "scaffold",
+    ScaffoldConfig,
+    Server,
+    Client,
+    learns={
+        "server": "every client's change of model and of control variate in every round, by name",
+        "client": "the global model and the server's control variate",
     },
-    releases=telling({Change: ("change of the model and of the control variate",)}),
     baseline=True,
     audit="coterie.privacy.audits.control:AUDIT",
 )

@@ -48,6 +48,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """Base of all messages; declare one with ``@message(src=..., dst=...)``.
 
     By name, the fields that are arrays, and the types that other fields may have. BUNDLES, OPTIONAL: those that are so.
+    TELLS: what it tells of its sender's data, if that is said.
     """
 
     SRC: ClassVar[str]
@@ -55,6 +56,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     ARRAYS: ClassVar[dict[str, ArrayOf]]
     SCALARS: ClassVar[dict[str, frozenset[type]]]
     BUNDLES: ClassVar[frozenset[str]]
+    TELLS: ClassVar[tuple[str, ...] | None]
     OPTIONAL: ClassVar[frozenset[str]]
 
 
@@ -73,9 +75,10 @@ class Signed(OfRound, frozen=True, kw_only=True):
 M = TypeVar("M", bound=Message)
 
 
-def message(*, src: str, dst: str) -> Callable[[type[M]], type[M]]:
+def message(*, src: str, dst: str, tells: Sequence[str] | None = None) -> Callable[[type[M]], type[M]]:
     """Name the roles at the two ends of a message and check that its fields are flat.
 
+    tells: in words, each release of the sender's data in it, for the ledger; None if that is not said.
     Raises TypeError at import for a field that could not travel: a programming error, not an input.
     """
 
@@ -102,6 +105,7 @@ def message(*, src: str, dst: str) -> Callable[[type[M]], type[M]]:
                 raise TypeError(f"{cls.__name__}.{field.name}: {field.type} cannot travel in a message; see {__name__}")
         cls.SRC, cls.DST, cls.ARRAYS, cls.SCALARS = src, dst, arrays, scalars
         cls.BUNDLES, cls.OPTIONAL = frozenset(bundles), frozenset(optional)
+        cls.TELLS = None if tells is None else tuple(tells)
         return cls
 
     return declare

@@ -54,22 +54,47 @@ Outcome = Message | To | tuple[To, ...] | None
 """What a handler returns: an answer, any number of addressed messages, or nothing."""
 
 
+When = Callable[[Any, str], bool]
+"""Of a config and a mode: whether such a message is sent then."""
+
+
+def always(config: Any, mode: str) -> bool:
+    """With all settings."""
+    return True
+
+
+def never(config: Any, mode: str) -> bool:
+    """Not in a simulation."""
+    return False
+
+
 @dataclass(frozen=True)
 class Handler:
-    """One entry of a party's table: the function and its nominal cost."""
+    """One entry of a party's table: the function, its nominal cost, and what ``System.views`` follows from."""
 
     run: Callable[..., Any]
     cost: Callable[[Any, Any], Cost]
+    answers: tuple[type[Message], ...] = ()
+    when: When = always
 
 
-def on(kind: type[Message], cost: Callable[[Any, Any], Cost] = lambda *_: Cost()) -> Callable[[T], T]:
+def on(
+    kind: type[Message],
+    cost: Callable[[Any, Any], Cost] = lambda *_: Cost(),
+    *,
+    answers: type[Message] | tuple[type[Message], ...] = (),
+    when: When = always,
+) -> Callable[[T], T]:
     """Mark ``method(self, message, src)``, a function or a generator of effects, as the handler of one message type.
 
     ``cost(self, message)`` states its nominal work beforehand, from committed state and the message alone.
+    answers: the types of messages that it returns.  when: with which settings it is asked. What each role sees follows
+    from both.
     """
 
     def mark(method: T) -> T:
-        method.__handles__ = (kind, cost)  # type: ignore[attr-defined]
+        sent = answers if isinstance(answers, tuple) else (answers,)
+        method.__handles__ = kind, Handler(method, cost, sent, when)  # type: ignore[attr-defined, arg-type]
         return method
 
     return mark
@@ -150,7 +175,7 @@ def _inherited(cls: type[Any], name: str) -> dict[Any, Any]:
 
 def _declared(cls: type[Any]) -> dict[type[Message], Handler]:
     marked = [method for method in vars(cls).values() if hasattr(method, "__handles__")]
-    return {method.__handles__[0]: Handler(method, method.__handles__[1]) for method in marked}
+    return dict(method.__handles__ for method in marked)
 
 
 def _of_component(name: str, handler: Handler) -> Handler:

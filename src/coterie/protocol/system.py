@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
-from coterie.protocol.messages import Message
+from coterie.protocol.messages import ANY, Message
 from coterie.protocol.names import Made, Names
 from coterie.protocol.party import Party
 from coterie.protocol.told import Common, Own
@@ -96,6 +97,40 @@ class Sees:
     learns: str
 
 
+def party_type(factory: PartyFactory) -> type[Party]:
+    """The class of the parties that a factory makes: itself, or what its return annotation says.
+
+    Raises TypeError for a function without one.
+    """
+    while isinstance(factory, partial):
+        factory = factory.func
+    made = factory if isinstance(factory, type) else get_type_hints(factory).get("return")
+    if not isinstance(made, type):
+        raise TypeError(f"{factory} has no return annotation, so nobody can tell what its parties receive")
+    return made
+
+
+def received(parties: Mapping[str, type[Party]], config: Any, mode: str) -> dict[str, tuple[type[Message], ...]]:
+    """By role, the messages that it receives with these settings: requests to it, and answers to it.
+
+    parties: their classes by role, the hub's first. A message of no named role is for the party that handles it, and
+    its answer for the hub.
+    """
+    hub, found = next(iter(parties)), dict[str, dict[type[Message], None]]()
+
+    def note(role: str, kind: type[Message]) -> None:
+        found.setdefault(role, {})[kind] = None
+
+    for role, party in parties.items():
+        for kind, handler in party.handlers.items():
+            if handler.when(config, mode):
+                note(role if kind.DST == ANY else kind.DST, kind)
+                for answer in handler.answers:
+                    asker = hub if kind.SRC == ANY else kind.SRC
+                    note(asker if answer.DST == ANY else answer.DST, answer)
+    return {role: tuple(kinds) for role, kinds in found.items()}
+
+
 @dataclass(frozen=True)
 class System:
     """A published system or a baseline.
@@ -112,7 +147,9 @@ class System:
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several. A round moved something if it moved one of them.
     observe: arrays and numbers for the report.
-    sees: by role, the messages that it receives and what it learns.  sees_in: the same in modes in which it differs.
+    learns: by role, in words, what it learns; or the same of a config and a mode. What it receives follows from the
+    handlers of the parties (``received``).
+    sees: instead, by role, the messages that it receives and what it learns.  sees_in: in modes in which it differs.
     sees_with: of a config and a mode, the same for settings that change it, else None.  more: messages that parties
     read only under such settings.
     own_model: what a client predicts with as far as it knows itself, from its own state alone. Deployments need it.
@@ -137,7 +174,8 @@ class System:
     config: type
     parties: Callable[[Any], Mapping[str, PartyFactory]]
     models: Callable[[Federation], Mapping[str, ClientModel]]
-    sees: Mapping[str, Sees]
+    sees: Mapping[str, Sees] = field(default_factory=dict)
+    learns: Mapping[str, str] | Callable[[Any, str], Mapping[str, str]] = field(default_factory=dict)
     modes: tuple[str, ...] = ("paper",)
     encrypted: bool = False
     observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
@@ -232,6 +270,11 @@ class System:
 
     def views(self, mode: str, config: Any = None) -> Mapping[str, Sees]:
         """What each role sees in this mode: under these settings, or the default ones."""
+        if not self.sees:
+            config = config or self.config(**self.defaults(mode))
+            words = self.learns(config, mode) if callable(self.learns) else self.learns
+            kinds = received({role: party_type(of) for role, of in self.factories(config, mode).items()}, config, mode)
+            return {role: Sees(kinds.get(role, ()), learns) for role, learns in words.items()}
         special = None if config is None else self.sees_with(config, mode)
         return self.sees_in.get(mode, self.sees) if special is None else special
 

@@ -1,9 +1,10 @@
 """Federated averaging: a server sends its model to clients, the clients train it, and the server averages the results.
 
     server --Train--> client --Update--> server            (every round)
+    server --Last---> client                               (after the last round, between machines only)
 
-FedAvg and FedProx use it. They differ in the local solver only. Baselines with late updates have another server
-(``late.py``). ``SEES`` says what each party sees.
+FedAvg is ``Server`` and ``Client``. Other methods replace one thing of them: the local solver, what clients send, the
+server's rule, or the round. Methods with late updates have another server (``late.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -21,14 +22,20 @@ from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.messages import ANY, Floats, Message, OfRound, message
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Work, initial, initials, on
-from coterie.protocol.steps import Answers, Steps
-from coterie.protocol.system import Federation, PartyFactory, Sees, telling
-from coterie.protocol.told import Common, Own
-from coterie.protocols.keeping import HandingOut, Keeper, keep
-from coterie.protocols.local_training import SteppedTraining, ask_each, asked_in, batch_seed, check_model, training_cost
+from coterie.protocol.party import Party, Work, from_hub, initial, initials, never, on
+from coterie.protocol.steps import Answers, Steps, post
+from coterie.protocols.local_training import (
+    SteppedTraining,
+    ask_each,
+    ask_round,
+    asked_in,
+    check_model,
+    fit,
+    is_generator,
+    training_cost,
+)
 from coterie.training.solvers import MOST_WEIGHT, largest
 
 Sends = Literal["model", "change"]
@@ -47,27 +54,35 @@ class Averaging(SteppedTraining):
     server_decay: float = 0.0
 
 
-@message(src="server", dst="client")
-class Train(Message, frozen=True):
-    """Train on your data. weights: (d,) the global model, or (k d,) all models, one after the other."""
+class OfModel(OfRound, frozen=True):
+    """Base of messages with weights of the federation's model. spec: its digest."""
 
-    round: int
     spec: bytes
     weights: Floats
 
 
-@message(src="client", dst="server")
-class Update(Message, frozen=True):
+@message(src="server", dst="client")
+class Train(OfModel, frozen=True):
+    """Train on your data. weights: (d,) the global model, or (k d,) all models, one after the other."""
+
+
+@message(src="client", dst="server", tells=("trained model and number of samples",))
+class Update(OfModel, frozen=True):
     """The result of one training. round: the round that asked for it.  samples: of this client's training data.
 
     weights: (d,), the model, its change, or what the method says; buffers (running statistics) are the trained values
-    in each case. ``Updates`` says which updates a server takes.
+    in each case. ``Gather`` says which updates a server takes.
     """
 
-    round: int
+    samples: int
+
+
+@message(src=ANY, dst=ANY)
+class Last(Message, frozen=True):
+    """The run is over. Predict with this model from now on, (d,), or with these, (k d,), as the method says."""
+
     spec: bytes
     weights: Floats
-    samples: int
 
 
 MOST_SAMPLES = 1 << 24
@@ -80,18 +95,42 @@ Also by its part in a mean: if its samples, or samples times largest weight, are
 """
 
 
-class Updates:
-    """The updates of one round at a server of any baseline: which it refuses, and which stand out.
+class Gather:
+    """The updates of one round at a server of any method: which it refuses, their means, and which stand out.
 
-    The bounds keep the mean finite, so that no message ends a run. They do not keep a client from ending it: an update
+    The bounds keep a mean finite, so that no message ends a run. They do not keep a client from ending it: an update
     within the bounds may spoil the mean, and the trainings that start there may diverge. An update that stands out is
-    noted, so that an error can name its client.  weights: of the server's models before the round, in a row.
+    noted, so that an error can name its client.
+    weights: of the server's models before the round.  means: how many means it makes.  models: in each update.
     """
 
-    def __init__(self, spec: ModelSpec, weights: NDArray[Any], models: int = 1) -> None:
+    def __init__(self, spec: ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
         self.spec, self.models = spec, models
+        self.means = [WeightedMean(models * spec.size) for _ in range(means)]
         self._size = largest(weights)
         self._taken: list[tuple[str, float, int]] = []
+
+    def take(self, name: str, update: Any, into: int = 0) -> Vector:
+        """Check an update and add it to a mean, weighted by its samples. Returns its weights (models d,).
+
+        update: with the fields of ``Update``. Raises PeerError, with the client's name, for one that is out of bounds.
+        """
+        if not 0 <= into < len(self.means):
+            raise PeerError(f"{name}: an update for cluster {into} of {len(self.means)}")
+        weights = self.checked(name, update.spec, update.weights, update.samples)
+        self.add(name, weights, update.samples, into)
+        return weights
+
+    def note(self, name: str, update: Any) -> Vector:
+        """Check an update and note it, for a method that puts updates together itself. Returns its weights."""
+        weights = self.checked(name, update.spec, update.weights, update.samples)
+        self.took(name, weights, samples=update.samples)
+        return weights
+
+    def add(self, name: str, weights: Vector, samples: int, into: int = 0) -> None:
+        """Add checked weights to a mean, and note them."""
+        self.means[into].take(weights, samples)
+        self.took(name, weights, samples=samples)
 
     def checked(self, name: str, digest: bytes, values: Vector, samples: int = 1) -> Vector:
         """A client's values (models d,). Raises PeerError, with its name, if they or its samples are out of bounds."""
@@ -103,8 +142,25 @@ class Updates:
             raise PeerError(f"{name}: {error}") from None
 
     def took(self, name: str, *values: Vector, samples: int = 1) -> None:
-        """Note an update that was added to the sums."""
+        """Note checked values that count."""
         self._taken.append((name, max(map(largest, values)), samples))
+
+    def moved(self, old: Vector, into: int = 0, step: float = 1.0) -> Vector:
+        """The next model: a step from the old one, of any shape, towards a mean; without an update the old one."""
+        if not self.means[into].count:
+            return old
+        flat, new = old.reshape(-1), self.means[into].mean()  # FedCAPrivacy eq. (2)
+        if step != 1:
+            new = stepped(self.spec, flat, new - flat, new, step)
+        return self.model(new).reshape(old.shape)
+
+    def model(self, new: NDArray[np.float64]) -> NDArray[np.float32]:
+        """The server's next model, as float32. Raises RunError if a client would not take it."""
+        if not (most := largest(new)) <= MOST_WEIGHT:
+            named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
+            cause = f"updates that stand out: {named}" if named else "no update stands out: lower server_lr"
+            raise RunError(f"the server's model would get a weight of {most:.2g}; {cause}")
+        return new.astype(np.float32)
 
     def outliers(self) -> dict[str, float]:
         """The largest weight of each update that stands out, by name. The largest part in a mean comes first."""
@@ -120,42 +176,102 @@ class Updates:
                 found[name] = max(most, found.get(name, 0.0))
         return found
 
-    def model(self, new: NDArray[np.float64]) -> NDArray[np.float32]:
-        """The server's next model, as float32. Raises RunError if a client would not take it."""
-        if not (most := largest(new)) <= MOST_WEIGHT:
-            named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
-            cause = f"updates that stand out: {named}" if named else "no update stands out: lower server_lr"
-            raise RunError(f"the server's model would get a weight of {most:.2g}; {cause}")
-        return new.astype(np.float32)
-
     def notes(self) -> Mapping[str, Any]:
         """``{"outliers": outliers()}``, or nothing if no update stands out."""
         return {"outliers": found} if (found := self.outliers()) else {}
 
 
-class Client(Keeper, role="client"):
+class ModelClient(Party, role="client"):
+    """A client that is sent models and trains. Between machines it keeps the model that it was sent last.
+
+    In a simulation an observer reads everybody's model from the hub, and clients keep none.
+    local: what it trains with: a solver's class, an ``objective``, a generator ``local(client, start, r)``, or None for
+    the solver of the settings.
+    """
+
+    class State(msgspec.Struct, kw_only=True):
+        """last: (k d,) float32 the models that it was sent last, or None in a simulation and before the first."""
+
+        last: Vector | None = None
+
+    state: Any
+    local: ClassVar[Any] = None
+
+    def models(self, msg: Any) -> NDArray[np.float32]:
+        """(k, d) the models in a message of the server. Raises PeerError for another shape."""
+        return self.keep(check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(-1, self.spec.size)
+
+    def model(self, msg: Any) -> Vector:
+        """(d,) the model in a message. Raises PeerError for another shape."""
+        return self.keep(check_model(self.spec, msg.spec, msg.weights))
+
+    def keep(self, weights: Vector) -> Vector:
+        """Keep these models, which were checked, where parties are on machines of their own. Returns them."""
+        if self.common.deployed:
+            self.state.last = weights.reshape(-1)
+        return weights
+
+    def last_models(self) -> NDArray[np.float32]:
+        """(k, d) the models that it was sent last, and what all begin with before that."""
+        if self.state.last is None:
+            return self.common.starts[: self.config.models]
+        return np.asarray(self.state.last.reshape(-1, self.spec.size))
+
+    def fit(self, start: Vector, r: int, **more: Any) -> Fit:
+        """The effect of its training in round r.  more: further fields of ``Fit``."""
+        own = self.local is not None and not is_generator(self.local)
+        return fit(self, start, r, self.config.solver_of(self.local) if own else None, **more)
+
+    def trained(self, start: Vector, r: int) -> Work[Fitted]:
+        """Its training in round r, which may be a generator of the method's own."""
+        fitted: Fitted
+        if is_generator(self.local):
+            fitted = yield from self.local(self, start, r)
+        else:
+            fitted = yield self.fit(start, r)
+        return fitted
+
+    @on(Last, when=never)
+    def take_last(self, msg: Last, src: str) -> None:
+        """Keep the last models. Raises PeerError for another shape, or from another party than the hub."""
+        from_hub(self, msg, src)
+        self.models(msg)
+
+
+def own_model(client: ModelClient) -> Vector:
+    """(d,) float32, the one model of a client, as far as it knows itself."""
+    return np.asarray(client.last_models()[0])
+
+
+class Client(ModelClient, role="client"):
     """Trains when asked, and keeps nothing of it. sends: its trained model, or the change of the model."""
 
     config: SteppedTraining
+    sends: ClassVar[Sends] = "model"
 
-    def __init__(self, own: Own, common: Common, config: SteppedTraining, sends: Sends = "model") -> None:
-        super().__init__(own, common, config)
-        self.sends = sends
-
-    @on(Train, training_cost)
+    @on(Train, training_cost, answers=Update)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """E_i epochs from the global model."""
-        start = check_model(self.spec, msg.spec, msg.weights)
-        keep(self, start)
-        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
+        start = self.model(msg)
+        fitted: Fitted = yield from self.trained(start, msg.round)
         weights = fitted.weights
         if self.sends == "change":
             weights = with_buffers(self.spec, weights - start, weights)
-        return Update(msg.round, self.spec.digest, weights, fitted.samples)
+        return Update(msg.round, msg.spec, weights, fitted.samples)
 
 
-class Server(HandingOut, role="server"):
-    """Holds the global model."""
+class ChangeClient(Client, role="client"):
+    """Sends the change of the model."""
+
+    sends = "change"
+
+
+class Server(Party, role="server"):
+    """Holds the global model. Between machines it hands out its last models when the run is over.
+
+    rule: the server's step, ``rule(state, change, config) -> (d,)``, of the mean change (d,) float64 of the parameters,
+    0 at buffers. It may change the state. Without it the step is that of the settings towards the mean.
+    """
 
     class State(msgspec.Struct):
         """weights: float32, (d,) of the global model, or (k, d) of several."""
@@ -163,64 +279,79 @@ class Server(HandingOut, role="server"):
         weights: Vector = initial
 
     state: Any
-    config: Averaging
+    config: Any
+    rule: ClassVar[Any] = None
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        """One round. The mean of the answers, weighted by samples, is the new global model."""
-        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
-        notes, _ = yield from averaged(self, r, asked, Update)
+        """One round. The mean of the answers, weighted by samples, is the new global model, or moves it."""
+        notes, _ = yield from self.average(r, asked_in(self.clients, self.config, self.randomness.seed, r), Update)
         return notes
 
+    def train(self, r: int) -> Train:
+        """The request to train the server's model, or all of its models."""
+        return Train(r, self.spec.digest, self.state.weights.reshape(-1))
 
-def averaged(
-    server: Any, r: int, names: Sequence[str], reply: type[Any], learn: Callable[[str, Any], None] = lambda *_: None
-) -> Steps[tuple[dict[str, Any], Answers]]:
-    """Ask these clients to train the server's model(s), and take the step towards the mean of their answers.
+    def gather(self, means: int = 1) -> Gather:
+        """An empty ``Gather`` for a round."""
+        return Gather(self.spec, self.state.weights, means)
 
-    server: with ``state.weights`` and settings of averaging.  reply: a message with the fields of ``Update``.
-    ``learn(name, answer)`` is told of each answer that fits before it counts, and may refuse it with a PeerError.
-    Returns the round's notes and the outcomes of the requests.
-    """
-    old, config = server.state.weights, server.config
-    mean, updates = WeightedMean(old.size), Updates(server.spec, old, config.models)
+    def ask(
+        self, r: int, request: Message, reply: type[Any], fold: Callable[[str, Any], None]
+    ) -> Steps[dict[str, Any]]:
+        """Ask the clients of round r and fold their answers, which state it. Returns the round's first notes."""
+        return (yield from ask_round(self, r, request, reply, fold))
 
-    def fold(name: str, update: Any) -> None:
-        weights = updates.checked(name, update.spec, update.weights, update.samples)
-        learn(name, update)
-        mean.take(weights, update.samples)
-        updates.took(name, weights, samples=update.samples)
+    def average(
+        self, r: int, names: Sequence[str], reply: type[Any], learn: Callable[[str, Any], None] = lambda *_: None
+    ) -> Steps[tuple[dict[str, Any], Answers]]:
+        """Ask these clients to train the server's models, and move the models by the mean of their answers.
 
-    answers = yield from ask_each(server, r, names, Train(r, server.spec.digest, old.reshape(-1)), reply, fold)
-    if mean.count:
-        step, new = config.server_step(r), mean.mean()  # FedCAPrivacy eq. (2)
-        if step != 1:
-            new = stepped(server.spec, old, new - old, new, step)
-        server.state.weights = updates.model(new).reshape(old.shape)
-    return {"participants": len(answers.got), "asked": len(names), **updates.notes()}, answers
+        reply: a message with the fields of ``Update``.  ``learn(name, answer)`` is told of each answer that fits before
+        it counts, and may refuse it with a PeerError. Returns the round's notes and the outcomes of the requests.
+        """
+        old, config = self.state.weights, self.config
+        gather = Gather(self.spec, old, models=config.models)
+
+        def fold(name: str, update: Any) -> None:
+            weights = gather.checked(name, update.spec, update.weights, update.samples)
+            learn(name, update)
+            gather.add(name, weights, update.samples)
+
+        answers = yield from ask_each(self, r, names, self.train(r), reply, fold)
+        if self.rule is None:
+            self.state.weights = gather.moved(old, step=config.server_step(r))
+        elif gather.means[0].count:
+            mean = gather.means[0].mean()
+            change = with_buffers(self.spec, mean - old, np.zeros_like(mean))
+            step = np.asarray(self.rule(self.state, change, config), np.float64)
+            self.state.weights = gather.model(stepped(self.spec, old, step, mean, 1.0))
+        return {"participants": len(answers.got), "asked": len(names), **gather.notes()}, answers
+
+    def last(self) -> Mapping[str, Vector]:
+        """By client, (d,), or (k, d) of which it chooses. By default all get the hub's ``weights``."""
+        return dict.fromkeys(self.clients, self.state.weights)
+
+    @property
+    def finishes(self) -> bool:
+        """Only where parties are on machines of their own, unless a subclass has other steps."""
+        return self.common.deployed or type(self).finish is not Server.finish
+
+    def finish(self) -> Steps[None]:
+        """The last models. Nobody answers: a client that is away gets its own later."""
+        if not self.finishes:
+            return
+        made: dict[int, Last] = {}  # one message for all that get the same
+        models = self.last()
+        for weights in models.values():
+            if id(weights) not in made:
+                made[id(weights)] = Last(self.spec.digest, weights.reshape(-1))
+        yield from post({name: made[id(weights)] for name, weights in models.items()})
 
 
 class ServerOfSeveral(Server, role="server"):
-    """Holds k models, (k, d), and takes the mean of each."""
+    """Holds k models, and takes the mean of each."""
 
     class State(msgspec.Struct):
         """weights: (k, d) of the models."""
 
         weights: Vector = initials
-
-
-def parties(config: Averaging) -> Mapping[str, PartyFactory]:
-    """A server and its clients, which all train with the config's solver."""
-    return {"server": Server, "client": Client}
-
-
-def models(federation: Federation) -> Mapping[str, Vector]:
-    """All clients use the global model."""
-    weights = federation.look(federation.hub).state.weights
-    return dict.fromkeys(federation.common.clients, weights)
-
-
-RELEASES = telling({Update: ("trained model and number of samples",)})
-SEES = {
-    "server": Sees((Update,), "every client's plain model and number of samples in every round, by name"),
-    "client": Sees((Train,), "the global model of every round that it takes part in"),
-}

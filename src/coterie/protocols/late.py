@@ -5,7 +5,7 @@
 Each round the server asks a share of the clients, waits for those that are in time, takes the updates of earlier rounds
 that have come, and moves its model. The baselines that use it differ in what clients send and in how the server
 combines it. Each update is used once, and none that is older than the bound. The server does not know why a client is
-late. ``sees`` says what each party sees.
+late. ``learns`` says what each party learns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -28,10 +27,8 @@ from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party, initial
 from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
-from coterie.protocol.system import PartyFactory, Sees
-from coterie.protocol.told import Common, Own
-from coterie.protocols.averaging import Client, Sends, Train, Update, Updates
-from coterie.protocols.keeping import HandingOut
+from coterie.protocols import averaging
+from coterie.protocols.averaging import Sends, Train, Update
 from coterie.protocols.local_training import SteppedTraining, asked_in
 
 DELTA = 0.3
@@ -58,9 +55,6 @@ class Aggregate(Protocol):
 
     def result(self) -> NDArray[np.float64]:
         """The server's next model, (d,) float64. It is called only if at least one update was taken."""
-
-
-Aggregates = Callable[[ModelSpec, Vector, float], Aggregate]  # of the spec, the server's weights and its step
 
 
 @dataclass(eq=False)
@@ -158,8 +152,8 @@ class Gathering:
         return {"participants": self.used.total(), "staleness": staleness, **self._notes}
 
 
-class Server(HandingOut, role="server"):
-    """Holds the global model, and knows which answers have not come yet. aggregate: makes an empty ``Aggregate``."""
+class Server(averaging.Server, role="server"):
+    """Holds the global model, and knows which answers have not come yet."""
 
     takes = (Update,)
 
@@ -172,38 +166,35 @@ class Server(HandingOut, role="server"):
     state: State
     config: SteppedTraining
 
-    def __init__(self, own: Own, common: Common, config: SteppedTraining, aggregate: Aggregates) -> None:
-        super().__init__(own, common, config)
-        self.aggregate = aggregate
-        self.oldest = config.max_staleness if isinstance(config, LateTraining) else 0
+    def aggregate(self, step: float) -> Aggregate:
+        """An empty ``Aggregate`` for a round with this step."""
+        raise NotImplementedError
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Ask clients, wait for updates in time, take late updates, move the model."""
         step, weights = self.config.server_step(r), self.state.weights
-        aggregate, updates = self.aggregate(self.spec, weights, step), Updates(self.spec, weights)
-        gathering = Gathering(self, r, self.state.owed, self.oldest)
+        aggregate, gather = self.aggregate(step), self.gather(means=0)
+        oldest = self.config.max_staleness if isinstance(self.config, LateTraining) else 0
+        gathering = Gathering(self, r, self.state.owed, oldest)
 
         def fold(name: str, update: Update) -> None:
-            values = updates.checked(name, update.spec, update.weights, update.samples)
+            values = gather.checked(name, update.spec, update.weights, update.samples)
             staleness = gathering.settle(name, update.round)
             if staleness is not None:
                 aggregate.take(values, staleness, update.samples)
-                updates.took(name, values, samples=update.samples)
+                gather.took(name, values, samples=update.samples)
                 gathering.used[staleness] += 1
 
         train = Train(r, self.spec.digest, weights)
         yield from gathering.gather(dict.fromkeys(gathering.asked, train), Update, fold)
         if gathering.used:
-            self.state.weights = updates.model(aggregate.result())
-        return {**gathering.notes(), "server_step": step, **updates.notes()}
+            self.state.weights = gather.model(aggregate.result())
+        return {**gathering.notes(), "server_step": step, **gather.notes()}
 
 
-def parties(sends: Sends, aggregate: Aggregates) -> Mapping[str, PartyFactory]:
-    """A server and its clients, which send their models or changes."""
-    return {"server": partial(Server, aggregate=aggregate), "client": partial(Client, sends=sends)}
-
-
-def sees(what: str) -> Mapping[str, Sees]:
-    """What each role sees, if clients send ``what`` unencrypted."""
-    learns = f"every client's {what} and number of samples, by name, and by how many rounds it is late"
-    return {"server": Sees((Update,), learns), "client": Sees((Train,), "the global model of every round that asks it")}
+def learns(what: str) -> Mapping[str, str]:
+    """What each role learns, if clients send ``what`` unencrypted."""
+    return {
+        "server": f"every client's {what} and number of samples, by name, and by how many rounds it is late",
+        "client": "the global model of every round that asks it",
+    }

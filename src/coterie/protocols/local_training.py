@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from msgspec import Meta
 
-from coterie.protocol.effects import Evaluate, Evaluated, Vector
+from coterie.protocol.effects import Evaluate, Evaluated, Fit, Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
@@ -27,6 +28,20 @@ def at_least(config: Any, **least: int) -> None:
     for name, value in least.items():
         if getattr(config, name) < value:
             raise UserError(f"{name} must be at least {value}, not {getattr(config, name)}")
+
+
+def within(config: Any, low: float, high: float, *names: str) -> None:
+    """Raises UserError for the first of these settings that is not in [low, high)."""
+    for name in names:
+        if not low <= getattr(config, name) < high:
+            raise UserError(f"{name} must lie in [{low:g}, {high:g}), not {getattr(config, name)}")
+
+
+def positive(config: Any, *names: str) -> None:
+    """Raises UserError for the first of these settings that is not positive and finite."""
+    for name in names:
+        if not 0 < getattr(config, name) < inf:
+            raise UserError(f"{name} must be positive and finite, not {getattr(config, name)}")
 
 
 def check_choices(config: Any) -> None:
@@ -88,12 +103,23 @@ class LocalTraining:
         self.solver()
 
     def solver(self) -> Sgd:
-        """Plain local SGD with these settings."""
-        return Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
+        """The local solver: plain SGD unless a method has another."""
+        return self.solver_of(Sgd)
 
-    def objective(self, loss: OwnLoss) -> Objective:
-        """The same on a loss of one's own, which gets these settings as its last argument."""
-        return Objective(self.lr, self.batch_size, self.momentum, self.weight_decay, loss=loss, settings=self)
+    def solver_of(self, local: type[Sgd] | OwnLoss) -> Sgd:
+        """A local solver with these settings. Raises UserError for settings that it refuses.
+
+        local: its class, whose other fields are settings, too; or a loss of one's own, which SGD minimises and which
+        gets these settings as its last argument.
+        """
+        if isinstance(local, type):
+            solver: Sgd = local(**{one.name: getattr(self, one.name) for one in fields(local)})
+            return solver
+        return Objective(self.lr, self.batch_size, self.momentum, self.weight_decay, loss=local, settings=self)
+
+    def objective(self, loss: OwnLoss) -> Sgd:
+        """SGD on a loss of one's own with these settings."""
+        return self.solver_of(loss)
 
     @property
     def models(self) -> int:
@@ -157,8 +183,8 @@ class ProximalTraining(SteppedTraining):
 
     mu: float = 0.01
 
-    def solver(self) -> Proximal:
-        return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
+    def solver(self) -> Sgd:
+        return self.solver_of(Proximal)
 
 
 @dataclass(frozen=True)
@@ -264,9 +290,22 @@ def ask_round(
     return {"participants": len(answers.got), "asked": len(asked)}
 
 
+def is_generator(local: Any) -> bool:
+    """Whether this is local training of one's own, ``local(client, start, r)``, and no solver and no loss."""
+    return inspect.isgeneratorfunction(local)
+
+
 def batch_seed(party: Party, r: int) -> int:
     """The seed of a client's batch order in round r. It is the same for every system, so comparisons are paired."""
     return int(party.rng("batches", r).integers(1 << 62))
+
+
+def fit(client: Party, start: Vector, r: int, solver: Sgd | None = None, **more: Any) -> Fit:
+    """The effect of a client's training in round r, with the solver of its settings unless another is given.
+
+    more: further fields of ``Fit``.
+    """
+    return Fit(start, solver or client.config.solver(), client.epochs, batch_seed(client, r), **more)
 
 
 def training_cost(client: Party, msg: Message) -> Cost:

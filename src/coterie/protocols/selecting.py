@@ -13,11 +13,10 @@ from typing import Any
 
 from coterie.protocol.effects import Local, OwnData, local
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.messages import OfRound, message
 from coterie.protocol.party import Party, Work, on
 from coterie.protocol.steps import PATIENCE_S, Steps
-from coterie.protocols.averaging import Averaging, averaged
-from coterie.protocols.keeping import Keeper
+from coterie.protocols.averaging import Averaging, ModelClient, OfModel
 from coterie.protocols.local_training import ask_each, joined, sample_size
 
 MOST_LOSS = 2.0**40
@@ -43,28 +42,22 @@ class Selecting(Averaging):
 
 
 @message(src="client", dst="server")
-class Update(Message, frozen=True):
+class Update(OfModel, frozen=True):
     """The result of one training, as in ``protocols/averaging.py``. loss: of the client's samples, at least 0."""
 
-    round: int
-    spec: bytes
-    weights: Floats
     samples: int
     loss: float
 
 
 @message(src="server", dst="client")
-class Introduce(Message, frozen=True):
+class Introduce(OfRound, frozen=True):
     """Say what a round takes you."""
-
-    round: int
 
 
 @message(src="client", dst="server")
-class Introduced(Message, frozen=True):
+class Introduced(OfRound, frozen=True):
     """seconds: of a round, by the device's own profile; 0 if unknown."""
 
-    round: int
     seconds: float
 
 
@@ -81,10 +74,10 @@ def round_seconds(own: OwnData, work_flops: float, model_bytes: int) -> float:
     return float(2 * device.latency_s + transfer + work_flops / device.compute_flops_per_s)
 
 
-class Introducing(Keeper, role="client"):
+class Introducing(ModelClient, role="client"):
     """A client that says how fast it is."""
 
-    @on(Introduce)
+    @on(Introduce, answers=Introduced)
     def introduce(self, msg: Introduce, src: str) -> Work[Introduced]:
         """Its speed, by its own profile."""
         seconds: float = yield Local(round_seconds, own_work(self))
@@ -139,5 +132,5 @@ def selected_round(
     def told(name: str, update: Update) -> None:
         learn(name, update, checked_loss(name, update.loss))
 
-    notes, answers = yield from averaged(server, r, chosen, Update, told)
+    notes, answers = yield from server.average(r, chosen, Update, told)
     return notes, answers.after_s

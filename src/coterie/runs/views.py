@@ -17,7 +17,7 @@ from coterie.protocol import codec
 from coterie.protocol.errors import DecodeError, UserError
 from coterie.protocol.messages import Message
 from coterie.protocol.system import System
-from coterie.protocols.keeping import Last
+from coterie.protocols.averaging import Last
 from coterie.record.files import FILE_MODE, Log, opened, reading
 from coterie.transport.transcript import Seen, Transcript
 

@@ -24,7 +24,7 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.party import Cost, Party
 from coterie.protocol.steps import Answers, Steps, compute, for_each
-from coterie.protocols.averaging import Updates
+from coterie.protocols.averaging import Gather
 from coterie.protocols.local_training import joined
 from coterie.protocols.sparsity import pretraining, public
 from coterie.selection.bandit import Choice, Cics, choose, infeasible
@@ -368,7 +368,7 @@ class Server(Party, role=HUB):
         trained, of = Trained(), {**panel, **selected}
         starts = {k: self.weights(k) for k in sorted(set(of.values()))}
         means = {k: WeightedMean(self.spec.size) for k in starts}
-        updates = {k: Updates(self.spec, start) for k, start in starts.items()}
+        updates = {k: Gather(self.spec, start) for k, start in starts.items()}
 
         def fold(name: str, update: messages.Update) -> None:
             k, known = of[name], self.state.devices[name]

@@ -1,0 +1,297 @@
+"""The face for authors of methods: ``import coterie.method as fl``. The page is docs/own_system.md.
+
+``averaging`` is FedAvg with one thing changed; ``system`` is any other method. The other names are those of the parts
+that a method is made of. Importing it takes no time, and no torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, dataclass_transform
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.buffers import stepped, with_buffers
+from coterie.aggregation.sums import Sum
+from coterie.aggregation.sums import WeightedMean as Mean
+from coterie.protocol.effects import (
+    Encrypt,
+    Evaluate,
+    Fit,
+    Fitted,
+    Local,
+    Losses,
+    Open,
+    OwnData,
+    Vector,
+    local,
+)
+from coterie.protocol.errors import DecodeError, PeerError, UserError
+from coterie.protocol.messages import (
+    ANY,
+    Bundle,
+    Doubles,
+    Floats,
+    Floats2D,
+    Integers,
+    Message,
+    OfRound,
+    Signed,
+    bundle,
+    message,
+    unbundle,
+)
+from coterie.protocol.party import Cost, Party, To, Work, from_party, initial, initials, on, zeros
+from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, compute, for_each, post, spend, take, wake
+from coterie.protocol.system import Federation, Mixture, PartyFactory, System, party_type, telling
+from coterie.protocol.told import Common, Own
+from coterie.protocols.averaging import Averaging, Gather, OfModel, Server, ServerOfSeveral, Train, Update, own_model
+from coterie.protocols.averaging import Client as AveragingClient
+from coterie.protocols.averaging import ModelClient as Client
+from coterie.protocols.local_training import (
+    ClusterModels,
+    LocalTraining,
+    SteppedTraining,
+    ask_all,
+    ask_each,
+    ask_round,
+    asked_in,
+    at_least,
+    batch_seed,
+    best_model,
+    check_model,
+    fit,
+    joined,
+    positive,
+    within,
+)
+from coterie.protocols.local_training import training_cost as training
+from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, augmented_change
+
+Class = TypeVar("Class", bound=type)
+State = msgspec.Struct
+field = msgspec.field
+Array = NDArray[Any]
+
+__all__ = [
+    "ANY",
+    "LEARNS",
+    "Admm",
+    "Answers",
+    "Array",
+    "Averaging",
+    "AveragingClient",
+    "Bundle",
+    "Client",
+    "ClusterModels",
+    "Common",
+    "Cost",
+    "DecodeError",
+    "Doubles",
+    "Encrypt",
+    "Evaluate",
+    "Federation",
+    "Fit",
+    "Fitted",
+    "Floats",
+    "Floats2D",
+    "Gather",
+    "Integers",
+    "Local",
+    "LocalTraining",
+    "Losses",
+    "Mean",
+    "Message",
+    "Mixture",
+    "NoAnswerError",
+    "OfModel",
+    "OfRound",
+    "Open",
+    "Own",
+    "OwnData",
+    "Party",
+    "PeerError",
+    "Proximal",
+    "Scaffold",
+    "Server",
+    "ServerOfSeveral",
+    "Sgd",
+    "Signed",
+    "State",
+    "SteppedTraining",
+    "Steps",
+    "Sum",
+    "System",
+    "To",
+    "Train",
+    "Update",
+    "UserError",
+    "Vector",
+    "Work",
+    "ask",
+    "ask_all",
+    "ask_each",
+    "ask_round",
+    "asked_in",
+    "at_least",
+    "augmented_change",
+    "averaging",
+    "batch_seed",
+    "best_model",
+    "bundle",
+    "check_model",
+    "compute",
+    "field",
+    "fit",
+    "for_each",
+    "from_party",
+    "global_models",
+    "initial",
+    "initials",
+    "joined",
+    "local",
+    "message",
+    "on",
+    "own_model",
+    "positive",
+    "post",
+    "settings",
+    "spend",
+    "stepped",
+    "system",
+    "take",
+    "telling",
+    "training",
+    "unbundle",
+    "wake",
+    "with_buffers",
+    "within",
+    "zeros",
+]
+
+
+@dataclass_transform(frozen_default=True)
+def settings(cls: Class) -> Class:
+    """A method's settings: a frozen dataclass, one documented field each, which inherits from ``LocalTraining``."""
+    return dataclass(frozen=True)(cls)  # type: ignore[return-value]
+
+
+def averaging(
+    name: str,
+    settings: type,
+    *,
+    local: Any = None,
+    server_rule: Callable[[Any, NDArray[np.float64], Any], NDArray[Any]] | None = None,
+    keeps: type[msgspec.Struct] = Server.State,
+    **more: Any,
+) -> System:
+    """Federated averaging with one thing changed.
+
+    settings: inherits from ``Averaging``.
+    local: what clients train with: a solver's class, whose settings are fields of ``settings``; a loss of one batch,
+    ``loss(network, start, x, y, config)``; or a generator ``local(client, start, r)`` that returns a ``Fitted``.
+    server_rule: ``rule(state, change, config)``, the server's step (d,) of the clients' mean change (d,) float64.
+    keeps: the server's state, which inherits from ``Server.State``; the rule may change it.
+    more: see ``system``.
+    """
+    client = type("OwnClient", (AveragingClient,), {"local": staticmethod(local)} if local else {})
+    rule = {"rule": staticmethod(server_rule)} if server_rule else {}
+    server = type("OwnServer", (Server,), {"State": keeps, **rule})
+    if local is not None and "check" not in more:
+        more["check"] = lambda config, common: _check_local(config, local)
+    return system(name, settings, server, client, **more)
+
+
+def _check_local(config: Any, local: Any) -> None:
+    if isinstance(local, type):
+        config.solver_of(local)
+
+
+LEARNS = {
+    "server": "every client's plain model and number of samples in every round, by name",
+    "client": "the global model of every round that it takes part in",
+}
+"""What the roles of federated averaging learn."""
+
+
+def system(
+    name: str,
+    settings: type,
+    server: PartyFactory,
+    client: PartyFactory,
+    *,
+    choice: Callable[[Any], int | None] | None = None,
+    model: Callable[[Any], Vector | Mixture] | None = None,
+    learns: Any = LEARNS,
+    described_in: str = "",
+    **more: Any,
+) -> System:
+    """The description of a method with a server and clients, filled in from its parties.
+
+    server, client: the classes of the parties.
+    choice: of a client that chooses among the server's models, the number of its last choice, None before the first.
+    model: of a client with a model of its own, this model, (d,). Without both all clients use the server's model.
+    learns: by role, in words, what it learns.
+    described_in: the module whose first paragraph has title and citation, by default that of the settings. It reads
+    ``FedProx: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020.``
+    more: other fields of ``System``.
+    """
+    fields: dict[str, Any] = {
+        "parties": lambda config: {"server": server, "client": client},
+        "releases": telling(tells) if (tells := _tells(client)) is not None else None,
+        **_models_of(choice, model),
+    }
+    title, citation = _cited(sys.modules[described_in or settings.__module__].__doc__ or name)
+    fields |= {"title": title, "citation": citation, **more}
+    return System(name=name, config=settings, learns=learns, **fields)
+
+
+def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any], Any] | None) -> dict[str, Any]:
+    """Fields of a system that say which model each client has."""
+    if model is not None:
+        return {
+            "models": lambda federation: {client.name: model(client) for client in federation.of_role("client")},
+            "own_model": model,
+        }
+    if choice is None:
+        return {"models": global_models, "own_model": own_model}
+
+    def models(federation: Federation) -> Mapping[str, Vector]:
+        every = list(federation.look(federation.hub).state.weights)
+        return {client.name: every[choice(client) or 0] for client in federation.of_role("client")}
+
+    def observe(federation: Federation) -> Mapping[str, Any]:
+        chosen = map(choice, federation.of_role("client"))
+        return {"membership": [[] if one is None else [one] for one in chosen]}
+
+    return {
+        "models": models,
+        "own_model": lambda client: np.asarray(client.last_models()[choice(client) or 0]),
+        "observe": observe,
+        "pool": lambda federation: [federation.look(federation.hub).state.weights],
+    }
+
+
+def global_models(federation: Federation) -> Mapping[str, Vector]:
+    """All clients use the server's model."""
+    return dict.fromkeys(federation.common.clients, federation.look(federation.hub).state.weights)
+
+
+def _tells(client: PartyFactory) -> dict[type[Message], Sequence[str]] | None:
+    """What the clients' messages tell, or None if one of them does not say."""
+    kinds = {kind for handler in party_type(client).handlers.values() for kind in handler.answers}
+    told = {kind: kind.TELLS for kind in kinds}
+    if any(words is None for words in told.values()):
+        return None
+    return {kind: words for kind, words in told.items() if words}
+
+
+def _cited(doc: str) -> tuple[str, str]:
+    """Title and citation of a method from the first paragraph of its module."""
+    paragraph = " ".join(doc.strip().split("\n\n")[0].split())
+    title, _, citation = paragraph.partition(": ")
+    return title, citation.replace('"', "").removesuffix(".") or title
