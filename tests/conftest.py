@@ -1,6 +1,7 @@
 """The fast tests draw the same few examples every time: what is green stays green. `make test-long` draws new ones."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,17 +36,25 @@ def _one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    """A small deployment that is founded, and that nobody has joined."""
-    made = Study(tmp_path)
+@pytest.fixture(scope="session")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small deployment that is founded, and that nobody has joined. Tests have copies."""
+    made = Study(tmp_path_factory.mktemp("founded"))
     made.found()
+    return made.path
+
+
+@pytest.fixture
+def study(founded: Path, tmp_path: Path) -> Study:
+    """A deployment of the test's own."""
+    made = Study(tmp_path)
+    shutil.copytree(founded, made.path)
     return made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """One that no test changes."""
+    """Another deployment, of another operator, which no test changes."""
     made = Study(tmp_path_factory.mktemp("shared"))
     made.found()
     return made

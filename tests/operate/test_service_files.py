@@ -22,15 +22,15 @@ from coterie.runs.config import RunConfig
 ROLES = ("business_server", "key_centre", "csp")
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    made = Study(tmp_path)
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = Study(tmp_path_factory.mktemp("founded"))
     hosts = ("hub.example.org", "keys.example.org", "csp.example.org")
     named = [Member(role, role, host) for role, host in zip(ROLES, hosts, strict=True)]
     made.found(
         RunConfig("fedcaprivacy"), [*named, Member("a", "participant", "x.org"), Member("client/1", "participant")]
     )
-    return made
+    return made.path
 
 
 def test_systemd_units_by_host(study: Study) -> None:

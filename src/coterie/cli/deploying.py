@@ -1,7 +1,12 @@
-"""``coterie deploy``: federations between machines. Other commands of the group are in files of their own."""
+"""``coterie deploy``: what founds a federation between machines, who takes part, and what looks after it.
+
+``deploy_running`` has the commands that run its parties, ``deploy_watching`` those that show what they do.
+"""
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +14,6 @@ import typer
 
 from coterie.cli import deploy_running, deploy_watching
 from coterie.cli.command import Command, Group
-from coterie.cli.deploy_joining import Folder, approve, invite, join, revoke, tell_server
 from coterie.cli.guard import guarded
 from coterie.cli.options import listed
 
@@ -39,6 +43,8 @@ A deployment from its beginning:
   coterie deploy status study --watch                              beside it: who is there, rounds, scores
 """
 
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Leave the server alone: `deploy server` tells it later.")]
 _MOST = 10  # lines of what waits at the server
 
 app = typer.Typer(
@@ -93,7 +99,8 @@ def init(
     quorum: Annotated[
         int | None,
         typer.Option(
-            "--quorum", help="Fewest clients that must have joined and be connected before the first round. [all]"
+            "--quorum",
+            help="Fewest clients that must have joined and be connected before the first round. [all]",
         ),
     ] = None,
     retries: Annotated[int, typer.Option("--retries", help="How often a round that fails is tried again.")] = 2,
@@ -123,24 +130,14 @@ def init(
 
       coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --shape 30 --outputs 2
     """
-    from coterie.data.own import PARTIES
     from coterie.deploy.plan import Settings, grouped
-    from coterie.operate.deployable import facts_of, scores_of, training
+    from coterie.operate import deployable, founding
     from coterie.operate.folder import Folder as Place
     from coterie.operate.folder import operator_of
-    from coterie.operate.founding import init as found
     from coterie.operate.members import read_members
-    from coterie.protocol.errors import UserError
-    from coterie.runs.config import from_text, from_toml, read_toml
 
-    named = "data" in read_toml(config)
-    run = from_toml(config) if named else from_toml(config, data=PARTIES)
-    if not named and None in (shape, outputs):
-        raise UserError(
-            f"say what samples look like: with --shape and --outputs, such as --shape 1x28x28 --outputs 10, or in "
-            f'{config} with a data set that looks like them, such as data = "mnist"'
-        )
-    plan = found(
+    run, facts = deployable.read_config(config, shape, outputs)
+    plan = founding.init(
         folder,
         run,
         read_members(members),
@@ -150,20 +147,236 @@ def init(
             grace_s=_positive("--grace", grace),
             quorum=0 if quorum is None else _at_least(1, "--quorum", quorum),
             retries=_at_least(0, "--retries", retries),
-            scores=scores_of(run) if scores is None else listed(scores),
+            scores=deployable.scores_of(run) if scores is None else listed(scores),
         ),
-        facts_of(run, shape, outputs),
+        facts,
         public=public,
         days=_positive("--days", days),
         members_text=members.read_text(),
     )
     say = typer.echo
     say(f"Founded {folder} for {len(plan.members)} members. The hub, {plan.roster.hub}, has its home in {folder}/hub.")
-    say(f"Parties train {training(from_text(plan.config))}.")
+    say(f"Parties train {deployable.training(plan.config)}.")
     say(f"Operator's key: {grouped(operator_of(Place(folder)).hex()[:32])}")
     say(f"Keep {folder}/authority apart: whoever has it decides who takes part.")
     say(f"Next: coterie deploy server {folder} --start, and coterie deploy invite {folder} NAME > NAME.token for")
     say(f"  {', '.join(plan.missing)}")
+
+
+@guarded
+def invite(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The member, as members.toml names it.")],
+    again: Annotated[
+        bool, typer.Option("--again", help="For a member whose home is lost: it joins once more, with new keys.")
+    ] = False,
+    hours: Annotated[float, typer.Option("--hours", help="How long the invitation is valid.")] = 24.0,
+) -> None:
+    """Write an invitation to stdout, with which one member may join once.
+
+    It is a secret: whoever has it may join in the member's place. Hand it over where nobody else reads it. A second
+    invitation of a member replaces the first.
+
+    Examples:
+
+      coterie deploy invite study hospital-a > a.token
+
+      coterie deploy invite study hospital-a --again > a.token    its disk was lost: it joins with new keys
+    """
+    from coterie.operate.authority import invite as written
+
+    text = written(folder, name, again=again, hours=hours)
+    typer.echo(text, nl=False)
+    valid = f"{hours:g} hour{'s' * (hours != 1)}"
+    typer.echo(f"An invitation for {name}, valid for {valid}. It is a secret: hand it to {name} alone.", err=True)
+
+
+@guarded
+def join(
+    paper: Annotated[Path, typer.Argument(metavar="FILE", help="An invitation, or later the certificate (.cert).")],
+    home: Annotated[
+        Path,
+        typer.Option(
+            "--home",
+            metavar="H",
+            help="The party's home: a new folder for an invitation, the same for its certificate.",
+        ),
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="The party's samples, as an .npz file: x and y, and perhaps x_test and y_test."),
+    ] = None,
+    report: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--report",
+            metavar="NAMES",
+            help="Scores that may be sent to the hub, with commas between. Can be repeated. [none]",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Local epochs in a round. [as many as the plan has]")
+    ] = None,
+    accelerator: Annotated[str, typer.Option("--accelerator", help="What to train on: cpu, cuda or auto.")] = "cpu",
+) -> None:
+    """Join a deployment: make the party's keys on this machine, and ask the operator.
+
+    With an invitation this makes the home and writes NAME.request for the operator, which holds no secret. With the
+    certificate that comes back the party is ready. Keys never leave the home. Samples are copied into it, as the
+    model's inputs: scale them as all parties agreed. Bytes are divided by 255. Without x_test every fifth sample of
+    each class is kept for tests.
+
+    Examples:
+
+      coterie deploy join a.token --data own.npz --home /srv/coterie/a --report local_accuracy
+
+      coterie deploy join hospital-a.cert --home /srv/coterie/a
+    """
+    from coterie.deploy.home import read_home
+    from coterie.deploy.plan import grouped, plan_hash, shown
+    from coterie.operate import tokens
+    from coterie.operate.joining import accept
+    from coterie.operate.joining import join as joined
+    from coterie.operate.watching import joined_in_words
+    from coterie.protocol.errors import UserError
+
+    text, say = _text(paper), typer.echo
+    if tokens.kind_of(text) == tokens.CERTIFICATE:
+        if data is not None or report or epochs is not None:
+            raise UserError(f"{paper} is a certificate: --data, --report and --epochs are given with the invitation")
+        place = read_home(home)
+        plan = accept(place, text)
+        say(f"{place.name} has joined as {place.role}: {joined_in_words(plan)}")
+        say(f"Operator's key: {grouped(place.about.operator[:32])}")
+        say(f"Plan: {shown(plan.version, plan_hash(plan))}")
+        say(f"Next: coterie deploy party --home {home}")
+        return
+    if accelerator not in ("cpu", "cuda", "auto"):
+        raise UserError(f"--accelerator is {accelerator!r}; it is cpu, cuda or auto")
+    kind: Any = accelerator
+    place, request = joined(text, home, data, report=listed(report or ()), epochs=epochs, accelerator=kind)
+    say(f"Made the home {home} of {place.name}, {place.role}.")
+    if place.data.exists():
+        say(_samples(place))
+    say(f"Operator's key: {grouped(place.about.operator[:32])}")
+    say(f"This party's keys: {_own_fingerprint(place)}")
+    say("Compare both with the operator by telephone. If they differ, somebody is between you: go no further.")
+    say(f"Next: send {request} to the operator, who answers with a certificate (.cert)")
+
+
+def _samples(place: Any) -> str:
+    """What was copied into a home, so that its owner notices what is missing."""
+    from coterie.deploy.own_data import read_data
+    from coterie.report.words import plural
+
+    facts = place.about.facts
+    own = read_data(place.data, facts)
+    told = f"Its data: {plural(len(own.y), 'sample')} to train on, {len(own.y_test):,} for tests"
+    if facts.task == "classes":
+        told += f", {len({*own.y.tolist(), *own.y_test.tolist()})} of {facts.outputs} classes"
+    return f"{told}."
+
+
+@guarded
+def approve(
+    folder: Folder,
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What the party sent: NAME.request.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal nothing is asked.")] = False,
+    offline: Offline = False,
+) -> None:
+    """Put a party on the roster, and write its certificate (DIR/NAME.cert), which holds no secret.
+
+    The request is approved if it was made with an invitation that is open, and proves that its sender holds its keys.
+    The fingerprints are shown, to be compared by telephone. The invitation is used up. The same request again writes
+    the certificate again, with the newest plan.
+
+    Examples:
+
+      coterie deploy approve study hospital-a.request
+
+      coterie deploy approve study hospital-a.request --yes --offline
+    """
+    from coterie.deploy.plan import fingerprint, plan_hash, shown
+    from coterie.operate.authority import approve as approved
+    from coterie.operate.authority import examine
+    from coterie.operate.watching import joined_in_words
+    from coterie.protocol.errors import RunError
+
+    text, say = _text(request), typer.echo
+    keys, invitation = examine(folder, text)
+    say(f"{keys.name} asks to join as {keys.role}, with the keys {fingerprint(keys.entry)}")
+    if invitation is None:
+        say("This very request is approved already: the certificate is written again.")
+    elif invitation.again > 1:
+        say(f"It has joined before, and its former keys will be refused. This is time {invitation.again}.")
+    if not yes and invitation is not None and sys.stdin.isatty() and not typer.confirm("Are these its keys?"):
+        say("Not approved. The invitation stays open.")
+        raise typer.Exit(1)
+    found = approved(folder, text)
+    say(f"Approved: {joined_in_words(found.plan)}")
+    say(f"Plan: {shown(found.plan.version, plan_hash(found.plan))}")
+    say(f"Next: send {found.certificate} to {keys.name}, for coterie deploy join {found.certificate.name} --home H")
+    try:
+        tell_server(folder, offline)
+    except RunError as error:  # the approval stands, and the server may be started later
+        say(f"Approved, but {error}")
+
+
+@guarded
+def revoke(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The member, as members.toml names it.")],
+    offline: Offline = False,
+) -> None:
+    """Shut a party out: the server cuts it off, and the next round goes on without it.
+
+    A new version of the plan says so to all parties. The hub brings it to them. A party that is to come back needs
+    another invitation (--again), and joins with new keys.
+
+    Examples:
+
+      coterie deploy revoke study hospital-a
+    """
+    from coterie.operate.authority import revoke as revoked
+    from coterie.operate.folder import current_plan, open_folder
+
+    before = current_plan(open_folder(folder)).version
+    plan = revoked(folder, name)
+    done = f"{name} was revoked already" if plan.version == before else f"Revoked {name}"
+    typer.echo(f"{done}: version {plan.version} of the plan says so.")
+    tell_server(folder, offline)
+
+
+def tell_server(folder: Path, offline: bool) -> None:
+    from coterie.operate.folder import open_folder
+    from coterie.operate.server import apply
+
+    if offline:
+        typer.echo(f"The server was not told: run coterie deploy server {folder}")
+        return
+    apply(open_folder(folder))
+    typer.echo("The server knows of it.")
+
+
+def _own_fingerprint(home: Any) -> str:
+    from coterie.crypto.roster import entry
+    from coterie.deploy.plan import fingerprint
+
+    return fingerprint(entry(home.name, home.role, home.identity))
+
+
+def _text(path: Path) -> str:
+    """The text of an invitation, a request or a certificate."""
+    from coterie.operate.tokens import MAX_TEXT
+    from coterie.protocol.errors import UserError
+    from coterie.record.files import opened, reading
+
+    with reading(path, "name the file that you were sent"), opened(path) as file:
+        data = file.read(MAX_TEXT + 1)
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no invitation, request or certificate of coterie") from None
 
 
 @guarded
@@ -227,11 +440,15 @@ def doctor(
     from rich.console import Console
     from rich.text import Text
 
+    from coterie.deploy.engines import check_apart
     from coterie.operate.doctor import doctor as looked
+    from coterie.operate.server import clock_s
 
     style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
     console = Console(highlight=False, soft_wrap=True)
-    found = looked(places, ahead_s=_clock() if clock else None, check_apart=_check_apart if broker else None)
+    found = looked(
+        places, ahead_s=clock_s if clock else None, check_apart=partial(check_apart, connect_s=5.0) if broker else None
+    )
     for one in found:
         console.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
     if any(one.level == "problem" for one in found):
@@ -265,18 +482,6 @@ def files(
         at = service_files(folder, kind)
         for host in sorted(at.iterdir()):
             typer.echo(f"{host}: {', '.join(sorted(one.name for one in host.iterdir()))}")
-
-
-def _clock() -> Any:
-    from coterie.operate.server import clock_s
-
-    return clock_s
-
-
-def _check_apart(home: Any) -> None:
-    from coterie.deploy.engines import check_apart
-
-    check_apart(home, connect_s=5.0)
 
 
 def _positive(option: str, value: float) -> float:

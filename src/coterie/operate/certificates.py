@@ -1,8 +1,7 @@
 """TLS certificates (X.509, P-256): the authority's own, and those that it signs for parties and for the server.
 
-The common name of a party's certificate is the safe form of its name (``names.safe``), and there is no other name in
-it. So a server that maps certificates to users sees ``CN=client-3`` and nothing that could be mapped to another user.
-A party asks with a PKCS #10 request, which proves that it holds the key. Nothing but the key is taken from it.
+A party's certificate has no name but its common name, the safe form of its name (``names.safe``). So a server that maps
+certificates to users sees ``CN=client-3`` alone. Of a party's PKCS #10 request nothing but the key is taken.
 """
 
 from __future__ import annotations

@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import inf
+from pathlib import Path
 
 from coterie.data.neighbourhoods import as_nodes
 from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
 from coterie.deploy.plan import Facts
 from coterie.protocol.errors import UserError
-from coterie.runs.config import Resolved, RunConfig, resolve
+from coterie.runs.config import Resolved, RunConfig, from_text, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
 from coterie.training.models import build
 from coterie.training.names import GRAPH_MODEL
@@ -64,8 +65,9 @@ def scores_of(config: RunConfig) -> tuple[str, ...]:
     return (*(f"local_{metric.name}" for metric in measures), "local_loss", "samples")
 
 
-def training(config: Resolved) -> str:
-    """How the parties of a resolved config train, in words."""
+def training(plan_config: str) -> str:
+    """How the parties of a plan train, in words."""
+    config = from_text(plan_config)
     own = {key: config.settings[key] for key in ("lr", "batch_size", "max_epochs") if key in config.settings}
     settings = "".join(f", {key} {value}" for key, value in own.items())
     as_for = "data of their own" if config.data == PARTIES else config.data
@@ -100,6 +102,23 @@ def deployable(
     found = resolve(config)
     found.definition.check_deployed(found.own, inf if rehearsal else patience_s)
     return found if rehearsal else replace(found, data_dir=None)
+
+
+def read_config(path: Path, shape: str | None, outputs: int | None) -> tuple[RunConfig, Facts]:
+    """The config in a file, as the operator gives it, and the facts of the samples. Raises UserError.
+
+    Without a data set in the file, shape and outputs say what samples look like.
+    """
+    if "data" in read_toml(path):
+        config = from_toml(path)
+    elif shape is not None and outputs is not None:
+        config = from_toml(path, data=PARTIES)
+    else:
+        raise UserError(
+            f"say what samples look like: with --shape and --outputs, such as --shape 1x28x28 --outputs 10, or in "
+            f'{path} with a data set that looks like them, such as data = "mnist"'
+        )
+    return config, facts_of(config, shape, outputs)
 
 
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(?:x[1-9][0-9]{0,8}){0,3}")

@@ -45,10 +45,9 @@ def init(
 ) -> Plan:
     """Found a deployment in a new folder: the operator's keys, the hub's home, the first plan, the server's files.
 
-    config: as the operator gives it, unresolved.  members: in any order.  settings: ``quorum``, ``public`` and the
-    times are filled in.  facts: of all parties' samples.  public: ``.npz`` of the hub's public samples.
-    days: for which certificates and plan are valid.  members_text: of members.toml.  session: 16 bytes; drawn unless a
-    rehearsal gives those of the run that it repeats. Raises UserError, and then leaves nothing behind.
+    settings: ``quorum``, ``public`` and the times are filled in.  public: ``.npz`` of the hub's public samples.
+    days: for which certificates and plan are valid.  members_text: of members.toml.  session: 16 bytes, or None to draw
+    them. Raises UserError, and then leaves nothing behind.
     """
     now_s = time.time() if now_s is None else now_s
     check_new(path, "a deployment")

@@ -32,9 +32,9 @@ def join(
 ) -> tuple[Home, Path]:
     """Make a party's home from its invitation; returns it, and where the request is written that the operator wants.
 
-    text: of the invitation.  path: of the home, which must be new.  data: ``.npz`` with the party's samples, which are
-    copied.  report: scores that its owner allows to be sent.  epochs: local epochs in a round; None for the most.
-    out: folder for the request. Raises UserError, and then leaves no home behind.
+    text: of the invitation.  data: ``.npz``, which is copied.  report: scores that its owner allows to be sent.
+    epochs: local epochs in a round; None for the most.  out: folder for the request. Raises UserError, and then leaves
+    no home behind.
     """
     invitation, token = tokens.read_invitation(text, time.time() if now_s is None else now_s)
     samples = _samples(invitation, data)

@@ -1,8 +1,7 @@
 """A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests.
 
-Everything is as between machines, except three things. All parties share the seed of the config and are dealt the data
-of a simulation. A virtual clock replaces the real one. At the end the models are read from the parties' homes. So the
-models are those of ``coterie run`` with the same options.
+All is as between machines, but all parties share the config's seed and are dealt the data of a simulation, a virtual
+clock replaces the real one, and the models are read from the homes. They are those of ``coterie run``.
 """
 
 from __future__ import annotations
@@ -76,12 +75,10 @@ def rehearse(
     *,
     scores: Sequence[str] | None = None,
 ) -> Result:
-    """Run a deployment in a new folder, every party in a process of its own; its result, in the folder's ``run``.
+    """Run a deployment in a new folder, every party in a process of its own.
 
-    config: of ``coterie run``.  kills: see ``kills.parse``.  tell: is given the line of each round that is over.
-    scores: that each party reports; by default all that the config has.
-    Raises UserError for what cannot be rehearsed, RunError if a party fails, and KeyboardInterrupt. Then all processes
-    are stopped, and the folder stays with its logs.
+    kills: see ``kills.parse``.  tell: is given the line of each round that is over.  scores: that each party reports;
+    None for all. Raises UserError for what cannot be rehearsed, and RunError if a party fails. Logs stay.
     """
     if config.out is not None:
         raise UserError(f"the run folder of a rehearsal is {Folder(path).run}: leave out away")
@@ -94,24 +91,18 @@ def rehearse(
         held.callback(experiment.close)
         names = [entry.name for entry in experiment.common.roster.entries]
         wanted = [killing.parse(text, names, experiment.config.rounds) for text in kills]
-        ready = found(path, experiment, scores=scores)
-        held.enter_context(served(ready))
-        supervised(ready, wanted, tell)
-        return collected(ready)
+        ready = _set_up(path, experiment, scores_of(config) if scores is None else scores)
+        held.enter_context(_running_server(ready))
+        _run_parties(ready, wanted, tell)
+        return _collect(ready)
 
 
-def found(
-    path: Path, experiment: Experiment, server: str = "", grace_s: float = GRACE_S, scores: Sequence[str] | None = None
-) -> Rehearsal:
-    """Found a deployment and let every party join, as the operator and the owners do between machines.
-
-    server: its address, if not that of a NATS server on this machine.
-    """
+def _set_up(path: Path, experiment: Experiment, scores: Sequence[str]) -> Rehearsal:
+    """Found a deployment and let every party join, as the operator and the owners do between machines."""
     config, model, folder = experiment.config, experiment.model, Folder(path)
     hub, *others = (Member(entry.name, entry.role) for entry in experiment.common.roster.entries)
-    server = server or f"nats://127.0.0.1:{free_port()}"
-    scores = scores_of(config) if scores is None else scores
-    settings = Settings(server, grace_s=grace_s, scores=tuple(scores), rehearsal=True)
+    server = f"nats://127.0.0.1:{free_port()}"
+    settings = Settings(server, grace_s=GRACE_S, scores=tuple(scores), rehearsal=True)
     facts = Facts(tuple(model.input_shape), int(model.outputs or 0), config.task)
     homes = {hub.name: folder.hub, **{one.name: path / HOMES / safe(one.name) for one in others}}
     with TemporaryDirectory(prefix="coterie-") as place:
@@ -132,12 +123,12 @@ def found(
             )
             accept(home, approve(path, request.read_text()).certificate.read_text())
     nats = folder.nats.absolute()  # the server runs in this folder
-    server_of = Server(nats, access_of(folder), listen_of(folder, nats, current_plan(folder)))
-    return Rehearsal(folder, experiment, hub.name, homes, server_of)
+    listen = listen_of(folder, nats, current_plan(folder))
+    return Rehearsal(folder, experiment, hub.name, homes, Server(nats, access_of(folder), listen))
 
 
 @contextmanager
-def served(ready: Rehearsal) -> Iterator[None]:
+def _running_server(ready: Rehearsal) -> Iterator[None]:
     """The server of the engine runs, and has what the parties use."""
     from coterie.deploy.nats_stream import provision
 
@@ -152,7 +143,7 @@ def served(ready: Rehearsal) -> Iterator[None]:
         ready.server.stop()
 
 
-def supervised(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
+def _run_parties(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
     """Run all parties to their end. Raises RunError if one fails."""
     lives: dict[str, Life] = {name: _hub if name == ready.hub else as_party for name in ready.homes}
     tell_new = _NewLines(ready.folder.run / METRICS, tell)
@@ -185,7 +176,7 @@ class _NewLines:
                 self._tell(line)
 
 
-def collected(ready: Rehearsal) -> Result:
+def _collect(ready: Rehearsal) -> Result:
     """Read the models from the homes, and complete the run folder with them. Only a rehearsal can."""
     experiment, run, ledgers = ready.experiment, ready.folder.run, dict[str, Any]()
     for name in ready.homes:

@@ -116,9 +116,8 @@ _RELOAD_S = 0.3
 def apply(folder: Folder) -> None:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
-    A server on another machine is reloaded by its own operator, who copies ``nats/nats.conf`` there. Raises
-    RunError if the server cannot be reached, and UserError without the extra or the operator's keys. Everything else is
-    done then, and the command may be repeated.
+    Raises RunError if the server cannot be reached, and UserError without the extra or the operator's keys. All else
+    is done then, and the command may be repeated.
     """
     admit(folder)
     plan = current_plan(folder)
@@ -197,9 +196,8 @@ def running(folder: Folder) -> int | None:
 def serve(folder: Folder, say: Callable[[str], None]) -> None:
     """Run a nats-server with this folder's configuration in the place of this process, until it is stopped.
 
-    A process beside it makes what the parties need (``apply``) as soon as it runs, if the operator's keys are here; say
-    is told if not. Its store and its log are in ``nats/``. Raises RunError if there is no nats-server, one runs
-    already, or the port is taken.
+    A process beside it makes what the parties need (``apply``), if the operator's keys are here; say is told if not.
+    Raises RunError if there is no nats-server, one runs already, or the port is taken.
     """
     if (pid := running(folder)) is not None:
         raise RunError(f"a server with {folder.nats_conf} runs already, as process {pid}")

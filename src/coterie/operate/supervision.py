@@ -1,7 +1,6 @@
 """The processes of a rehearsal: one for each party, watched, and started again when they are killed.
 
-They are forked from one process that has imported everything, so that the start of a party takes milliseconds. A
-party between machines is a plain process (``coterie deploy party``), which runs the same code.
+They are forked from one process that has imported everything, so a party starts within milliseconds.
 """
 
 from __future__ import annotations
@@ -56,9 +55,8 @@ def warm() -> None:
 class Supervision:
     """The processes of all parties by name, until the hub's has ended.
 
-    folders: where each lives.  lives: what each does.  kills: in the order in which they are to happen.  absence_s: how
-    long a party stays away that was killed in mid-work.  server: process of the engine's server, which is to end with
-    this process, however that ends.  Used as a context: at its end all processes are stopped.
+    kills: in the order in which they are to happen.  absence_s: how long a party stays away that was killed in
+    mid-work.  server: process of the engine's server, which ends with this process. A context that stops all processes.
     """
 
     def __init__(

@@ -4,11 +4,10 @@
     operator <-- request (no secret: public keys, and proofs) --- party
     operator --- certificate (no secret: TLS, plan, roster) ----> party
 
-The invitation carries the operator's public key, so that all that comes later is checked against it, and a secret that
-only the operator can compute again: a MAC over the invitation. A request proves with a MAC that its sender has the
-invitation, and that it holds all three secret keys: by a signature (Ed25519), by a Diffie-Hellman proof for the key
-that opens sealed bytes (X25519; RFC 6955, section 4), and by a PKCS #10 request for the TLS key (P-256).
-All three are one line of text each.
+The invitation carries the operator's public key, against which all that comes later is checked, and a MAC that only
+the operator can compute again. A request proves with a MAC that its sender has the invitation, and that it holds its
+secret keys: by a signature (Ed25519), a Diffie-Hellman proof (X25519; RFC 6955, section 4) and a PKCS #10 request
+(TLS, P-256).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from coterie.deploy.logs import FILES, LOG
+from coterie.deploy.plan import Plan
 from coterie.deploy.status import HEARTBEAT_S, STATUS, Status
 from coterie.operate.folder import Folder, current_plan
 from coterie.protocol.errors import UserError
@@ -22,11 +23,16 @@ class NotBegunError(UserError):
     """No hub has begun to run in an operator's folder."""
 
 
+def joined_in_words(plan: Plan) -> str:
+    """How many members have joined, and which have not."""
+    there = len(plan.roster.entries) - len(plan.revoked)
+    without = f", without {', '.join(plan.missing)}" if plan.missing else ""
+    return f"{there} of {len(plan.members)} members have joined{without}"
+
+
 def _not_begun(folder: Folder) -> NotBegunError:
     """What is known before the hub has begun."""
-    plan = current_plan(folder)
-    without = f", without {', '.join(plan.missing)}" if plan.missing else ""
-    joined = f"{len(plan.roster.entries)} of {len(plan.members)} members have joined{without}"
+    joined = joined_in_words(current_plan(folder))
     return NotBegunError(
         f"the hub of {folder.path} has not begun, and {joined}. Start it with coterie deploy hub {folder.path}; if you "
         "have just done so, ask again in a few seconds"
