@@ -30,8 +30,8 @@ import coterie
 from coterie.aggregation import detection
 from coterie.crypto.fourier import energies
 from coterie.data import deal, load
+from coterie.privacy.attacks.active.deviations import cosine, moved, noisy, within
 from coterie.privacy.attacks.active.samples import backdoored, flipped, triggered
-from coterie.privacy.attacks.active.vectors import cosine, moved, noisy, within
 from coterie.protocol.randomness import rng
 from coterie.runs.intervals import mean_and_interval
 from coterie.training.engine import fit_many

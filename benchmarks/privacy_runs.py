@@ -1,6 +1,7 @@
 """FedEPC's runs by how descriptions are sent: what that costs in accuracy and groups, and what the attacks still find.
 
-Whole runs with the package's own audit (``systems/fedepc/audit.py``). ``benchmarks/privacy.py`` has descriptions alone.
+Whole runs with the audit of the package (``privacy/audits/fedepc.py``).
+``benchmarks/privacy.py`` has descriptions alone.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 
 from benchmarks.items import main
 from coterie.privacy.audits import Finding
-from coterie.privacy.audits.plain import plain_findings
+from coterie.privacy.audits.fedepc import passive
+from coterie.privacy.plain import plain_findings
 from coterie.reproductions.study import Calculation, Item, Row, named
 from coterie.runs.config import RunConfig
 from coterie.runs.intervals import mean_and_interval
 from coterie.runs.recorded import record
-from coterie.systems.fedepc.audit import passive
 
 GROUNDS: Mapping[str, Mapping[str, Any]] = {
     "digits": {"data": "digits", "clients": 20, "rounds": 20},

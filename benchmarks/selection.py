@@ -39,11 +39,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.plain_selection import at_random, by_data_size
 from coterie.protocol.randomness import rng
 from coterie.runs.intervals import mean_and_interval, spread
 from coterie.selection.bandit import Bandit, Cics, choose, learned
 from coterie.selection.contexts import COLUMNS, time_costs
-from coterie.selection.plain import at_random, by_data_size
 
 DEVICES, NOISE, SHARE = 10, 0.05, 0.4
 PROBLEMS: Mapping[str, float] = {"moving": 0.3, "fixed": 0.0}

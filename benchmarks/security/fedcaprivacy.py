@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.security.compared import summary
+from coterie.privacy.audits.fedcaprivacy import passive
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
-from coterie.systems.fedcaprivacy.audit import passive
 
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "paper": ("paper", "none"),

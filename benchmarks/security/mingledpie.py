@@ -19,19 +19,20 @@ from benchmarks.security.compared import compared
 from benchmarks.security.played import Played
 from benchmarks.security.scripted import play
 from coterie.privacy.audits import Finding
-from coterie.runs.audited import attacked
-from coterie.runs.config import RunConfig
-from coterie.runs.recorded import recorded_run
-from coterie.systems.mingledpie.audit import (
+from coterie.privacy.audits.mingledpie import (
     Opener,
     Round,
     by_all_keys,
     by_changes,
     by_coefficients,
     by_one_set,
+    by_sizes,
     opener,
     recorded_rounds,
 )
+from coterie.runs.audited import attacked
+from coterie.runs.config import RunConfig
+from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.messages import HUB
 
@@ -163,7 +164,8 @@ def hardened() -> list[Row]:
     rows = []
     for name in ("hardened, products", "hardened, uploads"):
         played = play([_sized(UNEQUAL)], **FORMS[name])
-        guess, by_size = by_one_set(_read(played))
+        rounds = _read(played)
+        guess, by_size = *by_one_set(rounds), *by_sizes(rounds)
         sent = [seen for seen in played.views[HUB].seen if seen.kind == "Update"]
         kinds = {(getattr(seen.message, "identities", np.zeros(1)).tobytes(), seen.size) for seen in sent}
         row: Row = {"mode": name, "sizes": list(UNEQUAL), "kinds_of_update": len(kinds)}
@@ -260,7 +262,8 @@ def _opened(played: Played) -> Iterator[tuple[Round, NDArray[np.float64]]]:
 
 
 def _one_round(truth: NDArray[np.int64], seed: int, **settings: Any) -> list[Finding]:
-    return by_one_set(_read(play([truth], seed=seed, **settings)))
+    rounds = _read(play([truth], seed=seed, **settings))
+    return by_one_set(rounds) + by_sizes(rounds)
 
 
 def _beside(findings: Sequence[Finding]) -> Row:

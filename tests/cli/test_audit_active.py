@@ -11,8 +11,8 @@ import pytest
 from pafed_parts import small_keys
 
 from benchmarks.security.theft import thieves
+from coterie.privacy.audits.pafed import asked_most
 from coterie.runs.recorded import read_recorded
-from coterie.systems.pafed.theft import asked_most
 from tests.cli.test_audit import Ended, call
 
 TINY = ["--clients", "4", "--rounds", "4", "--set", "max_epochs=1", "--quiet", "--record", "--seed", "1"]

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from coterie.dp.gaussian import clipped, epsilon, mean_sensitivity, noise_multiplier, noised
-from coterie.privacy.attacks.neighbours import lower_bound
+from coterie.privacy.attacks.noisy_uploads import lower_bound
 from coterie.protocol.errors import UserError
 
 

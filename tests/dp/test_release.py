@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from coterie.dp.gaussian import noise_multiplier
-from coterie.privacy.attacks.neighbours import lower_bound
+from coterie.privacy.attacks.noisy_uploads import lower_bound
 from coterie.protocol.effects import Local, OwnData
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness

@@ -16,9 +16,8 @@ from hypothesis.extra.numpy import arrays
 from coterie.aggregation.contribution import contributed, contribution
 from coterie.baselines import fedavg, fedem, scaffold
 from coterie.privacy.attacks.active import ATTACKERS, KINDS, attacked, drawn, parse
-from coterie.privacy.attacks.active.deviations import instead_of
+from coterie.privacy.attacks.active.deviations import cosine, instead_of, moved, noisy, within
 from coterie.privacy.attacks.active.samples import TARGET, Poison, backdoored, flipped, poisoned_fit, triggered
-from coterie.privacy.attacks.active.vectors import cosine, moved, noisy, within
 from coterie.protocol.effects import Compute, Fit, Fitted, Local, OwnData
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec, Part

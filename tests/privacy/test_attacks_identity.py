@@ -22,7 +22,6 @@ from coterie.privacy.attacks.identity import (
 )
 from coterie.privacy.attacks.result import Result
 from coterie.protocol.errors import UserError
-from coterie.systems.mingledpie.audit import AUDIT
 
 DEFAULT = IdentityLaw(5, 0.5, 2)
 UNEQUAL = np.array([10, 10, 10, 20, 70])
@@ -330,12 +329,6 @@ def test_equal_to_what_is_expected_where_nothing_is_random():
 
 
 # ---------------------------------------------------------------- the registry, and what is refused
-
-
-def test_the_attacks_are_listed():
-    listed = {attack.name: attack.adversary for attack in AUDIT.attacks}
-    assert list(listed) == ["cluster-identity", "cluster-identity-by-size", "identity-intersection", "identity-changes"]
-    assert all(adversary.startswith("server") for adversary in listed.values())
 
 
 def test_sizes_and_further_sets_tell_more_than_one_set():

@@ -13,7 +13,7 @@ from coterie.privacy.attacks.inversion import best_correlation, dense_inputs, re
 from coterie.privacy.attacks.membership import membership_auc
 from coterie.privacy.attacks.result import Expected, Result, verdict
 from coterie.privacy.audits import Finding
-from coterie.privacy.audits.plain import like_samples
+from coterie.privacy.plain import like_samples
 from coterie.protocol.errors import UserError
 from coterie.training.model import Model
 
@@ -22,7 +22,9 @@ from coterie.training.model import Model
 
 def finding(*values: float, sd: float = 0.0, closed: float | None = None) -> Finding:
     results = tuple(Result("share", value, 0.2, 1.0, 10, sd) for value in values)
-    return Finding("server: it", results, () if closed is None else (Expected(closed, 0.1, 0.1),) * len(values))
+    return Finding(
+        "server", "it", "other", results, () if closed is None else (Expected(closed, 0.1, 0.1),) * len(values)
+    )
 
 
 def test_a_leak_has_one_direction_whatever_the_measure() -> None:
@@ -30,8 +32,8 @@ def test_a_leak_has_one_direction_whatever_the_measure() -> None:
     assert Result("error", 2.0, 2.0, 0.0, 1).leak == 0
     assert finding(1.0).leak == 1
     assert finding(0.2, 0.6).leak == pytest.approx(0.25)
-    assert Finding("a: b", (Result("error", 1e9, 2.0, 0.0, 1),)).leak == -1
-    assert Finding("a: b", (Result("error", float("nan"), 2.0, 0.0, 1),)).verdict == "nothing found"
+    assert Finding("a", "b", "other", (Result("error", 1e9, 2.0, 0.0, 1),)).leak == -1
+    assert Finding("a", "b", "other", (Result("error", float("nan"), 2.0, 0.0, 1),)).verdict == "nothing found"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_random_guesses_are_seldom_called_a_leak() -> None:
     """At two standard errors, to one side: about one in forty. All clients have the same other samples."""
     rng = np.random.default_rng(0)
     drawn = [membership_auc([rng.random(20) for _ in range(5)], [rng.random(30)] * 5) for _ in range(500)]
-    called = [Finding("a: b", (result,)).verdict != "nothing found" for result in drawn]
+    called = [Finding("a", "b", "other", (result,)).verdict != "nothing found" for result in drawn]
     assert 0 < sum(called) < 500 / 20
 
 
@@ -164,7 +166,7 @@ def test_one_sample_among_others_is_recovered_and_their_mean_is_not() -> None:
     assert whole.leak == pytest.approx(1)
     assert whole.value - whole.chance > 5 * whole.chance_sd
     nothing = recovery([rng.random((1, 40)) for _ in range(3)], [own] * 3, [others] * 3)
-    assert Finding("a: b", (nothing,)).verdict == "nothing found"
+    assert Finding("a", "b", "other", (nothing,)).verdict == "nothing found"
 
 
 def test_models_without_a_dense_first_layer_are_not_attacked() -> None:
@@ -212,5 +214,5 @@ def test_guesses_that_know_nothing_are_seldom_called_a_leak(clients: int) -> Non
         pool = [(rng.normal(size=(20, 6)), np.zeros(20, np.int64)) for _ in range(clients)]
         drawn = [like_samples(pool, i, None, rng) for i in range(clients)]
         result = recovery([rng.normal(size=(4, 6)) for _ in range(clients)], *map(list, zip(*drawn, strict=True)))
-        called += Finding("a: b", (result,)).verdict != "nothing found"
+        called += Finding("a", "b", "other", (result,)).verdict != "nothing found"
     assert called <= 200 * 0.07

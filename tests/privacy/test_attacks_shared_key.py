@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 from threshold_parts import SUM, N, answers, made, opened
 
+from benchmarks.security.joint_keys import from_answers
 from coterie.crypto import threshold as th
 from coterie.crypto import threshold_opening
 from coterie.crypto.threshold_group import Group
-from coterie.privacy.attacks.key_in_sum import forged, key_agreement
-from coterie.privacy.attacks.shared_key import from_answers, from_sum
+from coterie.privacy.attacks.joint_key import likeliest
+from coterie.privacy.attacks.key_in_sum import coefficients, forged, key_agreement
+
+
+def from_sum(group, change, share):
+    """The likeliest secret, from by how much the opened values of a forged ciphertext are other than expected."""
+    return likeliest(group, coefficients(change, group.space) * share)
 
 
 def truth(shared):

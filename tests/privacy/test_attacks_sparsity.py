@@ -25,7 +25,7 @@ from coterie.privacy.attacks.sparsity import (
     total_variation,
     unnamed_total_variation,
 )
-from coterie.privacy.audits.describing import (
+from coterie.privacy.measures import (
     Auxiliary,
     floors,
     memberships,

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import coterie
 from coterie.cli.app import app
 from coterie.privacy.audits import Recorded
-from coterie.privacy.audits.control import variates
-from coterie.privacy.audits.plain import ATTACKS, NONE_IN_THE_CLEAR, plain_findings, plain_updates
+from coterie.privacy.audits.scaffold import variates
+from coterie.privacy.plain import ATTACKS, NONE_IN_THE_CLEAR, plain_findings, plain_updates
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, run
 from coterie.runs.audited import audited, kept, merged, noise

@@ -17,8 +17,7 @@ from coterie.baselines import fedavg
 from coterie.cli.app import app
 from coterie.privacy.attacks.labels import label_numbers
 from coterie.privacy.audits import Audit, Finding, Recorded
-from coterie.privacy.audits.fields import MOST_NUMBERS, NotJudged, field_findings, watched
-from coterie.privacy.audits.measured import Measured
+from coterie.privacy.fields import MOST_NUMBERS, NotJudged, field_findings, watched
 from coterie.protocol.effects import Fit, Fitted, Local, OwnData, local
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Doubles, Floats, Signed, message
@@ -54,7 +53,7 @@ def counts_of(n: int, classes: int = 10) -> np.ndarray:
 
 
 def verdict(numbers: np.ndarray, counts: np.ndarray) -> tuple[str, float]:
-    found = Finding("server: x", (label_numbers(numbers, counts),))
+    found = Finding("server", "x", "other", (label_numbers(numbers, counts),))
     return found.verdict, found.leak
 
 
@@ -294,8 +293,5 @@ def test_single_numbers_together_are_a_histogram_too() -> None:
 
 
 def test_findings_have_a_topic() -> None:
-    from coterie.runs.audited import best_by_topic
-
-    one = Measured(BY_FIELD, label_numbers(counts := counts_of(8), counts))
-    assert one.result is not None
-    assert best_by_topic([Finding(one.name, (one.result,))], {"server"}) == {"labels": pytest.approx(1)}
+    found, *_ = field_findings(recorded("noise"), set())
+    assert {one.topic for one in found} == {"labels"}

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from coterie.privacy.attacks.key_in_sum import key_coefficients
-from coterie.privacy.audits.received import held_key
+from coterie.privacy.audits.pafed import by_theft, steal
+from coterie.privacy.views import held_key
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import record
 from coterie.systems.pafed.messages import HELPER, SERVICE
-from coterie.systems.pafed.theft import findings, theft
 
 
 @pytest.mark.long
 def test_one_client_of_twelve_has_the_key_within_ten_rounds() -> None:
-    stolen = theft(partial(record, RunConfig("pafed", clients=12, rounds=10, model="mlp", record=True)), "client/4")
-    key, updates = findings(stolen)
+    stolen = steal(partial(record, RunConfig("pafed", clients=12, rounds=10, model="mlp", record=True)), "client/4")
+    key, updates = by_theft(stolen)
     assert key.round is not None
     assert key.results[0].value == 1.0
     truth = held_key(stolen.run.views[HELPER], SERVICE)
@@ -31,8 +31,8 @@ def test_one_client_of_twelve_has_the_key_within_ten_rounds() -> None:
 @pytest.mark.long
 def test_where_uploads_are_padded_it_reads_nothing() -> None:
     config = RunConfig("pafed", mode="hardened", clients=12, rounds=10, model="mlp", record=True)
-    stolen = theft(partial(record, config), "client/4")
-    (key,) = findings(stolen)
+    stolen = steal(partial(record, config), "client/4")
+    (key,) = by_theft(stolen)
     (agreement,) = key.results
     assert stolen.thief.key is None
     assert len(stolen.thief.forged_in) > 1

@@ -14,7 +14,7 @@ from tampering import flipped
 
 from coterie.crypto.pads import Counterpart, Padded, PadKey, completed, counterpart
 from coterie.privacy.attacks.key_in_sum import forged, key_agreement, key_coefficients
-from coterie.privacy.audits.received import granted
+from coterie.privacy.views import granted
 from coterie.protocol.codec import weighs
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import bundle

@@ -20,6 +20,7 @@ from own_system import page_module
 from coterie.crypto import residues, threshold
 from coterie.crypto.threshold_opening import read_answers
 from coterie.crypto.vector import sum_ciphers
+from coterie.privacy.attacks.joint_key import JointThief, joint_secret, read_joint
 from coterie.privacy.attacks.key_in_sum import forged, key_agreement
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.protocol.messages import bundle, unbundle
@@ -27,7 +28,6 @@ from coterie.protocol.steps import NoAnswerError, for_each
 from coterie.protocols import threshold_keys
 from coterie.protocols.threshold_keys import text
 from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, Present, open_closed
-from coterie.protocols.threshold_theft import JointThief, joint_secret, read_joint
 
 TARGETS = planted([0, 0, 1, 1, 2], 2 * 1024 + 300, apart=0.1)
 

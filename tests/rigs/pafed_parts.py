@@ -15,21 +15,21 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from corrected import corrected_step
 from emulated import rounded
 from federation import Pulled, Rig, planted, rig
 
-from coterie.aggregation.correction import Rates, class_weights, corrected_step
+from coterie.aggregation.correction import Rates, class_weights
 from coterie.crypto import ckks, roster, wire
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.crypto.keys import public_key
 from coterie.crypto.split_key import split_keygen
+from coterie.privacy.audits.pafed import UPDATES, opener, whole_key
 from coterie.protocols import committee
 from coterie.protocols.local_training import sample_clients
 from coterie.systems import pafed
 from coterie.systems.pafed import SYSTEM, config
-from coterie.systems.pafed.audit import UPDATES, opener
 from coterie.systems.pafed.messages import HUB, PaddedUpdate, Train, Update
-from coterie.systems.pafed.theft import whole_key
 
 SIZE = 20
 TARGETS = planted([0, 0, 0, 1, 1, 2, 2, 2], SIZE, apart=3.0)

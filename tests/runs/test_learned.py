@@ -5,20 +5,21 @@ from __future__ import annotations
 import pytest
 
 from coterie.privacy.attacks.result import Result
-from coterie.privacy.audits import Finding
+from coterie.privacy.audits import Finding, Topic
 from coterie.report.comparison import sentences
 from coterie.runs.audited import best_by_topic
 
 SERVERS = {"csp", "business_server", "server", "helper"}
 
 
-def finding(name: str, *values: float, chance: float = 0.0) -> Finding:
-    return Finding(name, tuple(Result("share", value, chance, 1.0, 10) for value in values))
+def finding(who: str, topic: Topic, *values: float, chance: float = 0.0, knowing: str = "") -> Finding:
+    results = tuple(Result("share", value, chance, 1.0, 10) for value in values)
+    return Finding(who, "what", topic, results, knowing=knowing)
 
 
 def test_the_best_attack_of_a_topic_counts() -> None:
     found = best_by_topic(
-        [finding("csp: label shares", 0.2, 0.4), finding("csp: top label", 0.55, 0.55, chance=0.1)], SERVERS
+        [finding("csp", "labels", 0.2, 0.4), finding("csp", "labels", 0.55, 0.55, chance=0.1)], SERVERS
     )
     assert found == {"labels": pytest.approx(0.5)}
 
@@ -35,28 +36,28 @@ def test_the_best_attack_of_a_topic_counts() -> None:
     ],
 )
 def test_others_help_and_curious_clients_do_not_count(who: str) -> None:
-    assert best_by_topic([finding(f"{who}: true cluster", 1.0)], SERVERS) == {}
+    assert best_by_topic([finding(who, "groups", 1.0)], SERVERS) == {}
 
 
 def test_the_start_is_public() -> None:
-    assert best_by_topic([finding("csp, knowing the start: models of round 1", 0.5)], SERVERS) == {"models": 0.5}
+    assert best_by_topic([finding("csp", "models", 0.5, knowing="the start")], SERVERS) == {"models": 0.5}
 
 
 def test_what_is_found_in_one_round_of_ten_is_a_tenth() -> None:
-    every = finding("business server: which pairs have similar labels, by phi", *[0.3] * 10)
-    once = finding("csp, knowing the start: models of round 1", 1.0)
-    linked = finding("csp: re-linked, by vectors", *[1.0] * 9)
+    every = finding("business server", "groups", *[0.3] * 10)
+    once = finding("csp", "models", 1.0, knowing="the start")
+    linked = finding("csp", "identity", *[1.0] * 9)
     found = best_by_topic([every, once, linked], SERVERS)
     assert found == {"groups": pytest.approx(0.3), "models": pytest.approx(0.1), "identity": 1.0}
 
 
 def test_a_finding_of_no_topic_is_not_nothing() -> None:
-    assert best_by_topic([finding("helper: number of conflicting late updates", 0.9)], SERVERS) == {"other": 0.9}
+    assert best_by_topic([finding("helper", "other", 0.9)], SERVERS) == {"other": 0.9}
 
 
 def test_the_slow_attacks_run_in_some_rounds_only() -> None:
-    every = finding("server: label shares", *[0.3] * 100)
-    some = finding("server: samples that were trained on, by loss", *[0.6] * 10)
+    every = finding("server", "labels", *[0.3] * 100)
+    some = finding("server", "samples", *[0.6] * 10)
     assert best_by_topic([every, some], SERVERS) == {"labels": pytest.approx(0.3), "samples": pytest.approx(0.6)}
 
 

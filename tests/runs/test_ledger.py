@@ -131,10 +131,18 @@ def test_after_a_stop_the_ledger_is_that_of_the_whole_run(tmp_path: Path) -> Non
 
 def test_an_audit_of_the_noise_is_in_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from coterie.privacy.attacks.noisy_uploads import audit_heuristic
+    from coterie.privacy.audits import Audit
 
     monkeypatch.setattr(SYSTEMS, "registered", {})
     row = audit_heuristic(trials=100).row()
-    register(replace(SYSTEMS["fedavg"], name="audited", dp_audit=lambda federation: [row]))
+    register(
+        replace(
+            SYSTEMS["fedavg"],
+            name="audited",
+            audit=Audit(lambda run: [], noise=lambda federation: [row]),
+            ledger=lambda federation: {},
+        )
+    )
     assert found("audited", tmp_path, rounds=1)["dp_audit"] == [row]
     assert json.loads((tmp_path / "audited" / "result.json").read_text())["dp_audit"] == [row]
     assert found("fedavg", tmp_path, rounds=1)["dp_audit"] is None

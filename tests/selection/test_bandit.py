@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.plain_selection import at_random
 from coterie.protocol.errors import UserError
 from coterie.protocol.state import dump, load
 from coterie.selection.bandit import MEMBERS, Bandit, Choice, Cics, beta, choose, learned
 from coterie.selection.contexts import time_costs
-from coterie.selection.plain import at_random
 from tests.selection.test_contexts import contexts
 
 SETTINGS = Cics()

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from benchmarks.plain_selection import at_random, by_data_size
 from coterie.protocol.errors import UserError
 from coterie.selection.contexts import COLUMNS, FARTHEST, standardised, standardised_rewards, time_costs, usable
-from coterie.selection.plain import at_random, by_data_size
 
 ANY = st.floats(allow_nan=True, allow_infinity=False, width=64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 
 import numpy as np
@@ -19,7 +20,6 @@ from coterie.selection.resources import (
     ratios,
     score,
     serving,
-    shares_of_office,
 )
 
 FREE = (0.0,) * 5
@@ -154,6 +154,18 @@ def test_weights_that_are_none_are_refused(weights: dict) -> None:
 
 
 # -- elections ---------------------------------------------------------------------------------------------------------
+
+
+def shares_of_office(
+    scores: Mapping[str, float], terms: int, penalty: float = 1.0, kept: float = 1.0
+) -> dict[str, float]:
+    """The share of ``terms`` elections that each member of one cluster wins if nobody's score changes."""
+    served: dict[str, float] = {}
+    led = dict.fromkeys(scores, 0)
+    for _ in range(terms):
+        leader = elected(scores, served, penalty)
+        served, led[leader] = serving(served, [leader], kept), led[leader] + 1
+    return {name: count / max(terms, 1) for name, count in led.items()}
 
 
 def test_shares_of_office_follow_the_scores() -> None:

@@ -11,7 +11,7 @@ import safetensors.torch
 from torch import nn
 
 import coterie
-from coterie.privacy.audits.plain import like_samples
+from coterie.privacy.plain import like_samples
 from coterie.protocol import import_path
 from coterie.protocol.errors import UserError
 from coterie.runs import models, registry

@@ -1,9 +1,8 @@
 """Running statistics (a model's buffers) beside its parameters: buffers are averaged, and nothing else is done to them.
 
-A server may step beyond the mean of its clients, add up changes, or take one model off another: parameters bear it. The
-running variance of a batch normalisation doesn't. It is no direction to go but what clients have measured, and beyond
-their range it may be negative. So wherever models are put together, their buffers get a mean whose weights are at least
-0 and sum to one; and who sends a change of its parameters sends its buffers as they are.
+Parameters bear steps beyond the mean, sums of changes and differences. A running variance does not: outside the range
+of what clients have measured it may be negative. So wherever models are put together, their buffers get a mean whose
+weights are at least 0 and sum to one. Who sends a change of its parameters sends its buffers as they are.
 """
 
 from __future__ import annotations

@@ -78,31 +78,3 @@ def misrouted_share(cosines: NDArray[Any], iterations: int | None = None) -> flo
     agreeing, conflicting = class_weights(c, iterations)
     wrong = np.abs(np.where(c > 0, conflicting, agreeing)).sum()
     return float(wrong / (np.abs(agreeing).sum() + np.abs(conflicting).sum()))
-
-
-def corrected_step(
-    mean: NDArray[Any], late: NDArray[Any], rates: Rates, *, iterations: int | None = None, unit_mean: bool = False
-) -> Floats:
-    """Eq. (17): what is added to the global model, (d,) float64.
-
-    mean: (d,) of the updates in time.  late: (m, d), of norm 1 each.  iterations: as in :func:`class_weights`.
-    unit_mean: project by eq. (14) as printed, which takes m for a unit vector; the mean of unit vectors is none.
-    A class whose weights nearly sum to 0 is left out (``LEAST_WEIGHT``).
-    """
-    m, v = np.asarray(mean, dtype=np.float64), np.asarray(late, dtype=np.float64)
-    if m.ndim != 1 or v.ndim != 2 or v.shape[1] != len(m):
-        raise UserError(f"a mean {m.shape} and late updates {v.shape} do not belong together")
-    step = rates.in_time * m
-    if not len(v):
-        return np.asarray(step)
-    dots, square = v @ m, float(m @ m)
-    if square <= 0:
-        return np.asarray(step + rates.agreeing * v.mean(axis=0))  # nothing to conflict with
-    agreeing, conflicting = class_weights(dots, iterations)
-    if abs(n1 := float(agreeing.sum())) >= LEAST_WEIGHT:
-        step = step + rates.agreeing * agreeing / n1 @ v
-    if abs(n2 := float(conflicting.sum())) >= LEAST_WEIGHT:
-        shares = conflicting / n2
-        turn = float(shares @ dots) / (1.0 if unit_mean else square)  # eq. (12) or (14)
-        step = step + rates.conflicting * (shares @ v - turn * m)
-    return np.asarray(step)

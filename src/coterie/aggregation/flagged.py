@@ -1,9 +1,9 @@
 """Which parties a round took for malicious, and how often that was right: one definition for every defence.
 
-A defence notes of a round ``{"influence": {name: weight}}``, the weight of each contribution that it judged, from 0.
-It may note ``{"flagged": [names]}``, those that it takes for malicious. If it does not, these are the ones with less
-than half of the median influence. Where a party contributes for others, as a leader does, it notes for whom
-(``{"stands_for": {leader: [clients]}}``): its contribution is poisoned if it is an attacker, or one of these is.
+A defence notes of a round ``{"influence": {name: weight}}``, the weight of each contribution that it judged, from 0. It
+may note ``{"flagged": [names]}``; else these are the ones with less than half of the median influence. Where a party
+contributes for others it notes for whom (``{"stands_for": {leader: [clients]}}``): its contribution is poisoned if one
+of these attacks.
 """
 
 from __future__ import annotations

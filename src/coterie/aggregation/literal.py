@@ -1,14 +1,12 @@
 """OFL's s-factors (eq. 6) with nothing opened but the sum: on encrypted scalars, for two to four leaders.
 
-Everything that eq. (6) needs must be a polynomial then. The magnitude of a difference is the iteration of J. H. Cheon,
-D. Kim, D. Kim, H. H. Lee and K. Lee, "Numerical method for comparison on homomorphically encrypted numbers", ASIACRYPT
-2019, algorithm 1; the largest and the least of all leaders are found in rounds of pairs, and 1 / (largest - least) is
-Goldschmidt's product. Each of these takes levels, so ``levels`` says how many there must be, and 21 admit two leaders
+Everything in eq. (6) is a polynomial then. A magnitude is the iteration of Cheon et al., "Numerical method for
+comparison on homomorphically encrypted numbers", ASIACRYPT 2019, algorithm 1; extremes are found in rounds of pairs,
+and 1 / (largest - least) is Goldschmidt's product. ``levels`` says how many levels that takes: 21 admit two leaders
 with three iterations, or four with one.
 
-**Where it fails.** |x| is found for |x| above 2^-iterations only: leaders whose scalars are nearer to each other than
-this share of the public bound look alike, or wrong. The inverse is too small for spreads below 2^-steps. And nobody can
-look: that a factor is wrong doesn't show. ``docs/detection.md`` has the numbers.
+**Where it fails.** |x| is found for |x| above 2^-iterations only, a share of the public bound. The inverse is too small
+for spreads below 2^-steps. Nobody can see that a factor is wrong. ``docs/detection.md`` has the numbers.
 """
 
 from __future__ import annotations

@@ -82,13 +82,12 @@ def implausible(
 ) -> str:
     """Why honest one-hot indicators cannot have given these coefficients, in words; empty where they can.
 
-    Indicators travel encrypted, so the server cannot see one that isn't one-hot, and a single one spoils every model.
-    coefficients: (k, k) real, H before or after rounding.  sizes: (k,), the |G_a| that the server counted.
-    participants: clients whose updates were added, if known.  least: identities that every client must have (T).
+    Indicators travel encrypted, and a single one that isn't one-hot spoils every model. coefficients: (k, k) real, H
+    before or after rounding.  sizes: (k,), the |G_a| that the server counted. participants: clients whose updates were
+    added, if known.  least: identities that every client must have (T).
 
-    A client that first takes its own part out of all three (``H - outer(own set, own one-hot)``, ``sizes - own set``,
-    ``participants - 1``) checks the same of the others, which is sharper. What stays undetected is a lie that one-hot
-    indicators might have told: some counts moved from one cluster to another, or the indicator of a wrong cluster.
+    A client that first takes its own part out of all three checks the same of the others, which is sharper. A lie that
+    one-hot indicators might have told stays undetected.
     """
     x, sizes = np.asarray(coefficients), np.asarray(sizes)
     if x.ndim != 2 or x.shape[0] != x.shape[1] or sizes.shape != x.shape[:1]:
@@ -290,13 +289,12 @@ def rebuild_error(member: NDArray[np.bool_], true: NDArray[Any], *, max_conditio
     """(k,): how far a rebuilt model is from the exact mean of its cluster, RMS, where members' models spread by 1.
 
     member: (N, k) bool, [a in CI_i].  true: (N,) whole, the true cluster of each client.  max_condition: as for
-    :func:`rebuild`. A ridge's error has another part, which is not in it: how far the exact means have moved from the
-    previous models in directions that are held back.
+    :func:`rebuild`. What a ridge holds back is not in it.
 
-    Eq. (7) takes the false members from cluster b for a fair sample of it. They aren't quite, and solving amplifies the
-    difference. If a client's weights are its cluster's expected weights plus independent noise of standard deviation
-    sigma, ``rebuild_error * sigma`` is the exact standard deviation of (rebuilt - exact mean), given the sets.
-    nan for a cluster without members; infinite for all where H is singular.
+    Eq. (7) takes the false members from cluster b for a fair sample of it, and solving amplifies the difference. If
+    weights are the cluster's expected weights plus independent noise of standard deviation sigma, ``rebuild_error *
+    sigma`` is the exact standard deviation of (rebuilt - exact mean), given the sets. nan for a cluster without
+    members; infinite for all where H is singular.
     """
     member = np.asarray(member)
     n, k = member.shape if member.ndim == 2 else (0, 0)

@@ -1,12 +1,10 @@
 """Aggregation that a minority of attackers cannot move far: rules for the updates of one round, all at hand.
 
-An update is a client's change of the model, (d,), and ``updates`` is (n, d). Every rule holds all updates at once, so
-its memory is that of n models, where a mean needs one. None weighs updates by samples, because a client states its own
-number. Results are float64.
+``updates`` is (n, d), changes of the model, held all at once. None are weighed by samples, since a client states its
+own number. Results are float64.
 
-Krum, multi-Krum: Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient descent", NeurIPS
-2017. Trimmed mean, median: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates", ICML
-2018. FLTrust: Cao et al., "FLTrust: Byzantine-robust federated learning via trust bootstrapping", NDSS 2021.
+Krum, multi-Krum: Blanchard et al., NeurIPS 2017. Trimmed mean, median: Yin et al., ICML 2018. FLTrust: Cao et al., NDSS
+2021.
 """
 
 from __future__ import annotations

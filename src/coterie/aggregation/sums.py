@@ -1,10 +1,8 @@
 """Sums and means of models that do not depend on the order in which the models arrive.
 
-Floating-point addition depends on its order, and who answers first must not decide a result. So sums are kept as two
-float64 numbers, a total and what rounding took from it (the error-free two-sum of Knuth). For float32 weights times
-whole sample counts the pair is exact, and so the same in every order and rounded once at the end, as long as the
-non-zero magnitudes in one coordinate span less than 2^50 and samples times models stay below 2^34. Sums of whole
-numbers below 2^53 are exact in any case.
+Sums are two float64 numbers, a total and what rounding took from it (Knuth's error-free two-sum). For float32 weights
+times whole sample counts the pair is exact as long as the non-zero magnitudes in one coordinate span less than 2^50 and
+samples times models stay below 2^34. Sums of whole numbers below 2^53 are always exact.
 """
 
 from __future__ import annotations

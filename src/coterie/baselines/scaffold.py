@@ -117,5 +117,4 @@ SYSTEM = fl.system(
         "client": "the global model and the server's control variate",
     },
     baseline=True,
-    audit="coterie.privacy.audits.control:AUDIT",
 )

@@ -187,12 +187,12 @@ def _devices() -> Iterator[tuple[str, ...]]:
 
 
 def _attacks() -> Iterator[tuple[str, ...]]:
-    from coterie.privacy.audits.fields import SHORT_ARRAYS
-    from coterie.privacy.audits.plain import ATTACKS
+    from coterie.privacy.fields import short_arrays
+    from coterie.privacy.plain import ATTACKS
     from coterie.runs.registry import SYSTEMS, audit_of
 
     own = ((name, audit.attacks) for name, system in SYSTEMS.items() if (audit := audit_of(system)) is not None)
-    for system, attacks in (("every system", (*ATTACKS, SHORT_ARRAYS)), *own):
+    for system, attacks in (("every system", (*ATTACKS, short_arrays)), *own):
         for attack in attacks:
             yield attack.name, system, f"{attack.adversary}: {attack.summary}"
 

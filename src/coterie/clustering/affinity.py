@@ -1,8 +1,8 @@
 """How alike are the clients: distances between rows, and eq. (8) of "FedCAPrivacy" over them.
 
-Rows are flat models or sketches of them. What a shared mask or a shuffle does to them must not move a result, so every
-distance is a function of its two rows alone, bit for bit: differences first (a common mask cancels in them, exactly
-where the rows are fixed-point numbers of at most 53 bits), squares added in the order of the coordinates.
+Rows are flat models or sketches. A shared mask or a shuffle must not move a result, so every distance is a function of
+its two rows alone, bit for bit: differences first, in which a mask cancels, then squares added in the order of the
+coordinates.
 """
 
 from __future__ import annotations

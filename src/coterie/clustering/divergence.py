@@ -184,12 +184,10 @@ def _scale(mjs: NDArray[Any], least: float) -> float:
 def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
     """Rows (n, d) float32 with squared distances of about 2 js of eq. (4) between rows of x (n, C) >= 0, and a bound.
 
-    js is a squared distance of Hilbert space, channel by channel (Fuglede and Topsoe, Jensen-Shannon divergence and
-    Hilbert space embedding, 2004). So (f(a, o) + f(b, o) - f(a, b)) / 2 is a kernel, where f(a, b) is a channel's
-    summand of 2 js and o any point. Nystroem's method projects on what NODES values between the channel's least and
-    largest span (Williams and Seeger, NIPS 2000). Projecting shortens: no squared distance comes out too large. None is
-    too small by more than the bound. With r the most that a row's squared length loses, it is (sqrt r + sqrt r)^2 = 4 r
-    (rounding to float32 not counted).
+    js is a squared distance of Hilbert space, channel by channel (Fuglede and Topsoe, 2004), so it has a kernel.
+    Nystroem's method projects on what NODES values between the channel's least and largest span (Williams and Seeger,
+    NIPS 2000). Projecting shortens: no squared distance comes out too large, and none is too small by more than the
+    bound, 4 r with r the most that a row's squared length loses (rounding to float32 not counted).
     """
     low, high = np.sqrt(x.min(axis=0)), np.sqrt(x.max(axis=0))
     place = (1 - np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)) / 2  # Chebyshev's, of the root: f is singular at 0

@@ -3,13 +3,11 @@ for Mitigating Preference Profiling in CFL".
 
 The server publishes a key for every cluster. A client compares the key of its true cluster with the address of every
 cluster under a hash of one bit, and joins those that match in all n bits: its true cluster always, each other one with
-probability p = 2^-n. The server sees the set and cannot tell which match was no accident.
+probability p = 2^-n. The server cannot tell which match was no accident.
 
-Two departures from the printed algorithm: eq. (3) compares cluster j's key with cluster j's *own* address, which always
-match, where the true cluster's key is meant; and the set starts empty at every try, else sets would only grow.
-
-Since r and u = g^r never leave the client, independent coins of probability p give sets of the same distribution
-(`coin_sets`; its law is `IdentityLaw`), at no cost.
+Departures from the printed algorithm: eq. (3) compares cluster j's key with cluster j's own address, which always
+match, where the true cluster's key is meant; and the set starts empty at every try. Independent coins of probability p
+give sets of the same distribution (`coin_sets`; its law is `IdentityLaw`), at no cost.
 """
 
 from __future__ import annotations

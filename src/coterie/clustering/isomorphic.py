@@ -1,13 +1,10 @@
 """Adaptive isomorphic device clustering (AIDC): section 3.3 of "FedEPC: An Efficient and Privacy-Enhancing Clustering
 Federated Learning Method" (Tang and others, CMC 2025), eq. (3) to (8) and algorithm 2. The page is docs/clustering.md.
 
-Each device has a sparsity vector and a noise floor (`coterie.clustering.divergence`). Clusters are merged and split
-(`coterie.clustering.merging`) to a fixed point, from single devices. With many devices they start from dense parts
-(`coterie.clustering.density`). A device in no part, and one with a high floor, goes to the nearest cluster, or stays
-alone. So each device is in exactly one cluster.
-
-`cluster` groups devices, and `update` says what becomes of the groups when devices join, leave and change their data.
-It computes the divergences of these devices alone, and gives the groups that `cluster` gives of the same devices.
+Each device has a sparsity vector and a noise floor. Clusters are merged and split (`coterie.clustering.merging`) to a
+fixed point, from single devices, or with many devices from dense parts (`coterie.clustering.density`). A device in no
+part, and one with a high floor, goes to the nearest cluster, or stays alone. `update` gives the groups that `cluster`
+gives of the same devices, and computes only the divergences of those that have changed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Dynamic K-means: clusters of clients that join, leave and change (OFL, algorithm 1, l. 8, and section 4.3).
 
-The paper clusters clients every T_rc rounds by "device specifics, resource status, and model states", with "dynamic
-Kmeans", and gives no details. Here a clustering starts from the centres of the last one as well as afresh, by
-scikit-learn, and keeps the old centres unless a fresh start fits better by a stated part. So clusters last, and follow
-their members. A cluster that keeps most of its members keeps its number.
+The paper gives no details. Here a clustering starts from the centres of the last one as well as afresh, and keeps the
+old centres unless a fresh start fits better by a stated part. A cluster that keeps most of its members keeps its
+number.
 """
 
 from __future__ import annotations
@@ -57,18 +56,15 @@ def regrouped(
 ) -> Clusters:
     """The clusters of these clients: k, or as many as have ``least`` members each if there are too few clients for k.
 
-    There is one in any case if there is a client. A cluster that K-means leaves too small takes the nearest members of
-    clusters that can spare some. So a client whose numbers are far from all others is not alone, at the head of a
-    cluster of its own: with ``least`` = 1 any client can arrange that by what it reports.
+    A cluster that K-means leaves too small takes the nearest members of clusters that can spare some. Otherwise a
+    client could report numbers that make it the leader of a cluster of its own.
 
     features: (n, d), rows in the order of the names. Every column is scaled to deviation 1; one that is the same for
-    all does not count.  groups: how many columns belong together, one group after the other; each group that differs
-    at all counts alike, whatever its number of columns.  before: the clustering that this one continues. Clients that
-    are not in it have joined, and those that are only in it have left.
-    Where there are fewer distinct rows than clusters, K-means finds too few: then the largest cluster is halved in the
-    order of the names, until there are enough.
-    The result depends on the names' order only among rows that are equal, and on the seed.
-    Raises UserError for k < 1 or least < 1, a name twice, or rows that are not n rows of finite numbers.
+    all does not count.  groups: how many columns belong together, one group after the other; each group that differs at
+    all counts alike.  before: the clustering that this one continues; clients may have joined and left. Where there are
+    fewer distinct rows than clusters, the largest cluster is halved in the order of the names until there are enough.
+    The result depends on the names' order only among equal rows, and on the seed. Raises UserError for k < 1 or least <
+    1, a name twice, or rows that are not n rows of finite numbers.
     """
     rows = _checked(names, features, k, groups, least)
     before = before or Clusters()

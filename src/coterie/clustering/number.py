@@ -1,13 +1,11 @@
 """How many clusters there are: the eigengap of an affinity, with a floor that noise does not pass.
 
-The eigengap always names a number of at least two (von Luxburg, A tutorial on spectral clustering, 2007, section 8.3).
-That there are clusters at all is a test. The rows of algorithm 2's embedding lie at as many points as there are
-clusters, if these are real (Ng, Jordan and Weiss, NIPS 2001); how little of the embedding's spread is within clusters
-is compared with that of Gaussian clouds of the same covariance, which have no clusters however elongated they are (Liu,
-Hayes, Nobel and Marron, Statistical significance of clustering, JASA 2008). Clusters must be tighter than each of nine
-such clouds, which is a Monte Carlo test at 10 %, and have at most .6 of their mean spread: among many rows the least
-departure from a cloud is significant, and no cluster. Clusters are tested for clusters in turn, because a wide gap
-between some hides a narrow one within. The covariance follows from the distances alone (Torgerson's classical scaling).
+The eigengap always names a number of at least two (von Luxburg, 2007, section 8.3); whether there are clusters at all
+is a test. How little of the embedding's spread is within clusters (Ng, Jordan and Weiss, NIPS 2001) is compared with
+that of nine Gaussian clouds of the same covariance, which have none (Liu, Hayes, Nobel and Marron, JASA 2008). Clusters
+must be tighter than each cloud, a Monte Carlo test at 10 %, and have at most .6 of their mean spread, since among many
+rows the least departure is significant. Clusters are tested for clusters in turn. The covariance follows from the
+distances alone (Torgerson's classical scaling).
 """
 
 from __future__ import annotations

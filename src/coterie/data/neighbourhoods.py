@@ -4,13 +4,11 @@ Kipf and Welling (ICLR 2017): with A^ = D^-1/2 (A + I) D^-1/2, where A is symmet
 
     H1 = relu(A^ X W1 + b1)        H2 = relu(A^ H1 W2 + b2)
 
-The first product, A^ X, has no parameters. So what two layers make of node v follows from the rows of A^ X at v and at
-its neighbours, and from the row of A^ at v. That is the sample: (rows, f + 1) float32. Its first row is v itself, the
-next are neighbours, the rest are zeros. The first f columns are rows of sqrt(f) A^ X, the last one is the weight in A^.
-(X has rows of sum 1, or 0. The factor gives its entries a mean square near 1, which gradient descent needs.)
+What two layers make of node v follows from the rows of A^ X at v and its neighbours, and from the row of A^ at v. That
+is the sample: (rows, f + 1) float32, first v itself, then neighbours, then zeros. The first f columns are rows of
+sqrt(f) A^ X, where the factor gives entries a mean square near 1; the last one is the weight in A^.
 
-A client sees its own subgraph alone: A^ is that of the subgraph, so no edge to a node of another client counts. Test
-nodes are seen in the whole graph.
+A client's A^ is that of its own subgraph. Test nodes are seen in the whole graph.
 """
 
 from __future__ import annotations

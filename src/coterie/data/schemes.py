@@ -157,13 +157,10 @@ def _dirichlet(sizes: Counts, clients: int, beta: float, floor: int, rng: np.ran
 def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator) -> Counts:
     """Bring every client to ``floor`` samples by moving samples, and disturb the draw no further.
 
-    A client that is short gets what it lacks with classes drawn from *its own* label proportions q_i (log_q: (clients,
-    K), unnormalised), so its label skew stays as drawn; where the givers run out of a class, from its other classes in
-    proportion. Lots decide which samples the clients above the floor may lose, and which of these go. No client's
-    number matters, so the mean over draws of every client's count of a class remains (class size) / clients.
-
-    The usual ways do worse: drawing again until all are large enough conditions the draw towards even ones (and never
-    ends for a small BETA); filling up with random samples makes small clients less skewed than they were drawn.
+    A client that is short gets what it lacks with classes drawn from its own label proportions (log_q: (clients, K),
+    unnormalised), so its label skew stays; where the givers run out of a class, from its other classes. Lots decide
+    which samples the clients above the floor may lose. The mean over draws of every client's count of a class remains
+    (class size) / clients. Drawing again instead would favour even draws, and random samples would lessen the skew.
     """
     sizes = counts.sum(axis=1)
     lacking = np.maximum(floor - sizes, 0)

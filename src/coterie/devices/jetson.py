@@ -1,9 +1,9 @@
 """The four types of devices of OFL's testbed: Jetson Xavier NX boards in four working modes (section 6.1, table 2).
 
-The paper has watts, cores and clocks of each mode. It has no speed of training, and none can be told from clocks alone.
-So the speeds here are nominal, by one stated rule: a sample passes the CPU (loading, starting kernels) and then the
-GPU. A core does 10 operations a cycle. The GPU, with 384 CUDA cores and two operations a cycle each, reaches 5 % of its
-peak on small models. What a board draws when idle, its link and its speed in cryptography are ours, too.
+The paper has watts, cores and clocks of each mode, and no speeds. Those here are nominal, by one rule: a sample passes
+the CPU, 10 operations a cycle and core, and then the GPU, 384 CUDA cores with two operations a cycle each, which
+reaches 5 % of its peak on small models. What a board draws when idle, its link and its speed in cryptography are ours,
+too.
 """
 
 from __future__ import annotations

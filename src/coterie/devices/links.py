@@ -1,8 +1,7 @@
 """The links of a simulation: seconds for bytes and work, which clients are there in a round, and which are late.
 
-How many rounds an answer is late is drawn for the experiment: a share of those asked, a law, and the seed decide. No
-party knows this table. The transport holds back what a client sends (``transport.wire.Links.rounds``), and the hub
-meets an answer in a later round, as it would one of a slow device. Between real machines there is no such table.
+How many rounds an answer is late is drawn from a share of those asked, a law and the seed. No party knows this table:
+the transport holds back what a client sends, and the hub meets an answer in a later round.
 """
 
 from __future__ import annotations

@@ -163,12 +163,10 @@ def traces(
 def diurnal(names: Sequence[str], seed: int) -> Traces:
     """A week of clients that are there at night, and for short times by day; it repeats every week.
 
-    Each client lives in one of four time zones, an hour apart, and has habits of its own: it begins its night at 22 h
-    on average (deviation 2 h), a little earlier or later each day (0.75 h), for about 8 h (deviation 1 h, between 4
-    and 12), and on one day in ten not at all. By day it comes some five times (Poisson) for an hour on average
-    (exponential, at least 5). So about four times as many are there at night as by day, the ratio that K. Bonawitz et
-    al. ("Towards Federated Learning at Scale: System Design", 2019) report of a population in the USA. The other
-    numbers are ours.
+    Each client lives in one of four time zones, an hour apart. Its night begins at 22 h on average (deviation 2 h),
+    each day 0.75 h earlier or later, and lasts about 8 h (deviation 1 h, between 4 and 12); one in ten is missing. By
+    day it comes some five times (Poisson) for an hour on average (exponential, at least 5). So about four times as many
+    are there at night, as K. Bonawitz et al. (2019) report of the USA. The other numbers are ours.
     """
     period_s = DAYS * DAY_S
     return Traces({name: _merged(_week(rng(seed, name, "diurnal")), period_s) for name in names}, period_s)

@@ -1,10 +1,8 @@
 """The Gaussian mechanism: clip, add noise, and say which epsilon that gives. Accounting is dp-accounting's.
 
-A noise multiplier z is the standard deviation of the noise in units of the L2 sensitivity: the most that the released
-vector moves between neighbouring data. So the neighbouring relation is in the sensitivity alone, and the two outputs
-that are hardest to tell apart are N(0, z^2) and N(1, z^2), whatever the relation is.
-
-The proof is about real numbers. Noise is drawn in float64, whose lowest bits are not Gaussian (Mironov 2012).
+A noise multiplier z is the standard deviation of the noise in units of the L2 sensitivity, the most that the released
+vector moves between neighbouring data. The two outputs that are hardest to tell apart are N(0, z^2) and N(1, z^2). The
+proof is about real numbers; noise is drawn in float64, whose lowest bits are not Gaussian (Mironov 2012).
 """
 
 from __future__ import annotations

@@ -3,15 +3,10 @@
 Selected parameters are grouped by the density of their values. Each gets Laplace noise of scale k Delta_C / epsilon_2,
 where Delta_C = 2 max |theta - omega_C| over its own cluster with the centroid omega_C, and k is the number of clusters.
 
-The scale is a function of the data. Differential privacy wants a bound on how far values move between neighbouring data
-sets; Delta_C is how far they lie from each other in one of them. So the noise itself tells how far they are spread:
-
-- If a cluster's values are r times more spread, its scale is r times larger. One value at the centroid has an epsilon
-  of (r - 1) log((1 - 1/r) / delta) - log r, whatever epsilon_2 is, and several have more (``true_epsilon``).
-- If a cluster's values are equal, the scale is 0 and they are sent as they are. Epsilon is infinite.
-
-That clusters are the same for neighbouring data is assumed in the paper's proof of lemma 5.2. The selection alone is
-epsilon_1-DP for each choice; it does not make up for the values. In the ledger a release has no proof, and the
+The scale is a function of the data, and no bound on how far values move between neighbouring data sets. If a cluster's
+values are r times more spread, its scale is r times larger, and the noise tells it (``true_epsilon``). If they are
+equal, the scale is 0, and epsilon is infinite. The paper's proof of lemma 5.2 assumes that clusters are the same for
+neighbouring data. The selection alone is epsilon_1-DP for each choice. In the ledger a release has no proof, and the
 paper's own total stands beside it (``claimed``).
 """
 

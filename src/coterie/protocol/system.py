@@ -155,8 +155,8 @@ class System:
     own_model: what a client predicts with as far as it knows itself, from its own state alone. Deployments need it.
     fine_tunes: whether each client has one model of a federation, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
-    audit: ``module:ATTRIBUTE`` of its own ``audits.Audit``, or "" if it has none.  reproductions: the same for
-    mappings of tables and figures of one's own, by name (``reproductions.study.Item``). Both are imported when needed.
+    audit: an own ``coterie.privacy.audits.Audit``, or its ``module:ATTRIBUTE``, imported when needed.
+    reproductions: ``module:ATTRIBUTE`` of mappings of one's own tables and figures (``reproductions.study.Item``).
     clients: how many clients a run has by default; 0 for the number that fits its data set.
     delta: the share of its clients that an experiment delays by default.
     needs_classes: whether it reads labels as classes, so that it takes no other task.
@@ -165,7 +165,6 @@ class System:
     parties keep no account.  releases: of a config and a mode, by message of the clients what it tells of their data,
     in words, one for each release. These have no proof, and are counted as they are sent. Both stand in
     ``result.json`` as one ledger, at the delta of the setting ``dp_delta``, or 1e-5. Without both there is none.
-    dp_audit: rows that test what a system claims of its noise (``attacks/noisy_uploads.py``), for ``result.json``.
     """
 
     name: str
@@ -192,7 +191,7 @@ class System:
     leads_s: Callable[[Any], Mapping[str, float]] = field(default=lambda config: {})
     parties_in: Mapping[str, Callable[[Any], Mapping[str, PartyFactory]]] = field(default_factory=dict)
     plain: tuple[str, ...] = ()
-    audit: str = ""
+    audit: Any = ""
     reproductions: tuple[str, ...] = ()
     clients: int = 0
     delta: float = 0.0
@@ -200,7 +199,6 @@ class System:
     public: float = 0.0
     ledger: Callable[[Federation], Mapping[str, Sequence[Any]]] | None = None
     releases: Releases | None = None
-    dp_audit: Callable[[Federation], Sequence[Mapping[str, Any]]] | None = None
 
     def make(self, own: Own, common: Common, config: Any) -> Party:
         """One party, made from what it alone knows and what everybody knows.

@@ -50,7 +50,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """A field of clients' messages that no attack has read (``audits.fields.NotJudged``)."""
+    """A field of clients' messages that no attack has read (``privacy.fields.NotJudged``)."""
 
     role: str
     message: str

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, cast
 
 from coterie.privacy.attacks.result import VERDICTS, verdict
 from coterie.privacy.audits import Finding, Recorded
-from coterie.privacy.audits.fields import NotJudged, field_findings, watched
-from coterie.privacy.audits.plain import plain_findings
-from coterie.privacy.audits.received import received
+from coterie.privacy.fields import NotJudged, field_findings, watched
+from coterie.privacy.plain import plain_findings
+from coterie.privacy.views import received
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.system import BROKER, BROKER_LEARNS
 from coterie.record.files import locked
@@ -29,18 +29,6 @@ from coterie.runs.registry import SYSTEMS, audit_of
 
 Content = dict[str, Any]
 Row = Mapping[str, Any]
-
-TOPICS = {
-    "models": ("models",),
-    "identity": ("re-linked",),
-    "labels": ("label shares", "top label"),
-    "groups": ("which pairs", "true cluster"),
-    "samples": ("samples",),
-}
-"""By topic, how the findings begin that belong to it: ``"who: what"``. The others' topic is ``"other"``."""
-
-_KNOWN = ", knowing the start"
-"""What may stand behind a server's role: the start weights are public. All else takes more than the server has."""
 
 
 class Attacked(NamedTuple):
@@ -279,10 +267,9 @@ def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict
     findings = list(findings)
     rounds = max((len(finding.results) for finding in findings), default=0)
     for finding in findings:
-        who, _, what = finding.name.partition(": ")
-        if who.removesuffix(_KNOWN).replace(" ", "_") not in servers:
-            continue
-        topic = next((topic for topic, begins in TOPICS.items() if what.startswith(begins)), "other")
+        if finding.who.replace(" ", "_") not in servers:
+            continue  # it takes more than one server
+        topic = finding.topic
         partly = len(finding.results) < rounds - 1 and topic != "samples"  # pairs of rounds are one fewer
         leak = sum(result.leak for result in finding.results) / (rounds if partly else len(finding.results))
         leak = 0.0 if finding.verdict == VERDICTS[0] else leak

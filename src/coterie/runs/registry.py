@@ -84,14 +84,21 @@ def get(name: str) -> System:
 
 
 def audit_of(system: System) -> Audit | None:
-    """The audit that a system names, imported now, or None if it names none. Raises UserError for a wrong name."""
-    from coterie.privacy.audits import Audit
+    """A system's audit: the one that it gives, or the built-in one of its name; None if there is none.
 
-    return _named(system.audit, "audit", Audit) if system.audit else None
+    Raises UserError for ``module:ATTRIBUTE`` that is no audit.
+    """
+    from coterie.privacy.audits import Audit, built_in_audit
+
+    if system.audit == "":
+        return built_in_audit(system.name)
+    own: Audit = _named(system.audit, "audit", Audit)
+    return own
 
 
-def _named(path: str, what: str, kind: type[Kind]) -> Kind:
-    found = import_object(path, what)
+def _named(path: str | Kind, what: str, kind: type[Kind]) -> Kind:
+    """The object, or what lies at ``module:ATTRIBUTE``. Raises UserError where it is of another type."""
+    found = import_object(path, what) if isinstance(path, str) else path
     if not isinstance(found, kind):
         raise UserError(f"{path!r} is a {type(found).__name__}, not a {kind.__module__}.{kind.__name__}")
     return found

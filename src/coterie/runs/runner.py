@@ -46,6 +46,7 @@ from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, build
 from coterie.runs.logs import check_installed, logged
 from coterie.runs.models import Models, export_model, load_models, write_models
+from coterie.runs.registry import audit_of
 from coterie.runs.trained import OwnModel
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
 from coterie.training.jobs import DivergedError
@@ -350,7 +351,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
         "client_role": experiment.common.roster.client_role,
         "sees": experiment.system.seen_by(config.mode, experiment.settings),
         "ledger": _ledger(experiment, everything),
-        "dp_audit": experiment.system.dp_audit and list(experiment.system.dp_audit(experiment.federation)),
+        "dp_audit": _audited_noise(experiment),
         "devices_used": by_type(experiment, everything),
         "recording": recording,
         "peak_memory_bytes": peak_memory_bytes(),
@@ -379,6 +380,14 @@ def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str
                 if name in clients:
                     found.setdefault(name, []).extend(told)
     return statements(found, getattr(settings, "dp_delta", DELTA))
+
+
+def _audited_noise(experiment: Experiment) -> list[Mapping[str, Any]] | None:
+    """What the noise in the ledger is worth, by the system's audit; None if it keeps no ledger or audits no noise."""
+    if experiment.system.ledger is None:
+        return None
+    audit = audit_of(experiment.system)
+    return list(audit.noise(experiment.federation)) if audit and audit.noise else None
 
 
 def peak_memory_bytes() -> int | None:

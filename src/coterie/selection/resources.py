@@ -184,15 +184,3 @@ def serving(served: Mapping[str, float], leaders: Iterable[str], kept: float = 1
         raise UserError(f"the part of old terms that counts is from 0 to 1, not {kept}")
     after = {name: kept * terms for name, terms in served.items()}
     return after | {name: after.get(name, 0.0) + 1.0 for name in leaders}
-
-
-def shares_of_office(
-    scores: Mapping[str, float], terms: int, penalty: float = 1.0, kept: float = 1.0
-) -> dict[str, float]:
-    """The share of ``terms`` elections that each member of one cluster wins if nobody's score changes."""
-    served: dict[str, float] = {}
-    led = dict.fromkeys(scores, 0)
-    for _ in range(terms):
-        leader = elected(scores, served, penalty)
-        served, led[leader] = serving(served, [leader], kept), led[leader] + 1
-    return {name: count / max(terms, 1) for name, count in led.items()}

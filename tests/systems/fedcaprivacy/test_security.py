@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,23 +20,22 @@ from benchmarks.security.__main__ import main
 from benchmarks.security.compared import summary
 from benchmarks.security.fedcaprivacy import VARIANTS, configured, measured
 from coterie.privacy.attacks.result import Result
-from coterie.privacy.audits.received import granted, held_key
-from coterie.protocol.errors import UserError
-from coterie.protocols.anonymous import SERVICE
-from coterie.protocols.cluster_sums import ClusterModel
-from coterie.runs.recorded import recorded_run
-from coterie.systems.fedcaprivacy import SYSTEM
-from coterie.systems.fedcaprivacy.audit import (
-    csp_rounds,
+from coterie.privacy.audits.fedcaprivacy import (
+    by_rounds,
     csp_rows,
     hub_membership,
-    measure,
     order,
     passive,
     recorded_rounds,
 )
+from coterie.privacy.views import by_round, granted, held_key
+from coterie.protocol.errors import UserError
+from coterie.protocols.anonymous import SERVICE, Relayed
+from coterie.protocols.cluster_sums import ClusterModel
+from coterie.runs.recorded import recorded_run
+from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.messages import CSP, HUB
-from coterie.transport.transcript import Seen, View
+from coterie.transport.transcript import View
 
 TRAINING = {"lr": 0.05, "batch_size": 10}
 STEP = 2.0**-16
@@ -202,11 +202,12 @@ def test_rounds_with_others_are_linked_by_who_was_in_both() -> None:
     run = rig(SYSTEM, TARGETS, clusters=2, effects=lambda t: Pulled(t, noise=0.02), links=links)
     run.rounds(3)
     views = run.transport.transcript.views
-    assert csp_rounds(views[CSP]) == [1, 2, 3]
+    assert list(by_round(views[CSP], Relayed)) == [1, 2, 3]
     rounds = recorded_rounds(views, run.common.clients, identity)
     assert [sorted(one.who) for one in rounds] == [[0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5], [1, 2, 3, 4, 5]]
     counts = np.random.default_rng(0).integers(1, 9, (6, 3))
-    found = {finding.name: finding for finding in measure(rounds, counts, run.common.spec, run.common.initial)}
+    told: Any = SimpleNamespace(label_counts=counts, spec=run.common.spec, initial=run.common.initial, groups=None)
+    found = {finding.name: finding for finding in by_rounds(told, rounds)}
     assert [result.n for result in found["csp: re-linked, by vectors"].results] == [5, 4]
 
 
@@ -216,8 +217,6 @@ def test_views_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="not the uploads"):
         order(np.zeros((2, 3)), {"a": np.zeros(3), "b": np.ones(3)})
     assert sorted(order(np.zeros((2, 3)), {"a": np.ones(3), "b": np.ones(3), "c": np.zeros(3)})) == ["a", "b"]
-    stray = View("csp", "csp", [Seen(0.0, 3, HUB, CSP, "Relayed", 9, None)])
-    assert csp_rounds(stray) == [3]
 
 
 def test_summary_is_the_mean_over_rounds_and_its_standard_error_over_runs() -> None:

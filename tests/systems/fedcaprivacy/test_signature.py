@@ -15,6 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.signature import HOLDERS, find_groups, halves, reference, signature, statistics
 from coterie.crypto.sketch import project
+from coterie.privacy.audits.fedcaprivacy import characterised, csp_rows
 from coterie.protocol.effects import Local, OwnData
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.protocol.interpreters import locally
@@ -26,10 +27,8 @@ from coterie.protocols.signatures import DIMENSION, HELD, STATISTICS, Characteri
 from coterie.runs import RunConfig
 from coterie.runs.experiment import build
 from coterie.systems.fedcaprivacy import SYSTEM
-from coterie.systems.fedcaprivacy.audit_signature import characterised
 from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, Upload
 from coterie.systems.fedcaprivacy.participant import round_seed
-from coterie.systems.fedcaprivacy.rows import csp_rows
 from tests.systems.test_signature import LABELS, clients
 
 TRUTH = [0, 1, 2] * 5

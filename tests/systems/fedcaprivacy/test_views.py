@@ -12,14 +12,14 @@ from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, Steady, planted, rig
 
 from coterie.crypto.keys import secret_key
-from coterie.privacy.audits.received import granted
+from coterie.privacy.audits.fedcaprivacy import recorded_rounds
+from coterie.privacy.views import granted
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import USER, ClusterModel, ClusterSum, Convert
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.systems.fedcaprivacy import SYSTEM
-from coterie.systems.fedcaprivacy.audit import recorded_rounds
 from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, PARTICIPANT, Upload
 
 TARGETS = planted([0, 0, 0, 1, 1, 1], 40)

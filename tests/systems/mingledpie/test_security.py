@@ -25,12 +25,14 @@ from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.privacy.attacks.identity import expected_accuracy
 from coterie.privacy.attacks.result import Expected, Result
 from coterie.privacy.audits import Finding
-from coterie.privacy.audits.plain import ATTACKS, NONE_IN_THE_CLEAR, plain_findings, plain_updates
+from coterie.privacy.audits import mingledpie as audit
+from coterie.privacy.audits.mingledpie import Opener, opener
+from coterie.privacy.plain import ATTACKS, NONE_IN_THE_CLEAR, plain_findings, plain_updates
+from coterie.privacy.views import by_round
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
-from coterie.systems.mingledpie import SYSTEM, audit, observe
-from coterie.systems.mingledpie.audit import Opener, opener
+from coterie.systems.mingledpie import SYSTEM, observe
 from coterie.systems.mingledpie.messages import HUB, Mingled, Update
 from coterie.transport.transcript import View
 
@@ -47,6 +49,10 @@ def even(clients: int = 120, clusters: int = 5) -> np.ndarray:
 
 def sized(sizes: tuple[int, ...]) -> np.ndarray:
     return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def by_a_set(rounds: list[audit.Round]) -> list[Finding]:
+    return audit.by_one_set(rounds) + audit.by_sizes(rounds)
 
 
 def read(played: Any) -> list[audit.Round]:
@@ -148,14 +154,14 @@ def test_a_uniform_guess_within_the_set_is_right_as_often_as_it_should(
 
 
 def test_as_printed_every_set_is_all_clusters_and_tells_nothing() -> None:
-    findings = audit.by_one_set(read(play([even(20)], mode="literal")))
+    findings = by_a_set(read(play([even(20)], mode="literal")))
     assert agree([findings[0]])["measured"] == pytest.approx(0.2)
     assert [f.name for f in findings] == ["server: true cluster", "server knowing the sizes: true cluster"]
 
 
 def test_known_and_estimated_sizes_break_theorem_2() -> None:
     """Sizes 10, 10, 10, 20, 70: .68 and .67, three standard errors and more above the bound of 1/2."""
-    runs = [audit.by_one_set(read(play([sized(UNEQUAL)], seed=seed))) for seed in range(3)]
+    runs = [by_a_set(read(play([sized(UNEQUAL)], seed=seed))) for seed in range(3)]
     uniform, known, estimated = (list(of) for of in zip(*runs, strict=True))
     assert agree(uniform)["measured"] < LAW.bounds[1]
     row = agree(known)
@@ -242,7 +248,7 @@ def test_hardened_leaves_the_server_its_prior_and_no_sizes(mode: str) -> None:
     assert {(len(message.identities), size) for message, size in sent} == {(0, sent[0][1])}
     (mingled,) = {len(message.sizes) for _, message in played.views["client/0"].messages(Mingled)}
     assert mingled == 0  # what the server itself says of the sums
-    guess, by_size = audit.by_one_set(read(played))
+    guess, by_size = by_a_set(read(played))
     assert (guess.results[0].value, by_size.results[0].value) == pytest.approx((0.2, 10 / 20))
     assert guess.results[0].leak == by_size.results[0].leak == 0
     assert (guess.expected, by_size.expected) == ((), ())
@@ -255,7 +261,7 @@ def test_the_server_and_one_client_open_every_update(mode: str, emulated: bool) 
     truth = [0, 1, 1, 2, 4]
     played = play([truth], emulated=emulated, **MODES[mode])
     helper = opener(played.federation, {"client/1": played.views["client/1"]})
-    for name, message in audit.updates(played.views)[1].items():
+    for name, message in by_round(played.views[HUB], Update)[1].items():
         model, indicator = helper.update(message)
         own = truth[played.clients.index(name)]
         assert np.abs(model - played.starts[own]).max() < CKKS_ERROR
@@ -369,7 +375,7 @@ def test_numbers_beside_their_closed_forms() -> None:
     with pytest.raises(UserError, match="2 seeds"):
         compared(results[:1], expected[:1], spread=True)
     with pytest.raises(UserError, match="0 results with 0"):
-        Finding("nobody: nothing", ())
+        Finding("nobody", "nothing", "other", ())
 
 
 def test_the_documentations_numbers_agree_with_their_closed_forms() -> None:

@@ -11,17 +11,17 @@ import pytest
 from federation import Rig, Steady, misbehaving, on_the_wire
 from mingledpie_parts import EVERYBODY, TARGETS, change, chosen, held, pies
 
+from benchmarks.security.joint_keys import open_together
 from coterie.crypto import roster, threshold
 from coterie.crypto.ckks_parameters import INSECURE
-from coterie.privacy.attacks.coalition import opened_together
-from coterie.privacy.audits.received import held_key
+from coterie.privacy.audits.mingledpie import AUDIT
+from coterie.privacy.views import held_key
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocols.threshold_opening import Announce, Decrypt
 from coterie.runs import RunConfig, build
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie import SYSTEM, layout
-from coterie.systems.mingledpie.audit import AUDIT
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.messages import CLIENT, HUB, MODELS, USER, OpenedSums, Received, Train, Update
 
@@ -139,11 +139,11 @@ def test_under_threshold_keys_the_server_and_one_client_open_nothing_and_with_th
     data = updates(run)["client/7"]
     cipher = public.from_bytes(data)
     for name in EVERYBODY[:5]:
-        assert opened_together(group, shares_of(run, [name]), cipher) is None
+        assert open_together(group, shares_of(run, [name]), cipher) is None
     for pair in (["client/0", "client/1"], ["client/2", "client/4"]):
-        assert opened_together(group, shares_of(run, pair), cipher) is None
+        assert open_together(group, shares_of(run, pair), cipher) is None
     for three in (EVERYBODY[:3], ["client/0", "client/2", "client/4"]):
-        found = opened_together(group, shares_of(run, three), cipher)
+        found = open_together(group, shares_of(run, three), cipher)
         np.testing.assert_allclose(found[: TARGETS.shape[1]], TARGETS[7], atol=1e-3)
 
 

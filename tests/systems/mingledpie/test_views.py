@@ -13,7 +13,7 @@ from mingledpie_parts import EVERYBODY, FORMS, GROUPS, TARGETS, chosen, key_of, 
 
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.keys import secret_key
-from coterie.privacy.audits.received import granted
+from coterie.privacy.views import granted
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocols.key_centre import KEY_CENTRE

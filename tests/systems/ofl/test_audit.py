@@ -14,13 +14,12 @@ import coterie
 from coterie.dp.uploads import eligible
 from coterie.privacy.attacks.labels import selected_by_class, share_correlation
 from coterie.privacy.audits import Finding, Recorded
+from coterie.privacy.audits.ofl import COALITION, asked, clusters, global_models, heard, passive, reports, within
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols.reports import FIELDS
 from coterie.runs import RunConfig, run
 from coterie.runs.recorded import record, recorded_run
-from coterie.systems.ofl.audit import asked, passive, within
-from coterie.systems.ofl.audit_views import COALITION, clusters, global_models, heard, reports
 from coterie.systems.ofl.messages import Upload
 
 OPTIONS: dict[str, Any] = {"clients": 9, "rounds": 3, "crypto": "emulated", "record": True, "partition": "labelsets:2"}

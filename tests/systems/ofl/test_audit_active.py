@@ -12,18 +12,12 @@ from ofl_parts import WHOLE, ofl
 
 from coterie.aggregation.contribution import contribution
 from coterie.devices.resources import Status
+from coterie.privacy.attacks.joint_key import LeaderThief
 from coterie.privacy.attacks.key_in_sum import coefficients, key_agreement
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.privacy.audits import Finding, Recorded
-from coterie.protocol.effects import Compute
-from coterie.protocol.errors import UserError
-from coterie.protocols.reports import RANGES
-from coterie.runs import RunConfig
-from coterie.runs.audited import attacked
-from coterie.runs.recorded import record
-from coterie.systems.ofl import config as settings_of
-from coterie.systems.ofl.audit_active import (
-    LeaderThief,
+from coterie.privacy.audits.ofl import (
+    COALITION,
     active,
     boasted,
     boasting,
@@ -32,7 +26,14 @@ from coterie.systems.ofl.audit_active import (
     subtracting,
     terms,
 )
-from coterie.systems.ofl.audit_views import COALITION
+from coterie.protocol.effects import Compute
+from coterie.protocol.errors import UserError
+from coterie.protocols.reports import RANGES
+from coterie.runs import RunConfig
+from coterie.runs.audited import attacked
+from coterie.runs.recorded import record
+from coterie.systems.ofl import config as settings_of
+from coterie.systems.ofl.messages import MODEL
 
 OPTIONS: dict[str, Any] = {"clients": 9, "rounds": 3, "crypto": "emulated", "record": True}
 SUBTRACTED = f"{COALITION}: the last leader's model, subtracted"
@@ -58,7 +59,7 @@ def robbed(monkeypatch: pytest.MonkeyPatch) -> tuple[Rig, LeaderThief]:
         run.round(1)
         parties = {name: run.party(name) for name in run.common.clients}
         leader = next(iter(run.hub.state.leaders.values()))
-        thief = LeaderThief(parties[leader], parties)
+        thief = LeaderThief(parties[leader], parties, MODEL)
         wrap(parties[leader], thief.between)
         for r in (2, 3):
             assert "skipped" not in run.round(r)
@@ -103,13 +104,13 @@ def test_the_same_thief_reads_all_of_it_where_the_model_holds_k_times_the_secret
 
 
 def test_an_emulated_key_has_no_secret_and_the_audit_says_so() -> None:
-    found = stealing(recorded())
+    (found,) = stealing(recorded())
     assert not found.results
     assert "--crypto real" in found.why
 
 
 def test_a_model_that_fills_no_ciphertext_is_no_reason_to_end_the_audit() -> None:
-    found = stealing(recorded("hardened", {"clusters": 2}, clients=6, crypto="real"))
+    (found,) = stealing(recorded("hardened", {"clusters": 2}, clients=6, crypto="real"))
     assert not found.results
     assert "fills no ciphertext" in found.why
 
@@ -133,7 +134,7 @@ def test_the_last_leader_s_model_is_what_it_has_in_its_memory(mode: str, setting
 
 def test_a_boaster_leads_more_often_and_no_report_of_it_is_refused() -> None:
     run = recorded(settings={"recluster_every": 1, "full_samples": 50}, clients=12, rounds=6, devices="mixed", seed=1)
-    (found,) = boasting(run).results
+    (found,) = boasting(run)[0].results
     assert found.value > found.chance
     assert found.chance == min(terms(run)[name] for name in run.clients) / 6
 
@@ -153,13 +154,13 @@ def weights_of(found: list[Finding]) -> float:
 
 
 def test_long_changes_are_damped_by_norms_and_not_without_detection() -> None:
-    kept = {name: weights_of(forging(recorded("hardened", {"detection": name}), 10.0)) for name in ("norms", "none")}
+    kept = {name: weights_of(forging(recorded("hardened", {"detection": name}), [10.0])) for name in ("norms", "none")}
     assert kept["none"] == 1.0
     assert kept["norms"] < 0.6
 
 
 def test_a_backward_model_spoils_what_nobody_damps() -> None:
-    found = forging(recorded("hardened", {"detection": "none"}), -10.0)
+    found = forging(recorded("hardened", {"detection": "none"}), [-10.0])
     assert all(one.name.endswith("backwards") for one in found)
     (accuracy,) = found[1].results
     assert accuracy.value < accuracy.chance - 0.1

@@ -14,6 +14,7 @@ from pafed_parts import EIGHT, TARGETS, clear, opened, service_key, small_keys, 
 from torch import nn
 
 from coterie.aggregation.buffers import CKKS_UNIT
+from coterie.privacy.audits.pafed import AUDIT
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import PeerError
 from coterie.protocol.interpreters import each
@@ -22,7 +23,6 @@ from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed import SYSTEM, config
-from coterie.systems.pafed.audit import AUDIT
 from coterie.systems.pafed.layout import Layout
 
 SIZE, BUFFERS = 20, slice(5, 9)

@@ -16,13 +16,13 @@ from scipy import stats
 from benchmarks.security.directed import played
 from coterie.crypto.ckks import SANITISING_BITS
 from coterie.privacy.attacks.conflicts import class_of, count_accuracy, count_among_decoys
-from coterie.privacy.audits.received import held_key
+from coterie.privacy.audits import pafed as audit
+from coterie.privacy.views import held_key
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import unbundle
 from coterie.protocol.randomness import Secrets
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.recorded import recorded_run
-from coterie.systems.pafed import audit
 from coterie.systems.pafed.classification import delta, drawn
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, Compare, Invert
 

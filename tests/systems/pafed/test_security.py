@@ -32,10 +32,10 @@ from coterie.privacy.attacks.conflicts import (
     size_correlation,
 )
 from coterie.privacy.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
+from coterie.privacy.audits import pafed as audit
 from coterie.protocol.errors import PeerError, UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
-from coterie.systems.pafed import audit
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Refresh, Train, Update
 from coterie.transport.transcript import View
 
@@ -107,11 +107,6 @@ def test_a_model_that_neither_fits_is_no_evidence() -> None:
 def test_mistakes_are_told(call: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
         call()
-
-
-def test_the_attacks_are_listed() -> None:
-    named = {attack.name for attack in audit.AUDIT.attacks}
-    assert named == {"conflict-count", "real-mask", "key-in-sum"}
 
 
 # -- the mask that is used ---------------------------------------------------------------------------------------------

@@ -16,14 +16,14 @@ from coterie.crypto.ckks import CipherVector
 from coterie.crypto.split_key import CommitteeShare, Partial, switched
 from coterie.privacy.attacks.key_in_sum import KeyThief, key_coefficients
 from coterie.privacy.attacks.wrapping import wrap
-from coterie.privacy.audits.received import granted, held_key
+from coterie.privacy.audits.pafed import whole_key
+from coterie.privacy.views import granted, held_key
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocols.committee import Standing, Switch, Turned
 from coterie.runs import RunConfig, build
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Update
-from coterie.systems.pafed.theft import whole_key
 from tests.privacy.test_attacks_key_in_sum import TARGETS as LARGE
 from tests.systems.pafed.test_twin import follow
 

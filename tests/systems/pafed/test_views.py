@@ -13,7 +13,7 @@ from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, ta
 from scipy import stats
 
 from coterie.crypto.keys import secret_key
-from coterie.privacy.audits.received import granted
+from coterie.privacy.views import granted
 from coterie.protocol import codec
 from coterie.protocol.errors import CoterieError, CryptoError
 from coterie.protocol.messages import unbundle

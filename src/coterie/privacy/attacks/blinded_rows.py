@@ -1,12 +1,12 @@
 """Who is who, and whole models, from blinded and shuffled rows.
 
-Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the rows that it decrypts in a round, which
-have one mask in common. The mask disappears from their differences.
+Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the rows that it decrypts in a round. Their
+common mask disappears from their differences.
 
-It proves that a fresh shuffle does not make clients anonymous: a client's difference from the others hardly changes
-from one round to the next (`relink`). Where clients rotate their models by a per-round secret, only the distances
-within each round are left (`relink_by_profiles`). And it proves that a common mask hides one vector, not n of them: one
-known vector opens every model, be it the public start of the training or the model of one client that colludes.
+A fresh shuffle does not make clients anonymous: a client's difference from the others hardly changes from one round to
+the next (`relink`), nor do its distances where models are rotated by a per-round secret (`relink_by_profiles`). A
+common mask hides one vector, not n: one known vector opens every model, be it the public start or the model of a client
+that colludes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How many late updates conflict with the others, and how much, from masked cosines.
 
-Who: the helper of PAFed, honest but curious. On: what it opens to tell signs: every late update's cosine c_j times a
-random rho_j > 0, shuffled among dummies of random sign; and the masked sums of both classes, which show whether a class
-has anybody in it. What it proves: dummies blur the number of conflicting updates as a binomial does, but never that
-there is none, or nothing else; and a mask 2^u with u uniform in [0, b] blurs a cosine's size and does not hide it.
+Who: the helper of PAFed, honest but curious. On: every late update's cosine c_j times a random rho_j > 0, shuffled
+among dummies of random sign; and the masked sums of both classes, which show whether a class has anybody in it. Dummies
+blur the number of conflicting updates as a binomial does, but never that there is none, or nothing else. A mask 2^u
+with u uniform in [0, b] blurs a cosine's size and does not hide it.
 """
 
 from __future__ import annotations

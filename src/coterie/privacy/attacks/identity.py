@@ -1,13 +1,11 @@
 """Which cluster is a client's true one, from the sets of clusters that it joins.
 
 Who: the server of MingledPie, honest but curious. On: each client's identity sets, which it must see to aggregate. The
-true cluster is in every set, and among the clusters of a set nothing but a prior tells it from the others: so the
-posterior is the prior, cut to the set. What this proves against theorem 2 of the paper: clusters of unequal size, which
-the server can estimate from the sets themselves, break the bound 1/T; and a client that draws anew (its cluster,
-p or the keys changed and it keeps no sets) is found by intersecting its sets. One that keeps them tells by changing.
+true cluster is in every set, and only a prior tells it from the others there. Against theorem 2 of the paper: unequal
+clusters, whose sizes the server can estimate, break the bound 1/T; a client that draws anew is found by intersecting
+its sets; one that keeps its sets tells by changing.
 
-Every accuracy shares ties among the equally likely clusters: it is the mean over the attacker's coins, too.
-`expected_accuracy` is its closed form.
+Every accuracy shares ties among the equally likely clusters. `expected_accuracy` is its closed form.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ def cluster_posterior(
 ) -> NDArray[np.float64]:
     """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
-    A set that equals an earlier one of the same client was kept, not drawn, and counts once; a row without any cluster
-    is that of a client who was absent.  prior: (k,) sizes or shares of the true clusters, known or estimated
-    (`estimated_sizes`); without it all are alike.  home_share: probability that a set was drawn for the client's main
-    cluster, in (1/k, 1]; the rest is spread over the others. At 1 this is the intersection of the sets.
+    A set that equals an earlier one of the same client was kept, and counts once; an empty row is a client that was
+    absent. prior: (k,) sizes or shares of the true clusters; without it all are alike.  home_share: probability that a
+    set was drawn for the client's main cluster, in (1/k, 1]; the rest is spread over the others. At 1 sets are
+    intersected.
 
     Raises UserError where a client has no set, or no cluster is possible for it.
     """
@@ -131,13 +129,12 @@ def expected_accuracy(
 def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[Any]) -> Expected:
     """What `identity_accuracy` with `estimated_sizes` gives on average, each client's set drawn anew in turn.
 
-    sets (n, k) and truth (n,): of one round. A false cluster that happens to be in many sets looks larger, and so beats
-    the true ones more often in just these sets. At equal sizes, where the ranks are all noise, that costs 2.4 points of
-    34.7 (k = 5, p = 1/2, T = 2, 120 clients). Only the clusters of a client's own set compete for it, and it is a
-    member of each of these. So everybody else's sets rank them, and its own has its law still: as if it were in all.
+    sets (n, k) and truth (n,): of one round. A false cluster that happens to be in many sets looks larger, so estimates
+    from the same sets do worse than known sizes. Only the clusters of a client's own set compete for it, and it is a
+    member of each; so everybody else's sets rank them, as if it were in all.
 
-    Exact on average over rounds. Scores of different clients hang together through the estimates, so the accuracy of
-    one round may vary more than ``sd`` says (1.4 times at equal sizes): compare means of many by their own spread.
+    Exact on average over rounds. Scores of different clients depend on each other through the estimates, so one round
+    may vary more than ``sd`` says (1.4 times at equal sizes).
     """
     rows, k = np.asarray(sets).astype(bool), law.clusters
 
@@ -177,14 +174,12 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
 def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
     """Different sets (m, k) of 0 and 1 of one client -> (m, k): probability that set i was drawn for cluster j.
 
-    Where a client keeps one set per cluster, theorem 1 of the paper calls comparing its sets meaningless. They are not
-    the same cluster's, so intersecting them finds nothing; but *because* they are not, each rules the others' clusters
-    out. A cluster that is in one set only explains that set and leaves the others all their possibilities; one that
-    several sets share takes a possibility away from the others. The gain is small, and exact (`expected_after_change`).
+    Theorem 1 of the paper calls it meaningless to compare the sets of a client that keeps one per cluster. But since
+    they are of different clusters, each rules the others' clusters out: a cluster that several sets share takes a
+    possibility away from the others. The gain is small, and exact (`expected_after_change`).
 
-    All ways to give each set a cluster of its own, a different one each, are equally likely. They are counted cluster
-    by cluster over the subsets of sets that have theirs (k 2^m steps). Raises UserError for sets that are not all
-    different, for more than `MOST_SETS` of them, and where there is no such way.
+    All ways to give each set a cluster of its own are equally likely. They are counted over subsets of sets (k 2^m
+    steps). Raises UserError for equal sets, more than `MOST_SETS`, and where there is no such way.
     """
     joined = np.asarray(sets)
     if joined.ndim != 2 or joined.shape[1] < 2 or not np.isin(joined, (0, 1)).all():

@@ -1,11 +1,10 @@
 """Training samples, read off the gradient of a dense first layer.
 
 Who: a party that receives a client's update in the clear and knows the model that it began with. On: the step of the
-first layer's weights and bias. Row k of the weights' gradient is sum_i delta_ik x_i, and entry k of the bias's is
-sum_i delta_ik, for the samples x_i. So their quotient is a mean of the samples, weighted by how much each moves neuron
-k; it is the sample itself if only one does. See Phong et al., "Privacy-preserving deep learning via additively
-homomorphic encryption", TIFS 2018, section III-B, and Geiping et al., "Inverting gradients", NeurIPS 2020, proposition
-3.1. A step of plain SGD is a sum of gradients, so the same is done with updates of whole rounds.
+first layer. Row k of the weights' gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for the
+samples x_i. So their quotient is a weighted mean of the samples, and a sample itself if only one moves neuron k. See
+Phong et al., TIFS 2018, section III-B, and Geiping et al., "Inverting gradients", NeurIPS 2020, proposition 3.1. A step
+of SGD is a sum of gradients, so this works on whole rounds.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ def recovery(
 ) -> Result:
     """How well the best guess of each client fits one of its training samples; mean over the clients.
 
-    guesses, own: by client, (k, f) and (n, f).  alike: by client, several draws of n samples that it does not have, of
-    the same classes. Chance is how well the best guess fits one of those, and its spread is that over the draws.
-    shares: by client, the share f of all such samples that is in a draw; 0 if there are many more. Draws then have
-    samples in common, so their variance is too small by 1 - f, and their mean itself varies by f of the right one.
+    guesses, own: by client, (k, f) and (n, f).  alike: by client, several draws of n samples of the same classes that
+    it does not have. Chance is how well the best guess fits one of those, and its spread is that over the draws.
+    shares: by client, the share f of all such samples that is in a draw, which widens the spread; 0 if there are many
+    more.
     """
     if not len(guesses) or not len(guesses) == len(own) == len(alike) or min(map(len, alike)) < 2:
         raise UserError(

@@ -1,14 +1,12 @@
 """The key that opens a sum, read off the sum by a client that put a forged ciphertext into it.
 
 Who: one client, alone, wherever clients feed in CKKS ciphertexts under another party's key and read what becomes of
-their sum: in PAFed, where the helper holds the key. On: its own update, and the models that it is handed. It proves
-that the scheme protects the key from those who follow the protocol, and from nobody else. A ciphertext (c_0, c_1) opens
-to c_0 + c_1 s, so that (c_0, c_1 + K) opens to K s more; sums, products with numbers, masks that are taken off again
-and flooding far below K leave K s in the model up to a factor, and the coefficients of s are -1, 0 and 1.
+their sum: in PAFed, where the helper holds the key. A ciphertext (c_0, c_1) opens to c_0 + c_1 s, so that (c_0, c_1 +
+K) opens to K s more. Sums, products with numbers, masks that are taken off again and flooding far below K leave K s in
+the model up to a factor, and the coefficients of s are -1, 0 and 1.
 
-What stops it is that nobody who sends a ciphertext chooses its c_1. Checking more of a ciphertext doesn't: c_1 of an
-honest one is uniform, and so is c_1 + K. With one-time pads (``crypto/pads.py``) a client sends one polynomial, which
-enters c_0. Then the thief puts K there, the only place that it has, and its sum opens to K more, without s.
+Checking a ciphertext does not stop it, since c_1 + K is as uniform as c_1. With one-time pads (``crypto/pads.py``) a
+client does not choose c_1; what it adds to c_0 opens to K more, without s.
 """
 
 from __future__ import annotations
@@ -123,15 +121,13 @@ def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
 class KeyThief:
     """A client's deviation: it forges an update, and another when that was to no avail, until it has the key.
 
-    It forges the ciphertext in which its own first update is shortest, for there the others' changes should be small,
-    too. Whenever it is asked to train it takes the model that it is handed from all those before, and tries to read the
-    key. All else that it does is honest.
+    It forges the ciphertext in which its own first update is shortest. Whenever it is asked to train it subtracts all
+    models before from the one that it is handed, and tries to read the key.
 
     share: K is the scale over it; halved down to ``LEAST`` after each reading that fails.  late: by how many rounds its
-    updates are late, and so must not be expected in a model.  summands: of the key, as for ``read_key``.
-    key: once it has it.  round: in which it read it.  guess: (N,) of its last reading, or None.
-    forged_in: the rounds whose updates it forged.
-    Raises UserError for emulated keys, and where a model fills no ciphertext: what is beside it must open to zero.
+    updates are late.  summands: of the key, as for ``read_key``.  key: once it has it.  round: in which it read it.
+    guess: (N,) of its last reading, or None.  forged_in: the rounds whose updates it forged. Raises UserError for
+    emulated keys, and where a model fills no ciphertext: what is beside it must open to zero.
     """
 
     def __init__(self, spec: ModelSpec, share: float = MOST, *, late: int = 0, summands: int = 1) -> None:

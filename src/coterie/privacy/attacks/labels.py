@@ -1,13 +1,9 @@
 """What models and clusters tell of the clients' labels.
 
-Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the blinded, shuffled rows of one round. It
-proves that differences of models tell about data: the gradient of a softmax's bias is (predicted - true) share of each
-class, so after local training from a common start a client's bias lies above the others' for the classes that it
-has more of (`label_shares`). The common mask cancels when the mean row is subtracted.
-
-Who: its business server. On: phi, which the cloud service provider returns and the server turns back into identities
-with its own permutation, in order to distribute the models. It proves that the server learns exactly the similarity
-between participants that the paper promises to hide from the aggregator (`similar_pairs`).
+From models, also from FedCAPrivacy's blinded, shuffled rows (`label_shares`): the gradient of a softmax's bias is the
+(predicted - true) share of each class, so a client's bias lies above the others' for the classes that it has more of. A
+common mask cancels when the mean row is subtracted. From clusters (`similar_pairs`): who shares a cluster has similar
+labels.
 """
 
 from __future__ import annotations
@@ -76,11 +72,10 @@ def share_correlation(estimate: NDArray[Any], label_counts: NDArray[Any], groups
 def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> Result:
     """Whether the label counts (n, classes) are among some numbers (n, m) of each client, whatever else is there.
 
-    A class is read off the one of the m numbers that correlates most with it over the clients, up to an affine scaling
-    and in any order. The score is the mean over the classes that differ between clients, for counts, shares, counts at
-    length 1 or their logarithms, whichever correlates most. Chance is the same with the rows in 100 random orders.
-    Raises UserError if all clients have the same labels or send the same numbers, and if they are so few that even the
-    counts themselves would not differ from luck.
+    A class is read off the number that correlates most with it over the clients. The score is the mean over the classes
+    that differ between clients, for counts, shares, counts at length 1 or their logarithms, whichever correlates most.
+    Chance is the same with the rows in 100 random orders. Raises UserError if all clients have the same labels or send
+    the same numbers, and if they are too few to tell counts from luck.
     """
     numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
     shares = shares_of(counts)

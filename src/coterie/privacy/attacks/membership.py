@@ -1,10 +1,8 @@
 """Which samples a model was trained on, from its losses.
 
-Who: a party that receives a client's model in the clear. On: that model's losses on samples of which the party asks
-whether the client has trained on them. It proves that a model tells more of its training data than of other data of the
-same kind: Yeom et al., "Privacy risk in machine learning: analyzing the connection to overfitting", CSF 2018, whose
-adversary 2 takes a sample for one of the training data if its loss is small. It needs no shadow models. All thresholds
-are scored at once, by the area under the ROC curve.
+Who: a party that receives a client's model in the clear, and has samples of which it asks whether the client has
+trained on them. A sample with a small loss is taken for training data: adversary 2 of Yeom et al., "Privacy risk in
+machine learning", CSF 2018. All thresholds are scored at once, by the area under the ROC curve.
 """
 
 from __future__ import annotations
@@ -24,11 +22,10 @@ from coterie.protocol.errors import UserError
 def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any]]) -> Result:
     """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
 
-    trained, others: by client, its model's losses (m,) on training samples and (n,) on samples that it was not trained
-    on. An area is the probability that the loss of a training sample is the smaller one of a pair; ties count half. Its
-    variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney), of which 1 / (12 n) comes from the other samples.
-    That part isn't taken to shrink with the number of clients, since they may have these samples in common.
-    Raises UserError where a client has none of the one or the other, or a loss is NaN.
+    trained, others: by client, its model's losses (m,) on training samples and (n,) on other samples. The variance of
+    an area by chance is (m + n + 1) / (12 m n) (Mann and Whitney), of which 1 / (12 n) comes from the other samples.
+    That part isn't divided by the number of clients, which may have these samples in common. Raises UserError where a
+    client has none of the one or the other, or a loss is NaN.
     """
     if not len(trained) or len(trained) != len(others):
         raise UserError(f"losses of {len(trained)} and of {len(others)} clients: give both of each, and at least one")
@@ -71,10 +68,9 @@ Losses = tuple[NDArray[Any], NDArray[Any]]
 def upload_membership(trained: Sequence[Losses], others: Sequence[Losses]) -> Result:
     """Membership from uploads: samples are taken for training samples if the upload has lowered their loss the most.
 
-    Who: a leader, which knows the model that the client started from (``uploaded_model``). The loss under that model is
-    how hard a sample is, and it is subtracted (Watson et al., "On the importance of difficulty calibration in
-    membership inference attacks", ICLR 2022). So what remains is what this one upload tells, also if it is sparse and
-    noisy. The score is that of ``membership_auc``, with the same errors. Chance: 0.5.
+    Who: a leader, which knows the model that the client started from (``uploaded_model``). The loss under that model,
+    how hard a sample is, is subtracted (Watson et al., ICLR 2022). The score is that of ``membership_auc``. Chance:
+    0.5.
     """
     lowered = [[np.asarray(after, np.float64) - before for before, after in side] for side in (trained, others)]
     return membership_auc(*lowered)

@@ -1,10 +1,9 @@
-"""Audits of noise on uploads: what neighbouring data prove of its epsilon, beside what is claimed.
+"""An empirical audit of differential privacy: which of two neighbouring data sets did a release come from?
 
-Who: a leader that receives a client's noisy upload, by name, and knows all but which of two data sets it came from. On:
-outputs of the real mechanism on both, each reduced to its log likelihood ratio. ``neighbours.lower_bound`` gives what
-they prove. For a mechanism with a proof the bound stays under the claim. For the heuristic of OFL's paper it does not.
-
-``System.dp_audit`` puts such rows into a run's result.
+Who: anyone who sees the release and knows all of the data but for what differs; of OFL's noisy uploads, a leader.
+Outputs of the real mechanism on both data sets are reduced to their log likelihood ratios. A test that does better than
+(epsilon, delta) allows disproves the claim, and `lower_bound` is what it proves. A bound below the claim does not prove
+it.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import beta
 
 from coterie.dp import heuristic
 from coterie.dp.uploads import Standard
-from coterie.privacy.attacks.neighbours import lower_bound
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets, rng
 
@@ -96,10 +95,10 @@ def audit_heuristic(
 ) -> Audited:
     """The paper's mechanism on a density cluster whose two outermost values are ``spread`` times wider in a neighbour.
 
-    Looked at are the ``VALUES`` values at the centroid, which are the same in both data sets; only their noise differs.
-    claimed: in all, by section 5.1.1, so epsilon_2 = claimed / VALUES.  exact: of these values (``true_epsilon``).
-    With ``spread`` infinite all values are equal in one of the data sets. They are sent as they are, so that one output
-    tells the data sets apart. Raises UserError unless spread > 1 and claimed is positive.
+    Looked at are the ``VALUES`` values at the centroid, the same in both data sets; only their noise differs. claimed:
+    in all, by section 5.1.1, so epsilon_2 = claimed / VALUES.  exact: of these values (``true_epsilon``). With
+    ``spread`` infinite all values are equal in one of the data sets, and sent as they are. Raises UserError unless
+    spread > 1 and claimed is positive.
     """
     if not spread > 1 or trials < 2:
         raise UserError(f"a spread exceeds 1 and an audit needs two trials, not {spread} and {trials}")
@@ -130,3 +129,46 @@ def _wider(seen: Doubles, narrow: float, wide: float) -> Doubles:
 
 def _stated(epsilon: float) -> float | str:
     return epsilon if math.isfinite(epsilon) else "infinite"
+
+
+# -- what outputs prove ------------------------------------------------------------------------------------------------
+
+
+def lower_bound(first: NDArray[Any], second: NDArray[Any], delta: float, confidence: float = 0.95) -> float:
+    """Scores (n,) of outputs on one data set and (m,) on its neighbour -> the epsilon that they prove, at least 0.
+
+    From epsilon >= log((1 - delta - false positives) / false negatives), and the same for the other error (Kairouz, Oh,
+    Viswanath 2015). Every second score chooses the threshold, the others count errors, with the upper ends of Clopper
+    and Pearson's intervals. Raises UserError without two finite scores on both sides.
+    """
+    sides = [np.asarray(side, np.float64) for side in (first, second)]
+    if not all(side.ndim == 1 and len(side) >= 2 and np.isfinite(side).all() for side in sides):
+        raise UserError("an audit needs two finite scores or more, on both data sets")
+    if not (0 <= delta < 1 and 0 < confidence < 1):
+        raise UserError(f"delta lies in [0, 1) and confidence between 0 and 1, not at {delta} and {confidence}")
+    doubt = (1 - confidence) / 4
+    best = 0.0
+    for high, low in (sides, sides[::-1]):  # each of the two data sets as the one whose outputs a region should hold
+        sign = 1 if high is sides[0] else -1
+        threshold = _threshold(sign * high[::2], sign * low[::2], delta)
+        held, left = sign * high[1::2] > threshold, sign * low[1::2] > threshold
+        hit = _least(int(held.sum()), len(held), doubt)
+        false = 1 - _least(int((~left).sum()), len(left), doubt)
+        if hit > delta:
+            best = max(best, math.log((hit - delta) / false))
+    return best
+
+
+def _threshold(high: NDArray[np.float64], low: NDArray[np.float64], delta: float) -> float:
+    """The threshold with the largest bound on these scores, each rate three standard errors to its disadvantage."""
+    every = np.sort(np.concatenate([high, low]))
+    hits = 1 - np.searchsorted(np.sort(high), every, side="right") / len(high)
+    falses = 1 - np.searchsorted(np.sort(low), every, side="right") / len(low)
+    worst = 3 * np.sqrt((hits + 1 / len(high)) / len(high)), 3 * np.sqrt((falses + 1 / len(low)) / len(low))
+    safe = np.maximum(hits - worst[0] - delta, 1e-300) / (falses + worst[1])
+    return float(every[safe.argmax()])
+
+
+def _least(hits: int, trials: int, doubt: float) -> float:
+    """The lower end of Clopper and Pearson's interval for a probability, wrong with at most this probability."""
+    return float(beta.ppf(doubt, hits, trials - hits + 1)) if hits else 0.0

@@ -1,11 +1,9 @@
 """Why the mask of a model must be uniform over the whole ring of ciphertexts.
 
 Who: the helper of PAFed, honest but curious. On: the model under a mask of real numbers, uniform in [-B, B] as the
-paper's algorithm 5 can be read. It proves that such a mask tells any two models apart, and the sooner the more weights
-a model has: w + r lies outside w' + [-B, B] in some coordinate with probability 1 - prod (1 - |w_i - w'_i| / 2B). To
-hide 1.66 million weights that differ by .1 up to 2^-40 takes a B near 10^17 (`needed_bound`), which leaves CKKS no
-precision. Under a mask that is uniform over the ring the same test has nothing to go by: every value is as likely under
-any model.
+paper's algorithm 5 can be read. Such a mask tells two models apart, the sooner the more weights there are: w + r lies
+outside w' + [-B, B] in some coordinate with probability 1 - prod (1 - |w_i - w'_i| / 2B). To hide 1.66 million weights
+that differ by .1 up to 2^-40 takes a B near 10^17 (`needed_bound`), which leaves CKKS no precision.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An attack as it is listed, and what it achieved, as one number that can be read without knowing the attack."""
+"""What an attack achieved, as one number that can be read without knowing the attack."""
 
 from __future__ import annotations
 
@@ -68,15 +68,6 @@ class Expected:
     def standard_error(self, clients: int) -> float:
         """Standard deviation of an accuracy measured over so many clients whose scores are independent."""
         return self.sd / math.sqrt(clients)
-
-
-@dataclass(frozen=True)
-class Attack:
-    """An attack as listed to a person. adversary: the party that runs it.  summary: what it finds out."""
-
-    name: str
-    adversary: str
-    summary: str
 
 
 def real_rows(name: str, rows: NDArray[Any]) -> NDArray[np.float64]:

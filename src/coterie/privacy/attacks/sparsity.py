@@ -1,9 +1,8 @@
 """What sparsity vectors tell of the clients' labels ("FedEPC", section 3.2, says that they tell nothing precise).
 
-Who: the party that receives the vectors, honest but curious: FedEPC's server by name, its helper in shuffled order. On:
-a vector is the mean of eq. (1) over a client's samples, so it is a mixture of the classes' mean vectors, and the
-client's label shares are its weights. Some labelled samples of the attacker's own give the class means. What this
-proves against the paper: solving for the weights (`shares_by_nnls`) gives the shares nearly right.
+Who: the party that receives the vectors: FedEPC's server by name, its helper in shuffled order. A vector is the mean of
+eq. (1) over a client's samples, so a mixture of the classes' mean vectors with the client's label shares as weights.
+Some labelled samples of the attacker's own give the class means, and `shares_by_nnls` solves for the weights.
 """
 
 from __future__ import annotations

@@ -1,18 +1,24 @@
-"""Audits: what the parties of a system find out in a recorded run. A system names its own (``System.audit``)."""
+"""Audits: what the parties of a system find out in a recorded run.
+
+A built-in system's audit is the module here that has the system's name. An attack is a generator of ``Measured``,
+decorated with ``@attack``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.devices.links import Delays
-from coterie.privacy.attacks.result import VERDICTS, Attack, Expected, Result, verdict
+from coterie.privacy.attacks.result import VERDICTS, Expected, Result, verdict
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -20,9 +26,11 @@ from coterie.protocol.system import Federation, System
 from coterie.training.model import Model
 from coterie.transport.transcript import View
 
-__all__ = ["Audit", "Finding", "Meddle", "Recorded", "Samples", "View"]
+__all__ = ["Attack", "Audit", "Finding", "Measured", "Meddle", "Recorded", "Samples", "View", "attack"]
 Meddle = Callable[[Federation, Delays], None]
 """What is done to a run before it begins: to its parties, and to when clients answer."""
+Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
+"""What a finding is about. Methods are compared by the best attack of each topic."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,16 +48,15 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A recorded run as an audit takes it. ``runs/recorded.py`` makes one from memory or from a run's folder.
+    """A recorded run. ``runs/recorded.py`` makes one from memory or from a run's folder.
 
     options: of the run, resolved.  settings: of its system.  label_counts: (clients, classes) training samples.
-    initial: (d,) the public initial weights.  federation: the parties as they were built; read from a folder, they
-    hold nothing of the run.  views: of every party.  again(meddle): the same run once more, with these parties changed.
-    stopped: the round in which recording ended early, of which the views hold nothing, or None.  lines: of the rounds,
-    as they stand in ``metrics.jsonl``.  groups: (clients,) the data's own, where there are some.
-    model: what the weights are of.  samples: of a client, by its name, or the public ones of the hub, if it has some.
-    drifted: the round before which clients exchanged data, or None. Views and lines hold earlier rounds only, for which
-    label_counts, groups and samples are right.
+    initial: (d,) the public initial weights.  federation: the parties as they were built, without what they learned.
+    views: of every party.  again(meddle): the same run once more, with these parties changed.
+    stopped: the round in which recording ended early, of which the views hold nothing, or None.
+    lines: of the rounds, as in ``metrics.jsonl``.  groups: (clients,) the data's own, where there are some.
+    samples: of a client, by its name, or the public ones of the hub.
+    drifted: the round before which clients exchanged data, or None. Views and lines hold earlier rounds only.
     """
 
     system: System
@@ -73,25 +80,61 @@ class Recorded:
     def mode(self) -> str:
         return str(self.options["mode"])
 
+    def numbers(self, names: Iterable[str]) -> list[int]:
+        """The numbers of these clients: their rows in ``label_counts``."""
+        return [self.clients.index(name) for name in names]
+
+
+class Measured(NamedTuple):
+    """The result of one attack in one round. who: a role, or the parties that act together.  what: they find out.
+
+    result: None where the attack does not apply.  expected: the closed form, if there is one.
+    knowing: what the attacker has beside its view, if it is public.  why: the reason without a result.
+    topic: if it is another than the attack's.  round: in which an attack succeeded that waits for its chance.
+    """
+
+    who: str
+    what: str
+    result: Result | None
+    expected: Expected | None = None
+    knowing: str = ""
+    why: str = ""
+    topic: Topic | None = None
+    round: int | None = None
+
+
+def tried(who: str, what: str, score: Callable[[], Result], topic: Topic | None = None) -> Measured:
+    """The result of an attack, or why it does not apply (its UserError)."""
+    try:
+        return Measured(who, what, score(), topic=topic)
+    except UserError as error:
+        return Measured(who, what, None, why=str(error), topic=topic)
+
 
 @dataclass(frozen=True)
 class Finding:
-    """One attack on one run. name: ``"who: what"``.
+    """One attack on one run. who, what, topic, knowing, round: as of ``Measured``.
 
     results: of the rounds in which there was something to attack, in order; none only if the attack does not apply.
-    why: the reason then.  expected: the closed form of each, or nothing where there is none.  round: of the run,
-    in which an attack succeeded that waits for its chance.
+    why: the reason then.  expected: the closed form of each, or nothing where there is none.
     """
 
-    name: str
+    who: str
+    what: str
+    topic: Topic
     results: tuple[Result, ...]
     expected: tuple[Expected, ...] = ()
     round: int | None = None
     why: str = ""
+    knowing: str = ""
 
     def __post_init__(self) -> None:
         if not (self.results or self.why) or len(self.expected) not in (0, len(self.results)):
             raise UserError(f"{self.name}: {len(self.results)} results with {len(self.expected)} closed forms")
+
+    @property
+    def name(self) -> str:
+        return f"{self.who}, knowing {self.knowing}: {self.what}" if self.knowing else f"{self.who}: {self.what}"
 
     @property
     def leak(self) -> float:
@@ -148,13 +191,75 @@ class Finding:
         }
 
 
+def gather(measured: Iterable[Measured], topic: Topic = "other") -> list[Finding]:
+    """Findings, in the order in which each first came. A finding has closed forms if each of its results has one."""
+    found: dict[tuple[str, str, str], list[Measured]] = {}
+    for one in measured:
+        found.setdefault((one.who, one.knowing, one.what), []).append(one)
+    return [_finding(rows, topic) for rows in found.values()]
+
+
+def _finding(measured: list[Measured], topic: Topic) -> Finding:
+    first = measured[0]
+    results = tuple(one.result for one in measured if one.result is not None)
+    forms = tuple(one.expected for one in measured if one.expected is not None)
+    return Finding(
+        first.who,
+        first.what,
+        first.topic or topic,
+        results,
+        forms if len(forms) == len(results) else (),
+        round=next((one.round for one in measured if one.round), None),
+        why=next((one.why for one in measured if one.why), ""),
+        knowing=first.knowing,
+    )
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack as it is listed. adversary: the party that runs it.  summary: what it does.
+
+    measure: yields what it finds, one result after the other. A call of the attack gives findings.
+    """
+
+    name: str
+    adversary: str
+    topic: Topic
+    summary: str
+    measure: Callable[..., Iterable[Measured]]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Finding]:
+        return gather(self.measure(*args, **kwargs), self.topic)
+
+
+def attack(
+    name: str, adversary: str, topic: Topic, summary: str
+) -> Callable[[Callable[..., Iterable[Measured]]], Attack]:
+    """Decorates a generator of results: an ``Attack`` stands in its place."""
+
+    def decorate(measure: Callable[..., Iterable[Measured]]) -> Attack:
+        return Attack(name, adversary, topic, summary, measure)
+
+    return decorate
+
+
 @dataclass(frozen=True)
 class Audit:
     """A system's audit. passive: every attack on one recorded run; no findings where nobody receives what tells.
 
     active: attacks that repeat the run with a client that deviates, or None.  attacks: as they are listed to a person.
+    noise: rows that test what the system claims of its noise (``attacks/noisy_uploads.py``), for ``result.json``.
     """
 
     passive: Callable[[Recorded], list[Finding]]
     active: Callable[[Recorded], list[Finding]] | None = None
     attacks: tuple[Attack, ...] = ()
+    noise: Callable[[Federation], Sequence[Mapping[str, Any]]] | None = None
+
+
+def built_in_audit(system: str) -> Audit | None:
+    """The audit of the built-in system of this name, imported now, or None if it has none."""
+    if system not in {module.name for module in iter_modules(__path__)}:
+        return None
+    audit: Audit = import_module(f"{__name__}.{system}").AUDIT
+    return audit

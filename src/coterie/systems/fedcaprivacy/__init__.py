@@ -144,5 +144,4 @@ SYSTEM = System(
     encrypted=True,
     observe=observe,
     releases=releases,
-    audit="coterie.systems.fedcaprivacy.audit:AUDIT",
 )

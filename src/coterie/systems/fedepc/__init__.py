@@ -146,5 +146,4 @@ SYSTEM = System(
     observe=observe,
     public=0.05,
     ledger=ledger,
-    audit="coterie.systems.fedepc.audit:AUDIT",
 )

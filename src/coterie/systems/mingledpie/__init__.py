@@ -164,5 +164,4 @@ SYSTEM = System(
     observe=observe,
     releases=releases,
     pool=pool,
-    audit="coterie.systems.mingledpie.audit:AUDIT",
 )

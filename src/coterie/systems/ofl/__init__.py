@@ -29,7 +29,6 @@ In ``paper`` also:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -49,9 +48,6 @@ from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, check, joint_of
 from coterie.systems.ofl.leader import Client
 from coterie.systems.ofl.messages import CLIENT, HUB, LEADER, MODEL
 from coterie.systems.ofl.server import Server
-
-AUDITED = 256
-"""Parameters of an audited upload. More tell no more of noise that is alike on all."""
 
 
 def key_centre(own: Own, common: Common, config: OFLConfig) -> KeyCentre:
@@ -85,17 +81,6 @@ def observe(federation: Federation) -> Mapping[str, Any]:
 def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
     """Every upload of every client. That it is opened only in sums with others' is not counted."""
     return {client.name: client.releases() for client in federation.of_role(CLIENT)}
-
-
-def dp_audit(federation: Federation) -> Sequence[Mapping[str, Any]]:
-    """What the run's own noise is worth: an empirical lower bound beside the claim (``attacks/noisy_uploads.py``)."""
-    from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_heuristic, audit_standard  # slow to import
-
-    config: OFLConfig = federation.look(federation.hub).config
-    if config.mechanism == "standard":
-        size = min(AUDITED, federation.common.spec.size)
-        return [audit_standard(config.standard(), size, config.dp_delta).row()]
-    return [audit_heuristic(delta=config.dp_delta, spread=spread).row() for spread in (SPREAD, inf)]
 
 
 SEES = {
@@ -154,6 +139,4 @@ SYSTEM = System(
     clients=16,
     observe=observe,
     ledger=ledger,
-    audit="coterie.systems.ofl.audit:AUDIT",
-    dp_audit=dp_audit,
 )

@@ -204,7 +204,6 @@ SYSTEM = System(
     settings_in={"literal": PRINTED},
     modes=("paper", "literal", "hardened"),
     encrypted=True,
-    audit="coterie.systems.pafed.audit:AUDIT",
     delta=DELTA,
     releases=releases,
 )

@@ -1,7 +1,6 @@
 """Clients that misbehave, in every system: what they may do, which of them do it, and a system with them in it.
 
-An attacker is an honest client in everything but what it trains. So it describes its data, chooses its cluster and
-handles its keys as the protocol says, and no part of any system has code for it.
+An attacker is an honest client in everything but what it trains, so no part of any system has code for it.
 
 >>> attacked(SYSTEM, parse("scale:10"), drawn(0.25, clients, seed=0))
 """

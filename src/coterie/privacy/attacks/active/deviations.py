@@ -1,9 +1,8 @@
 """What attackers do in place of an honest party's effects, by kind of attack.
 
-An attacker replaces the result of its trainings (``Fit``). A leader also replaces the model that it contributes for its
-members (``aggregation/contribution.py``). Buffers (running statistics) stay as they are trained, since a server
-refuses a running variance below 0. The vectors that a solver keeps (dual variables, control variates) move as the
-weights do, so that they fit each other; under noise they stay.
+An attacker replaces the result of its trainings (``Fit``), and as a leader the model that it contributes. Buffers
+(running statistics) stay as they are trained, since a server refuses a running variance below 0. A solver's vectors
+move as the weights do; under noise they stay.
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import with_buffers
 from coterie.aggregation.contribution import contribution
 from coterie.privacy.attacks.active.samples import Poison, poisoned_fit
-from coterie.privacy.attacks.active.vectors import cosine, moved, noisy, within
 from coterie.privacy.attacks.wrapping import Instead
 from coterie.protocol.effects import Compute, Fit, Fitted, Local, Vector
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Party, Work
 
+Doubles = NDArray[np.float64]
 Replaced = Callable[[Party, Message, Fit, str], Work[Fitted] | None]
 """(the attacker, the message that it handles, its training, which of its trainings that is) -> the result of it.
 
@@ -137,10 +137,9 @@ def with_noise(deviation_of_noise: float) -> Replaced:
 def adaptive(poison: Callable[[Party], Poison], factor: float) -> Replaced:
     """Goes as far from its honest step towards one on wrong labels as the bounds allow that it estimates.
 
-    It trains twice, on its own samples (step u) and on the same with wrong labels (step v), and knows how the model has
-    moved since it was last asked (g). Its step points as much towards v - u as a step can whose cosine with g is that
-    of u, or 0 if that is negative, and is ``factor`` times as long as u. So by length and by direction an attacker of
-    factor 1 looks like the honest client that it could be. When it is asked first it knows no g, and is honest.
+    It trains on its own samples (step u) and on the same with wrong labels (step v), and knows how the model has moved
+    since it was last asked (g). Its step is ``factor`` times as long as u. It points as much towards v - u as a step
+    can whose cosine with g is that of u, or 0 if that is negative. When it is first asked it knows no g, and is honest.
     """
 
     def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted] | None:
@@ -209,3 +208,47 @@ def _moved(party: Party, fit: Fit, fitted: Fitted, factor: float) -> Fitted:
         for name, vector in fitted.state.items()
     }
     return replace(_with(party, fitted, moved(fit.weights, fitted.weights, factor)), state=state)
+
+
+# -- flat vectors, (d,) ------------------------------------------------------------------------------------------------
+
+
+def moved(start: Vector, weights: Vector, factor: float) -> Vector:
+    """``start + factor (weights - start)``, (d,): a step that many times as long, backwards if it is negative."""
+    step = weights.astype(np.float64) - start
+    return (start + factor * step).astype(np.float32)
+
+
+def noisy(weights: Vector, deviation: float, rng: np.random.Generator) -> Vector:
+    """(d,) weights with independent normal noise of this standard deviation on each."""
+    return (weights + deviation * rng.standard_normal(len(weights))).astype(np.float32)
+
+
+def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """The cosine of the angle between two vectors (d,), in float64; 0 if one is zero."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / lengths if lengths else 0.0
+
+
+def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length: float) -> Doubles:
+    """The vector (d,) of this length that points most towards ``towards``, with a cosine of at least ``least`` to
+    ``reference``.
+
+    It is the projection on a cone. A zero reference bounds nothing; for a zero ``towards`` the result points along the
+    reference.
+    """
+    t, r = (_unit(v.astype(np.float64)) for v in (towards, reference))
+    along = float(t @ r)
+    if not r.any() or (t.any() and along >= least):
+        return length * t
+    aside = _unit(t - along * r)
+    if not aside.any():
+        return length * r
+    return np.asarray(length * (least * r + np.sqrt(max(0.0, 1 - least**2)) * aside))
+
+
+def _unit(vector: Doubles) -> Doubles:
+    """The vector at length 1, or zeros for one whose length is nothing but rounding."""
+    length = float(np.linalg.norm(vector))
+    return vector / length if length > 1e-12 else np.zeros_like(vector)

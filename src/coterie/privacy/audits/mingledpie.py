@@ -1,10 +1,8 @@
 """What the parties of MingledPie find out from their views, as numbers with their closed forms.
 
-The first functions turn recorded views into arrays. ``passive`` runs the attacks of ``coterie.privacy.attacks`` on
-all rounds
-of a run. The server's attacks take the sets that it was sent and nothing else. What scores them, the clients' true
-clusters, comes out of the same record: the clients' one secret key opens every update, which is also what the server
-gets from any client that helps it.
+The server's attacks take the sets that it was sent and nothing else. What scores them, the clients' true clusters,
+comes out of the same record: the clients' one secret key opens every update, which is also what the server gets from
+any client that helps it.
 """
 
 from __future__ import annotations
@@ -27,11 +25,10 @@ from coterie.privacy.attacks.identity import (
     expected_by_estimates,
     identity_accuracy,
 )
-from coterie.privacy.attacks.result import Attack, Expected, Result
-from coterie.privacy.audits import Audit, Finding, Recorded, View
-from coterie.privacy.audits.measured import Measured, findings, gathered
-from coterie.privacy.audits.profiling import profiles
-from coterie.privacy.audits.received import held_key
+from coterie.privacy.attacks.result import Expected, Result
+from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack
+from coterie.privacy.measures import profiles
+from coterie.privacy.views import by_round, held_key
 from coterie.protocol.errors import CryptoError, PeerError, UserError
 from coterie.protocol.messages import unbundle
 from coterie.protocol.system import Federation
@@ -134,14 +131,6 @@ class Round:
         return np.bincount(self.truth, minlength=self.sets.shape[1])
 
 
-def updates(views: Mapping[str, View]) -> dict[int, dict[str, Update]]:
-    """The updates in the server's view, by round and sender."""
-    found: dict[int, dict[str, Update]] = {}
-    for seen, message in views[HUB].messages(Update) if HUB in views else ():
-        found.setdefault(seen.round, {})[seen.src] = message
-    return found
-
-
 def mingled(views: Mapping[str, View]) -> dict[int, Mingled]:
     """The ``Mingled`` message of each round, from whichever client's view has it: all are sent the same."""
     return {message.round: message for view in views.values() for _, message in view.messages(Mingled)}
@@ -154,7 +143,7 @@ def recorded_rounds(
 
     Raises UserError for an indicator that is not one-hot: whose sender is in no cluster.
     """
-    for r, arrived in sorted(updates(views).items()):
+    for r, arrived in by_round(views.get(HUB, View(HUB, HUB)), Update).items():
         sent = {name: arrived[name] for name in clients if name in arrived}
         sets = np.zeros((len(sent), config.clusters), np.bool_)
         models, truth = [], []
@@ -169,29 +158,48 @@ def recorded_rounds(
         yield Round(r, keys_of(config, r), law_of(config, mode, r), who, sets, np.array(truth)), np.stack(models)
 
 
-@findings
+def _guessed(who: str, one: Round, prior: Doubles | None, form: Expected | None) -> Measured:
+    result = identity_accuracy(cluster_posterior(one.sets, prior), one.truth, prior)
+    return Measured(who, "true cluster", result, form)
+
+
+@attack(
+    "cluster-identity",
+    "server",
+    "groups",
+    "guesses a client's true cluster among those that it joins, all equally likely",
+)
 def by_one_set(rounds: Sequence[Round]) -> Iterator[Measured]:
-    """Cluster-identity inference (A1) on each round alone: without a prior, with known and with estimated sizes.
+    """Cluster-identity inference (A1) on each round alone, without a prior."""
+    for one in rounds:
+        form = None if one.law is None else expected_accuracy(one.law, shares=one.sizes.astype(np.float64))
+        yield _guessed("server", one, None, form)
 
-    Where clients name no clusters the posterior is the prior, and there is nothing to estimate sizes from.
-    """
 
-    def guessed(name: str, one: Round, prior: Doubles | None, form: Expected | None) -> Measured:
-        return Measured(name, identity_accuracy(cluster_posterior(one.sets, prior), one.truth, prior), form)
-
+@attack(
+    "cluster-identity-by-size",
+    "server knowing or estimating the clusters' sizes",
+    "groups",
+    "guesses the largest of the clusters that a client joins",
+)
+def by_sizes(rounds: Sequence[Round]) -> Iterator[Measured]:
+    """Where clients name no clusters the posterior is the prior, and there is nothing to estimate sizes from."""
     for one in rounds:
         law, sizes = one.law, one.sizes.astype(np.float64)
-        form = None if law is None else expected_accuracy(law, shares=sizes)
-        yield guessed("server: true cluster", one, None, form)
         form = None if law is None else expected_accuracy(law, sizes)
-        yield guessed("server knowing the sizes: true cluster", one, sizes, form)
+        yield _guessed("server knowing the sizes", one, sizes, form)
         if law is not None and law.p_correct() < 1:
             estimates = estimated_sizes(one.sets, law.p_correct())
             form = expected_by_estimates(law, one.sets, one.truth)
-            yield guessed("server estimating the sizes: true cluster", one, estimates, form)
+            yield _guessed("server estimating the sizes", one, estimates, form)
 
 
-@findings
+@attack(
+    "identity-intersection",
+    "server",
+    "groups",
+    "finds a client's true cluster as the one that is in all sets that it drew",
+)
 def by_all_keys(rounds: Sequence[Round]) -> Iterator[Measured]:
     """Intersection: after the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
 
@@ -210,10 +218,15 @@ def by_all_keys(rounds: Sequence[Round]) -> Iterator[Measured]:
         laws = [one.law for one in past if one.law]
         stayed = (truth == now.truth).all() and len(laws) == count
         form = expected_accuracy(laws, shares=now.sizes) if stayed else None
-        yield Measured("server intersecting sets of several keys: true cluster", result, form)
+        yield Measured("server intersecting sets of several keys", "true cluster", result, form)
 
 
-@findings
+@attack(
+    "identity-changes",
+    "server",
+    "groups",
+    "finds a client's true cluster from the sets of the other clusters that it has been in",
+)
 def by_changes(rounds: Sequence[Round]) -> Iterator[Measured]:
     """What several sets of a client under the same keys tell of its cluster now, beside what its last set alone tells.
 
@@ -234,14 +247,14 @@ def by_changes(rounds: Sequence[Round]) -> Iterator[Measured]:
             others = [row for row in shown[int(now.who[n])].values() if (row != now.sets[n]).any()]
             posterior.append(change_posterior(np.stack([now.sets[n], *others[: MOST_SETS - 1]]))[0])
         result = identity_accuracy(cluster_posterior(now.sets[moved]), now.truth[moved])
-        yield Measured("server: true cluster of who has changed, by the set of now", result)
+        yield Measured("server", "true cluster of who has changed, by the set of now", result)
         two_each = all(len(shown[int(now.who[n])]) == 2 for n in moved)
         form = expected_after_change(now.law) if now.law is not None and two_each else None
         result = identity_accuracy(np.stack(posterior), now.truth[moved])
-        yield Measured("server: true cluster of who has changed, by all sets", result, form)
+        yield Measured("server", "true cluster of who has changed, by all sets", result, form)
 
 
-@findings
+@attack("sums", "client", "other", "reads the true clusters' sizes off the sums that it opens")
 def by_coefficients(views: Mapping[str, View], rounds: Sequence[Round], opener: Opener) -> Iterator[Measured]:
     """What a client reads off the sums that it decrypts: the sizes of the true clusters, and which have one member."""
     sums = mingled(views)
@@ -251,9 +264,25 @@ def by_coefficients(views: Mapping[str, View], rounds: Sequence[Round], opener: 
             sizes = np.diag(counts) if counts.ndim == 2 else counts
             known, alone = float((sizes == one.sizes).mean()), float((sizes == 1).sum()) / n
             result = Result("true clusters of known size (share)", known, 0.0, 1.0, n)
-            yield Measured("client: sizes of the true clusters", result)
+            yield Measured("client", "sizes of the true clusters", result)
             result = Result("clients alone in a cluster (share)", alone, 0.0, 1.0, n)
-            yield Measured("client: models of clients alone in a cluster", result)
+            yield Measured("client", "models of clients alone in a cluster", result, topic="models")
+
+
+@attack("shared-key", "server with any client's key", "groups", "opens every update, and reads label shares off it")
+def by_key(
+    run: Recorded, start: NDArray[Any], opened: Sequence[tuple[Round, Doubles]], opens: Opener
+) -> Iterator[Measured]:
+    """start: (k, d) the initial models."""
+    who, k = "server with any client's key", run.settings.clusters
+    sums, models = mingled(run.views), start
+    for one, trained in opened:
+        result = Result("true cluster guessed (share)", 1.0, 1 / k, 1.0, len(one.who))
+        yield Measured(who, "true cluster", result)
+        if len(one.who) > 1:
+            yield from profiles(who, trained - models[one.truth], run.label_counts[one.who], run.spec)
+        if one.number in sums:
+            models = opens.rebuilt(sums[one.number], models)
 
 
 def passive(run: Recorded) -> list[Finding]:
@@ -263,25 +292,15 @@ def passive(run: Recorded) -> list[Finding]:
     """
     if run.settings.keys == "threshold":
         raise UserError("with keys=threshold no view holds a key to score them by: audit a run with keys=shared")
-    views, k, opens = run.views, run.settings.clusters, opener(run.federation, run.views)
-    sums, models = mingled(views), _start(views, k)
-    rounds: list[Round] = []
-    shared: list[Measured] = []
-    who = "server with any client's key"
-    for one, trained in recorded_rounds(views, run.clients, run.settings, run.mode, opens):
-        rounds.append(one)
-        result = Result("true cluster guessed (share)", 1.0, 1 / k, 1.0, len(one.who))
-        shared.append(Measured(f"{who}: true cluster", result))
-        if len(one.who) > 1:
-            shared += profiles(who, trained - models[one.truth], run.label_counts[one.who], run.spec)
-        if one.number in sums:
-            models = opens.rebuilt(sums[one.number], models)
-    if not rounds:
+    opens, start = opener(run.federation, run.views), _start(run.views, run.settings.clusters)
+    opened = list(recorded_rounds(run.views, run.clients, run.settings, run.mode, opens))
+    if not opened:
         raise UserError("the server's view holds no updates: nothing was sent that could be attacked")
-    found = by_one_set(rounds)
+    rounds = [one for one, _ in opened]
+    found = by_one_set(rounds) + by_sizes(rounds)
     if any(one.law for one in rounds) or not all(one.sets.all() for one in rounds):
         found += by_all_keys(rounds) + by_changes(rounds)
-    return found + gathered(shared) + by_coefficients(views, rounds, opens)
+    return found + by_key(run, start, opened, opens) + by_coefficients(run.views, rounds, opens)
 
 
 def _start(views: Mapping[str, View], clusters: int) -> NDArray[Any]:
@@ -297,28 +316,4 @@ def _last_by_keys(rounds: Sequence[Round]) -> list[Round]:
     return list({one.keys: one for one in rounds}.values())
 
 
-AUDIT = Audit(
-    passive,
-    attacks=(
-        Attack(
-            "cluster-identity",
-            "server",
-            "guesses a client's true cluster among those that it joins, all equally likely",
-        ),
-        Attack(
-            "cluster-identity-by-size",
-            "server knowing or estimating the clusters' sizes",
-            "guesses the largest of the clusters that a client joins",
-        ),
-        Attack(
-            "identity-intersection",
-            "server",
-            "finds a client's true cluster as the one that is in all sets that it drew",
-        ),
-        Attack(
-            "identity-changes",
-            "server",
-            "finds a client's true cluster from the sets of the other clusters that it has been in",
-        ),
-    ),
-)
+AUDIT = Audit(passive, attacks=(by_one_set, by_sizes, by_all_keys, by_changes, by_key, by_coefficients))

@@ -1,34 +1,37 @@
 """The active attack on a joint key: it repeats a recorded run with one client that reads the key off what is opened.
 
-The client sends Enc(m) + (0, K) once (``attacks/key_in_sum.py``), which opens to m + K s for the joint secret s, and
-takes the next model that it is handed from the one before. Under joint pads it does not choose the second polynomial.
-There it adds K to what it may choose, which opens to m + K, and reads as before.
-
-Who: one client, alone. On: any system whose clients encrypt under a joint key and train on what is opened.
+Who: one client, alone, in any system whose clients encrypt under a joint key and train on what is opened. It sends
+Enc(m) + (0, K) once (``attacks/key_in_sum.py``), which opens to m + K s for the joint secret s, and subtracts the model
+before from the next one. Flooding does not prevent it. Joint pads do (``crypto.threshold_pads``): under these a sender
+does not choose the second polynomial, and what it adds opens to m + K.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.contribution import contribution
 from coterie.crypto import residues, threshold
 from coterie.crypto.ckks import PublicKey
 from coterie.devices.links import Delays
+from coterie.dp.uploads import eligible
 from coterie.privacy.attacks.key_in_sum import KeyThief, coefficients, forged, key_agreement
-from coterie.privacy.attacks.shared_key import Guess, likeliest
-from coterie.privacy.attacks.wrapping import wrap
-from coterie.privacy.audits import Finding, Recorded
-from coterie.protocol.effects import Encrypt, Fit
+from coterie.privacy.attacks.wrapping import Between, wrap
+from coterie.privacy.audits import Measured, Recorded, attack
+from coterie.privacy.views import check_real
+from coterie.protocol.effects import Compute, Encrypt, Fit
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation
 from coterie.protocols.threshold_pads import Once
 
+Guess = NDArray[np.int64]
+"""(N,) coefficients of the joint secret: within +-1 for each of those who made it."""
 SHARE = 32.0
 """K is the scale over it, so that K s hides the others' changes: the model is spoilt for a round or more."""
 
@@ -68,6 +71,48 @@ class JointThief(KeyThief):
         return moved(honest, self._row, self.share)
 
 
+class LeaderThief(KeyThief):
+    """A leader's deviation: it adds K to one of its padded polynomials once, and reads the next global model.
+
+    A leader does not choose its second polynomial, so K is all that it can add.
+    parties: all clients, for the truth when it forges.  name: of the key.  guess: (N,) its reading, or None.
+    secret: (N,) the truth.
+    """
+
+    def __init__(self, party: Any, parties: dict[str, Any], name: str) -> None:
+        super().__init__(party.spec, SHARE)
+        self._places_of_model = eligible(party.spec)
+        self._parties, self._name = parties, name
+        self._group: threshold.Group | None = None
+        self._base: NDArray[Any] | None = None
+        self.secret: Guess | None = None
+
+    @property
+    def between(self) -> Between:
+        return {Compute: self._contributed, Encrypt: self._encrypted}
+
+    def _contributed(self, message: Message, effect: Compute, result: Any) -> Any:
+        """Just before it encrypts it has the global model: the one that its own last model is in."""
+        if effect.function is contribution and self.guess is None:
+            base = np.asarray(effect.arguments[0], np.float64)[self._places_of_model]
+            if self._row is not None and self._base is not None and self._group is not None:
+                change = (base - self._base)[self._row * self._group.degree :][: self._group.degree]
+                if change.any():  # no round was skipped in between
+                    self.guess, self.round = read_joint(change, self._group), getattr(message, "round", None)
+            elif self._row is None:
+                self._base = base
+        return result
+
+    def _encrypted(self, message: Message, effect: Encrypt, honest: Any) -> Any:
+        if self._row is not None or not isinstance(effect.key, Once):
+            return honest
+        self._group = honest.group
+        self.secret = joint_secret(self._parties, self._name)
+        self._row = self._shortest(effect.values, honest.group.degree)
+        self.forged_in.append(int(getattr(message, "round", 0)))
+        return moved(honest, self._row, self.share)
+
+
 def moved(padded: threshold.Padded, row: int, share: float) -> threshold.Padded:
     """A padded vector with K = scale / share added to one of its polynomials: all that its sender can do."""
     group, array = padded.group, padded.array.copy()
@@ -89,6 +134,11 @@ def read_joint(change: NDArray[Any], group: threshold.Group) -> Guess:
     return likeliest(group, found / (float(np.sqrt(1.5 * np.mean(np.square(rest)) / group.secrets)) or 1.0))
 
 
+def likeliest(group: threshold.Group, found: NDArray[Any]) -> Guess:
+    """Coefficients that a secret can have, nearest to what was found."""
+    return np.asarray(np.clip(np.rint(found), -group.secrets, group.secrets).astype(np.int64))
+
+
 def joint_secret(parties: dict[str, Any], name: str) -> Guess:
     """(N,) the truth, of whoever has all parties."""
     holding = {holder: party for holder, party in parties.items() if name in party.secret.joint.held}
@@ -103,14 +153,10 @@ def joint_secret(parties: dict[str, Any], name: str) -> Guess:
     return np.asarray(np.rint(coefficients(values, group.space)), np.int64)
 
 
-def stolen_joint_key(run: Recorded, name: str) -> list[Finding]:
-    """How much of the joint key the first client reads. Raises UserError if the attack does not apply."""
-    if run.options["crypto"] != "real":
-        raise UserError(
-            "an emulated key has no secret to be stolen: repeat the run with\n"
-            f"  coterie run --config {Path(run.options['out'] or 'RUN') / 'config.toml'} --crypto real --record "
-            "--out ANOTHER_FOLDER"
-        )
+@attack("joint-key", "one client, deviating", "other", "reads the joint key off what is opened (fails under pads)")
+def stolen_joint_key(run: Recorded, name: str) -> Iterator[Measured]:
+    """How much of the joint key ``name`` the first client reads. Raises UserError if the attack does not apply."""
+    check_real(run)
     client, thieves, parties = run.clients[0], list[JointThief](), dict[str, Any]()
 
     def meddle(federation: Federation, delays: Delays) -> None:
@@ -127,4 +173,4 @@ def stolen_joint_key(run: Recorded, name: str) -> list[Finding]:
     if thief.guess is None:
         raise UserError(f"{client} received no model after its forged update: take more rounds")
     agreement = key_agreement(thief.guess, joint_secret(parties, name))
-    return [Finding(f"{client}, deviating: the joint key", (agreement,), round=thief.round)]
+    yield Measured(f"{client}, deviating", "the joint key", agreement, round=thief.round)

@@ -1,8 +1,7 @@
-"""What single fields of clients' messages tell, whatever they are for, and which of them no attack has read.
+"""What single fields of clients' messages tell, and which of them no attack has read.
 
 An author may send a label histogram under any name. So all short arrays of numbers are compared with the label counts.
-Other fields are for the system's own audit. Those that it does not read are named, so that nobody takes "nothing found"
-for a word about them.
+Fields that neither this nor the system's own audit reads are named as not judged.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.privacy.attacks.labels import label_numbers
-from coterie.privacy.attacks.result import Attack
-from coterie.privacy.audits import Finding, Recorded
-from coterie.privacy.audits.measured import Measured, gathered
-from coterie.privacy.audits.plain import ROUNDS, model_field
-from coterie.privacy.audits.profiling import of_classes
+from coterie.privacy.audits import Finding, Measured, Recorded, attack, gather
+from coterie.privacy.measures import check_classes
+from coterie.privacy.plain import model_field, some_rounds
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message, Signed
 from coterie.transport.transcript import Seen, View
@@ -27,11 +24,6 @@ from coterie.transport.transcript import Seen, View
 MOST_NUMBERS = 1024
 """Among more numbers some follow a few clients' label counts by luck."""
 _LEAST_CLIENTS = 4
-SHORT_ARRAYS = Attack(
-    "short-arrays",
-    "party that receives clients' messages",
-    "looks for label counts among the numbers of short arrays, whatever they are for",
-)
 Field = tuple[str, str]
 """The names of a message's type and of one of its fields."""
 
@@ -77,8 +69,7 @@ class Sent:
         enough = [of for _, of in sorted(self.by_round.items()) if len(of) >= _LEAST_CLIENTS]
         if not enough:
             enough = [{i: value for _, of in sorted(self.by_round.items(), reverse=True) for i, value in of.items()}]
-        for i in np.linspace(0, len(enough) - 1, min(ROUNDS, len(enough))).round().astype(int):
-            yield enough[i]
+        yield from some_rounds(enough)
 
 
 def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding], dict[str, str], list[NotJudged]]:
@@ -92,7 +83,7 @@ def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding
     known |= models
     for one in _numbers(every, models, run.label_counts.shape[1]):
         try:
-            measured += _compared(run, one)
+            measured += short_arrays.measure(run, one)
         except UserError as error:
             why = str(error)
         else:
@@ -102,7 +93,7 @@ def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding
         for one in every
         if (one.message, one.fields[0]) not in known and one.differs
     ]
-    return gathered(measured), {SHORT_ARRAYS.name: why} if why and not measured else {}, left
+    return gather(measured, short_arrays.topic), {short_arrays.name: why} if why and not measured else {}, left
 
 
 def _sent(run: Recorded) -> tuple[list[Sent], set[Field]]:
@@ -152,9 +143,15 @@ def _numbers(every: list[Sent], models: Collection[Field], classes: int) -> Iter
             yield together
 
 
-def _compared(run: Recorded, sent: Sent) -> list[Measured]:
+@attack(
+    "short-arrays",
+    "party that receives clients' messages",
+    "labels",
+    "looks for label counts among the numbers of short arrays, whatever they are for",
+)
+def short_arrays(run: Recorded, sent: Sent) -> list[Measured]:
     """The comparison with label counts in each round. Raises UserError if there is none to compare."""
-    name = f"{sent.role}: label shares, by {sent.message}.{'/'.join(sent.fields)}"
+    what = f"label shares, by {sent.message}.{'/'.join(sent.fields)}"
     found, why = [], ""
     for of in sent.rounds():
         sizes = {value.size for value in of.values()}
@@ -165,10 +162,10 @@ def _compared(run: Recorded, sent: Sent) -> list[Measured]:
         elif not 0 < max(sizes) <= MOST_NUMBERS:
             why = f"{sent.message}.{sent.fields[0]} has more than {MOST_NUMBERS:,} numbers, or none"
         else:
-            counts = of_classes(run.label_counts[list(of)])
+            counts = check_classes(run.label_counts[list(of)])
             rows = np.stack([np.asarray(value).reshape(-1) for value in of.values()])
             try:
-                found.append(Measured(name, label_numbers(rows, counts)))
+                found.append(Measured(sent.role, what, label_numbers(rows, counts)))
             except UserError as error:
                 why = str(error)
     if not found:

@@ -1,15 +1,14 @@
 """Attacks on plain updates: what a party learns that receives single clients' models, or their changes, in the clear.
 
-They work for every system, one's own included. What is plain is told by the messages themselves: an array of as many
-floats as a model has (or several models have), from a client. The models that training began with are those that the
-party itself sent, or the public initial ones. Sums and ciphertexts hold no such array.
+They work for every system. An update is plain if a client's message holds an array of as many floats as one model has,
+or all of them. Training began with the models that the party itself had sent, or the public initial ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +17,16 @@ from torch import Tensor
 from coterie.clustering.affinity import pairwise_distances
 from coterie.privacy.attacks.inversion import dense_inputs, recovery
 from coterie.privacy.attacks.membership import membership_auc
-from coterie.privacy.attacks.result import Attack, Result
-from coterie.privacy.audits import Finding, Recorded, Samples
-from coterie.privacy.audits.measured import Measured, gathered
-from coterie.privacy.audits.profiling import alike, profiles
+from coterie.privacy.attacks.result import Result
+from coterie.privacy.audits import Attack, Finding, Measured, Recorded, Samples, attack, gather
+from coterie.privacy.measures import alike, profiles
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import ANY, Message
 from coterie.training.evaluate import judge_many
 from coterie.transport.transcript import Seen, View
 
 Floats = NDArray[Any]
+T = TypeVar("T")
 
 NONE_IN_THE_CLEAR = "no party receives a single client's model or update in the clear"
 ROUNDS = 10  # at most, in which the slow attacks run: from the first to the last
@@ -85,7 +84,7 @@ def plain_updates(run: Recorded) -> Iterator[Updates]:
             rounds.setdefault(sent.seen.round, {}).setdefault(run.clients.index(sent.seen.src), sent)
     for role, rounds in by_role.items():
         numbers = sorted(rounds)
-        slow = {numbers[i] for i in np.linspace(0, len(numbers) - 1, min(ROUNDS, len(numbers))).round().astype(int)}
+        slow = some_rounds(numbers)
         by_kind: dict[str, list[_Sent]] = {}
         for one in (one for r in numbers for one in rounds[r].values()):
             by_kind.setdefault(one.seen.kind, []).append(one)
@@ -95,6 +94,11 @@ def plain_updates(run: Recorded) -> Iterator[Updates]:
             found = [one.own_step(change=changes[one.seen.kind], buffers=run.spec.buffers) for one in every.values()]
             models, steps = (np.stack(rows) for rows in zip(*found, strict=True))
             yield Updates(role, r, r in slow, list(every), models.astype(np.float32), steps)
+
+
+def some_rounds(rounds: Sequence[T]) -> list[T]:
+    """At most ``ROUNDS`` of these rounds, from the first to the last: slow attacks run in these."""
+    return [rounds[i] for i in np.linspace(0, len(rounds) - 1, min(ROUNDS, len(rounds))).round().astype(int)]
 
 
 def _received(run: Recorded, view: View) -> Iterator[_Sent]:
@@ -160,15 +164,20 @@ def _are_changes(sent: list[_Sent], buffers: NDArray[np.bool_]) -> bool:
 
 # -- the attacks -------------------------------------------------------------------------------------------------------
 
+_BY = "party that receives plain updates"
 
+
+@attack("plain-models", _BY, "models", "reads single clients' models under their names")
 def _models_and_names(run: Recorded, updates: Updates) -> Iterator[Measured]:
     """Models and names are in the updates themselves, so reading and following them takes no attack."""
     role, n = updates.role, len(updates.clients)
-    yield Measured(f"{role}: models, as they are sent", Result("models read (share)", 1.0, 0.0, 1.0, n))
+    yield Measured(role, "models, as they are sent", Result("models read (share)", 1.0, 0.0, 1.0, n))
     if n > 1:
-        yield Measured(f"{role}: re-linked, by name", Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n))
+        linked = Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n)
+        yield Measured(role, "re-linked, by name", linked, topic="identity")
 
 
+@attack("plain-label-shares", _BY, "labels", "tells which classes a client has more of than others")
 def _labels(run: Recorded, updates: Updates) -> Iterator[Measured]:
     _check_clients(updates, 2)
     yield from profiles(updates.role, updates.steps, run.label_counts[updates.clients], run.spec)
@@ -179,12 +188,14 @@ def _check_clients(updates: Updates, least: int) -> None:
         raise UserError(f"it compares clients, and no round has plain updates of {least} or more")
 
 
+@attack("plain-similar-clients", _BY, "groups", "tells which clients have similar data")
 def _alike(run: Recorded, updates: Updates) -> Iterator[Measured]:
     _check_clients(updates, 3)
     distances = -pairwise_distances(updates.steps)
     yield from alike(updates.role, "updates", distances, updates.clients, run.label_counts, run.groups)
 
 
+@attack("membership", _BY, "samples", "tells from losses which samples were trained on")
 def _members(run: Recorded, updates: Updates) -> Iterator[Measured]:
     if not updates.slow:
         return
@@ -197,9 +208,10 @@ def _members(run: Recorded, updates: Updates) -> Iterator[Measured]:
         samples = run.samples(run.clients[i])
         own.append(losses(weights, samples.x, samples.y))
         others.append(losses(weights, samples.other_x, samples.other_y))
-    yield Measured(f"{updates.role}: samples that were trained on, by loss", membership_auc(own, others))
+    yield Measured(updates.role, "samples that were trained on, by loss", membership_auc(own, others))
 
 
+@attack("gradient-inversion", _BY, "samples", "recovers training samples from the step of a dense first layer")
 def _inputs(run: Recorded, updates: Updates) -> Iterator[Measured]:
     if not updates.slow:
         return
@@ -208,7 +220,7 @@ def _inputs(run: Recorded, updates: Updates) -> Iterator[Measured]:
     rng = np.random.default_rng(updates.round)
     drawn = [like_samples(pool, i, run.groups, rng) for i in updates.clients]
     scored = recovery(guesses, *map(list, zip(*drawn, strict=True)))
-    yield Measured(f"{updates.role}: samples read off the first layer's step", scored)
+    yield Measured(updates.role, "samples read off the first layer's step", scored)
 
 
 def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
@@ -252,30 +264,7 @@ def like_samples(
     return x[own], [other_x[draw] for draw in draws], len(own) / possible
 
 
-_RUN: Mapping[str, Callable[[Recorded, Updates], Iterator[Measured]]] = {
-    "plain-models": _models_and_names,
-    "plain-label-shares": _labels,
-    "plain-similar-clients": _alike,
-    "membership": _members,
-    "gradient-inversion": _inputs,
-}
-
-_BY = "party that receives plain updates"
-ATTACKS = (
-    Attack("plain-models", _BY, "reads single clients' models under their names"),
-    Attack(
-        "plain-label-shares",
-        _BY,
-        "tells which classes a client has more of than others",
-    ),
-    Attack("plain-similar-clients", _BY, "tells which clients have similar data"),
-    Attack("membership", _BY, "tells from losses which samples were trained on"),
-    Attack(
-        "gradient-inversion",
-        _BY,
-        "recovers training samples from the step of a dense first layer",
-    ),
-)
+ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _alike, _members, _inputs)
 """The attacks on plain updates, which run on every system."""
 
 
@@ -285,17 +274,18 @@ def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
     reasons, applied, came = dict[str, str](), set[str](), False
     for updates in plain_updates(run):
         came = True
-        for name, attack in _RUN.items():
+        for one in ATTACKS:
             try:
-                found = list(attack(run, updates))
+                found = list(one.measure(run, updates))
             except UserError as error:
-                reasons.setdefault(name, str(error))
-            else:
-                scored = [one for one in found if one.result is not None]
-                measured += scored
-                applied |= {name} if scored else set()
-                if found and not scored:
-                    reasons.setdefault(name, found[0].why)
+                reasons.setdefault(one.name, str(error))
+                continue
+            scored = [each._replace(topic=each.topic or one.topic) for each in found if each.result is not None]
+            measured += scored
+            if scored:
+                applied.add(one.name)
+            elif found:
+                reasons.setdefault(one.name, found[0].why)
     if not came:
-        return [], dict.fromkeys(_RUN, NONE_IN_THE_CLEAR)
-    return gathered(measured), {name: why for name, why in reasons.items() if name not in applied}
+        return [], {one.name: NONE_IN_THE_CLEAR for one in ATTACKS}
+    return gather(measured), {name: why for name, why in reasons.items() if name not in applied}

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.privacy.attacks.result import Attack
-from coterie.privacy.audits import Audit, Recorded
-from coterie.privacy.audits.measured import Measured, findings
-from coterie.privacy.audits.profiling import profiles
+from coterie.privacy.audits import Audit, Measured, Recorded, attack
+from coterie.privacy.measures import profiles
 
 
 def variates(run: Recorded) -> Iterator[dict[str, NDArray[np.float64]]]:
@@ -29,19 +27,14 @@ def variates(run: Recorded) -> Iterator[dict[str, NDArray[np.float64]]]:
         yield held
 
 
-@findings
-def passive(run: Recorded) -> Iterator[Measured]:
+@attack("control-variates", "server", "labels", "reads labels off a client's control variate, the sum of its changes")
+def control_variates(run: Recorded) -> Iterator[Measured]:
     """A variate is a mean gradient, and training steps against it."""
     for held in variates(run):
         if len(held) > 1:
-            labels = run.label_counts[[run.clients.index(name) for name in held]]
+            labels = run.label_counts[run.numbers(held)]
             for one in profiles(run.federation.hub, -np.stack(list(held.values())), labels, run.spec):
-                yield one._replace(name=f"{one.name}, by control variates")
+                yield one._replace(what=f"{one.what}, by control variates")
 
 
-AUDIT = Audit(
-    passive,
-    attacks=(
-        Attack("control-variates", "server", "reads labels off a client's control variate, the sum of its changes"),
-    ),
-)
+AUDIT = Audit(control_variates, attacks=(control_variates,))

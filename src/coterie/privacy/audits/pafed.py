@@ -1,41 +1,44 @@
 """What the parties of PAFed find out from their views, and what they would if they put these together, as numbers.
 
-The two servers see ciphertexts and masked numbers; so the attacks on their own views are about how many late updates
-conflict, and how far the masked model is from uniform. What collusion gives is measured beside it: the helper's key
-opens the aggregator's view (in mode ``hardened`` with the pads that the helper was granted), and a client's key the
-models that the aggregator has converted for it. The truth that scores all of it comes out of the same record, by the
-helper's key.
+The helper's key opens the aggregator's view (in mode ``hardened`` with the pads that the helper was granted), and a
+client's key the models that the aggregator has converted for it. The truth that scores all of it takes the helper's
+key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
+from coterie.crypto.keys import public_key
 from coterie.crypto.pads import Padded, completed, counterpart
 from coterie.crypto.seal import ring
+from coterie.crypto.split_key import CommitteeShare, joined
+from coterie.devices.links import Delays
 from coterie.privacy.attacks.conflicts import Classes, count_accuracy, count_among_decoys, count_posterior
+from coterie.privacy.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
 from coterie.privacy.attacks.real_mask import telling_accuracy, told_apart
-from coterie.privacy.attacks.result import Attack, Result
-from coterie.privacy.audits import Audit, Finding, Recorded, View
-from coterie.privacy.audits.measured import Measured, findings
-from coterie.privacy.audits.profiling import profiles
-from coterie.privacy.audits.received import granted, held_key
+from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.wrapping import wrap
+from coterie.privacy.audits import Audit, Finding, Measured, Meddle, Recorded, View, attack
+from coterie.privacy.measures import profiles
+from coterie.privacy.views import check_real, granted, held_key
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.messages import unbundle
+from coterie.protocol.system import Federation
 from coterie.protocols.pads import PADS, Ratchet, dealt_pads, pad_key
 from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import layout_of
-from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER
-from coterie.systems.pafed.theft import stolen_key, whole_key
+from coterie.systems.pafed.messages import CLIENT, HELPER, HUB, SERVICE, USER
 
 UPDATES = messages.Update, messages.PaddedUpdate
-COUNTED = "helper: number of conflicting late updates"
+COUNTED = "number of conflicting late updates"
 
 Doubles = NDArray[np.float64]
 
@@ -136,7 +139,7 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
     return np.asarray(opened / ring(key.parameters).moduli_at(vector.tally.form.level).astype(np.float64)).ravel()
 
 
-@findings
+@attack("conflict-count", "helper", "other", "guesses how many late updates conflict with the others")
 def by_signs(rounds: Sequence[Round], dummies: int, *, hidden: bool = False) -> Iterator[Measured]:
     """How many late updates conflict, by the helper: from the signs that it tells, and the classes that it inverts.
 
@@ -146,7 +149,7 @@ def by_signs(rounds: Sequence[Round], dummies: int, *, hidden: bool = False) -> 
         cosines, shown, sums = one.cosines(), one.shown, one.sums
         if shown is not None and sums is not None and len(shown) + len(sums) == len(cosines) + dummies + 1:
             believed = _counted(shown, sums, len(cosines), dummies, hidden)
-            yield Measured(COUNTED, count_accuracy([believed], [int((cosines < 0).sum())]))
+            yield Measured("helper", COUNTED, count_accuracy([believed], [int((cosines < 0).sum())]))
 
 
 def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: bool) -> Doubles:
@@ -167,7 +170,7 @@ def _classes(sums: Doubles) -> Classes:
     return "agreeing" if abs(sums[1]) < _NO_WEIGHT else "both"
 
 
-@findings
+@attack("mask", "helper", "other", "compares the masked models that it opens with uniform numbers")
 def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
     """How far the masked models that the helper opens are from uniform numbers, which would hide them."""
     key = held_key(views[HELPER], SERVICE)
@@ -175,10 +178,15 @@ def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
         numbers = opened_fractions(key, key.public.from_bytes(message.cipher))
         distance, n = float(kstest(numbers, "uniform").statistic), len(numbers)
         result = Result("distance from uniform", distance, _KS_CHANCE / n**0.5, 1.0, n, 0.26 / n**0.5)
-        yield Measured("helper: the model under its mask", result)
+        yield Measured("helper", "the model under its mask", result)
 
 
-@findings
+@attack(
+    "real-mask",
+    "helper",
+    "other",
+    "tells two models apart by what the range of a mask of real numbers allows (mode literal)",
+)
 def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float) -> Iterator[Measured]:
     """Mode ``literal``: whether the helper can tell which of two models is under a mask of real numbers in +-bound.
 
@@ -196,10 +204,10 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
             probabilities.append(told_apart(_opened(key, message.cipher)[None], *pair, bound * (1 + _ROUNDING))[0])
     if probabilities:
         result = telling_accuracy(np.array(probabilities), np.ones(len(probabilities), np.bool_))
-        yield Measured("helper: the model under its mask", result)
+        yield Measured("helper", "the model under its mask", result)
 
 
-@findings
+@attack("converted-model", "aggregator with one client", "other", "opens the model that clients are sent")
 def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDArray[Any]) -> Iterator[Measured]:
     """The aggregator with one client (the one that was asked most often): what it opens of every round's model.
 
@@ -215,7 +223,7 @@ def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDA
             truth = _opened(held_key(views[other], USER), sent[other][r])
             error = float(np.linalg.norm(model - truth) / (np.linalg.norm(truth - start) or 1.0))
             result = Result("relative error of the model", error, 1.0, 0.0, 1)
-            yield Measured("aggregator with one client: global model", result)
+            yield Measured("aggregator with one client", "global model", result)
 
 
 def _models(view: View) -> dict[int, bytes]:
@@ -223,7 +231,7 @@ def _models(view: View) -> dict[int, bytes]:
     return {seen.round: message.cipher for seen, message in view.messages(messages.Train) if message.cipher}
 
 
-@findings
+@attack("pooled-updates", "aggregator with the helper", "labels", "opens updates, and reads label shares off them")
 def by_both(rounds: Sequence[Round], run: Recorded) -> Iterator[Measured]:
     """The aggregator with the helper, and with those who share its key: what the updates in time, opened, tell of their
     clients' labels.
@@ -233,7 +241,7 @@ def by_both(rounds: Sequence[Round], run: Recorded) -> Iterator[Measured]:
         who += f" and {run.settings.committee(run.clients)[1]} members"
     for one in rounds:
         if len(one.early) > 1:
-            labels = run.label_counts[[run.clients.index(name) for name in one.early]]
+            labels = run.label_counts[run.numbers(one.early)]
             yield from profiles(who, np.stack(list(one.early.values())), labels, run.spec)
 
 
@@ -254,20 +262,96 @@ def passive(run: Recorded) -> list[Finding]:
     return counted + under_mask + by_both(rounds, run) + by_clients_key(views, clients, layout.packed(run.initial))
 
 
-AUDIT = Audit(
-    passive,
-    stolen_key,
-    (
-        Attack("conflict-count", "helper", "guesses how many late updates conflict with the others"),
-        Attack(
-            "real-mask",
-            "helper",
-            "tells two models apart by what the range of a mask of real numbers allows (mode literal)",
-        ),
-        Attack(
-            "key-in-sum",
-            "one client, deviating",
-            "reads the helper's secret key off the model that it is handed (fails in mode hardened)",
-        ),
-    ),
+# -- the active attack -------------------------------------------------------------------------------------------------
+
+LATE = 1
+"""By how many rounds a thief is late. A late update enters by the weight of its class, however long it is. A forged
+update in time is so long that |m|^2 is implausible to PAFed's helper if others are late, and the round is skipped.
+"""
+
+
+class Theft(NamedTuple):
+    """A run with a thief. client: the thief's name.  run: the record."""
+
+    thief: KeyThief
+    client: str
+    run: Recorded
+
+
+def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
+    """A run with this client as a thief. play: runs it with parties that are changed before they begin."""
+    thieves: list[KeyThief] = []
+
+    def meddle(federation: Federation, delays: Delays) -> None:
+        party: Any = federation.alter(client)
+        summands = 2 if party.config.keys == "threshold" else 1
+        thieves.append(KeyThief(party.spec, late=LATE, summands=summands))
+        wrap(party, thieves[0].between)
+        delays.least[client] = LATE
+
+    run = play(meddle)
+    return Theft(thieves[0], client, run)
+
+
+@attack(
+    "key-in-sum",
+    "one client, deviating",
+    "other",
+    "reads the helper's secret key off the model that it is handed (fails in mode hardened)",
 )
+def by_theft(theft: Theft) -> Iterator[Measured]:
+    """How much of the key is right in the last reading. If all is, also the error of others' updates opened with it.
+
+    The true key opens these updates, too. Chance is a guess of zero. In mode ``hardened`` the client puts in what its
+    padded upload has room for, and reads nothing.
+    """
+    thief, client, run = theft
+    truth = whole_key(run.views)
+    if thief.guess is None:
+        raise UserError(f"{client} received no model after its forged update: take more rounds")
+    agreement = key_agreement(thief.guess, key_coefficients(truth))
+    yield Measured(f"{client}, deviating", "the helper's key", agreement, round=thief.round)
+    if thief.key is None:
+        return
+    others = [(seen.src, m) for seen, m in run.views[HUB].messages(messages.Update) if seen.src != client]
+    errors = []
+    for _, message in others:
+        vector = truth.public.from_bytes(message.cipher)
+        update = truth.decrypt(vector)
+        errors.append(float(np.linalg.norm(thief.key.decrypt(vector) - update) / np.linalg.norm(update)))
+    result = Result("relative error of updates", fmean(errors), 1.0, 0.0, len({name for name, _ in others}))
+    yield Measured(f"the hub with the key of {client}", "the others' updates", result)
+
+
+def asked_most(run: Recorded) -> str:
+    """The client that was asked in the most rounds; of several, the one that was asked first."""
+    viewed = [name for name in run.clients if name in run.views]
+    asked = {name: [seen.round for seen, _ in run.views[name].messages(messages.Train)] for name in viewed}
+    name = max(viewed, key=lambda name: (len(asked[name]), -min(asked[name], default=0)))
+    if len(asked[name]) < 2:
+        raise UserError("no client was asked in two rounds, and it reads the key off the next model: take more rounds")
+    return name
+
+
+def whole_key(views: Mapping[str, View]) -> Any:
+    """sk_s, from the views of all that hold a part of it. Raises UserError where recording began too late."""
+    key = held_key(views[HELPER], SERVICE)
+    held = (granted(view).get(f"secret {SERVICE}") for view in views.values() if view.role == CLIENT)
+    shares = [CommitteeShare.load(share) for share in held if share is not None]
+    if not shares:
+        return key
+    public: Any = public_key(granted(views[HUB])[f"public {SERVICE}"])
+    return joined(public, key, shares)
+
+
+def active(run: Recorded) -> list[Finding]:
+    """The run again, in which the client that was asked most often in the record reads the helper's key.
+
+    Data, sampling and delays are the same, by the same seed. Keys and the ciphers' noise are fresh. Raises UserError
+    for emulated keys, for models that fill no ciphertext, and if no client was asked twice.
+    """
+    check_real(run)
+    return by_theft(steal(run.again, asked_most(run)))
+
+
+AUDIT = Audit(passive, active, (by_signs, by_real_mask, by_mask, by_both, by_clients_key, by_theft))

@@ -1,15 +1,25 @@
-"""What parties received in a recorded run: counts and bytes by message type, for any system; and a party's keys."""
+"""What parties received in a recorded run, for any system: by round and sender, by message type, and their keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from coterie.crypto.keys import secret_key
+from coterie.privacy.audits import Recorded
 from coterie.protocol.errors import UserError
-from coterie.protocol.messages import unbundle
+from coterie.protocol.messages import M, unbundle
 from coterie.transport.transcript import View
+
+
+def by_round(view: View, kind: type[M]) -> dict[int, dict[str, M]]:
+    """What a party received of one type: by round and sender, the last of each. Rounds are in order."""
+    found: dict[int, dict[str, M]] = {}
+    for seen, message in view.messages(kind):
+        found.setdefault(seen.round, {})[seen.src] = message
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
@@ -65,3 +75,11 @@ def granted(view: View) -> dict[str, bytes]:
 def held_key(view: View, grant: str) -> Any:
     """The secret key of a grant, in its holder's own view. Raises UserError where recording began too late."""
     return secret_key(granted(view)[f"secret {grant}"])
+
+
+def check_real(run: Recorded) -> None:
+    """Raises UserError for a run with emulated keys, from which no key can be stolen. It names the command to run."""
+    if run.options["crypto"] != "real":
+        config = Path(run.options["out"] or "RUN") / "config.toml"
+        again = f"coterie run --config {config} --crypto real --record --out ANOTHER_FOLDER"
+        raise UserError(f"an emulated key has no secret to be stolen: repeat the run with {again}")

@@ -1,0 +1,317 @@
+"""What the parties of FedCAPrivacy find out from their views, as numbers.
+
+The first functions turn recorded views into the arrays that ``coterie.privacy.attacks`` take.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clustering.affinity import pairwise_distances
+from coterie.clustering.signature import FEATURES
+from coterie.crypto.paillier import SecretKey
+from coterie.crypto.sketch import project, unrotate
+from coterie.privacy.attacks.blinded_rows import recover, recovery_error, relink, relink_accuracy, relink_by_profiles
+from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack
+from coterie.privacy.measures import alike, by_estimate, by_memberships, profiles
+from coterie.privacy.views import by_round, granted, held_key
+from coterie.protocol.errors import CoterieError, UserError
+from coterie.protocols.anonymous import SERVICE, Relayed
+from coterie.protocols.cluster_sums import Received
+from coterie.protocols.signatures import DIMENSION, Characterised
+from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, Upload
+from coterie.systems.fedcaprivacy.participant import round_seed
+
+Rows = NDArray[np.float64]
+Unprotect = Callable[[Rows, bytes, int], Rows]
+"""Differences (n, m) as the service sees them, the participants' common seed, the round -> differences (n, d) of
+weights. What a participant can do that helps the service; the identity in paper mode."""
+
+GUESSED_SEED = bytes(32)
+"""What the service uses in place of the participants' seed, which it does not have."""
+HELPED = "csp with a participant"
+SERVER = "business server"
+
+
+# -- recorded rounds ---------------------------------------------------------------------------------------------------
+
+
+def csp_rows(view: View, key: SecretKey, round: int) -> tuple[list[int], Rows]:
+    """What the service sees of a round: positions, and the vectors there minus the first of them, (n, m) float64.
+
+    The mask is common to all, so these differences are exact. m is d, or the length of a sketch.
+    """
+    opened = {}
+    for _, message in view.messages(Relayed, round):
+        try:
+            opened[message.position] = key.open_blinded(key.public.from_bytes(message.cipher))
+        except CoterieError:
+            continue  # the service could not open it either
+    positions = sorted(opened)
+    steps = [opened[j].minus(opened[positions[0]]) for j in positions]
+    return positions, np.stack(steps) / 2.0**key.public.layout.lanes.fraction_bits
+
+
+def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np.bool_]:
+    """phi (n, c) by client, as the business server knows it: from whom it hears that a cluster's model was received.
+
+    A client that got none has an empty row.
+    """
+    pairs = [(clients.index(seen.src), int(m.cluster)) for seen, m in view.messages(Received, round)]
+    phi = np.zeros((len(clients), 1 + max((k for _, k in pairs), default=0)), np.bool_)
+    for i, k in pairs:
+        phi[i, k] = True
+    return phi
+
+
+def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
+    """The name behind every row of ``csp_rows``, by its exact differences from the others'; shown: (m,) by name.
+
+    Raises UserError where the rows are not differences of these vectors.
+    """
+    for first in shown.values():
+        names: dict[bytes, list[str]] = defaultdict(list)  # equal vectors share an entry
+        for name, values in shown.items():
+            names[(values - first).tobytes()].append(name)
+        found = [names[row.tobytes()].pop() for row in rows if names[row.tobytes()]]
+        if len(found) == len(rows):
+            return found
+    raise UserError("the vectors that the service opened are not the uploads of this round")
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round: what the service sees, and the truth behind it, which takes both servers' views and a secret key.
+
+    rows: (n, m) of ``csp_rows``.  alone: (n, d) differences of models that the service makes of them on its own: the
+    rows themselves, or of sketches the shortest models that have them under a guessed seed.  weights: (n, d) what a
+    participant makes of them for the service.  who: (n,) the client behind every row.  models: (n, d) what they had
+    trained.  phi: of ``hub_membership``.
+    """
+
+    number: int
+    rows: Rows
+    alone: Rows
+    weights: Rows
+    who: NDArray[np.int64]
+    models: Rows
+    phi: NDArray[np.bool_]
+
+
+def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect: Unprotect) -> list[Round]:
+    """All rounds of a recorded run in which the service saw anything."""
+    hub, csp = views[HUB], views[CSP]
+    key, seed = held_key(csp, SERVICE), granted(views[clients[0]])[f"secret {GROUP}"]
+    rounds, uploads = [], by_round(hub, Upload)
+    for r in sorted({seen.round for seen, _ in csp.messages(Relayed)}):
+        shown, models = _opened(uploads.get(r, {}), key)
+        _, rows = csp_rows(csp, key, r)
+        names = order(rows, shown)
+        true = np.stack([models[name] for name in names])
+        if rows.shape == true.shape:  # what was shown is all that was uploaded
+            true = unprotect(true, seed, r)
+        who = np.array([clients.index(name) for name in names])
+        alone = rows if rows.shape == true.shape else unprotect(rows, GUESSED_SEED, r)
+        rounds.append(Round(r, rows, alone, unprotect(rows, seed, r), who, true, hub_membership(hub, r, clients)))
+    return rounds
+
+
+def _opened(uploads: Mapping[str, Upload], key: SecretKey) -> tuple[dict[str, Rows], dict[str, Rows]]:
+    """By name: what the service was to see, and the model beside it (the same where there are no sketches)."""
+    shown, models = {}, {}
+    for name, m in uploads.items():
+        models[name] = key.decrypt(key.public.from_bytes(m.cipher))
+        shown[name] = key.decrypt(key.public.from_bytes(m.sketch)) if m.sketch else models[name]
+    return shown, models
+
+
+def participants_help(protection: str, size: int) -> Unprotect:
+    """What a participant, who has the common seed, makes of the service's rows. size: d of the model.
+
+    A rotation it undoes. Of a sketch it gives the shortest models that have it: m equations for d unknowns. With a
+    guessed seed it is what the service can try on its own.
+    """
+
+    @lru_cache(maxsize=4)
+    def inverse(secret: bytes, dim: int) -> Rows:
+        return _inverse(size, dim, secret)
+
+    def unprotect(rows: Rows, seed: bytes, r: int) -> Rows:
+        secret = round_seed(seed, r)
+        if protection == "rotation":
+            return np.stack([unrotate(row, secret) for row in rows])
+        if protection == "sketch":
+            return np.asarray(rows @ inverse(secret, rows.shape[1]))
+        return rows
+
+    return unprotect
+
+
+def _inverse(size: int, dim: int, secret: bytes) -> Rows:
+    """(dim, size) the pseudo-inverse of a secret projection of ``size`` numbers."""
+    return np.asarray(np.linalg.pinv(np.stack([project(unit, dim, secret) for unit in np.eye(size)])))
+
+
+# -- from models and sketches ------------------------------------------------------------------------------------------
+
+_CSP = "cloud service provider"
+
+
+@attack(
+    "relink", _CSP, "identity", "follows shuffled clients from round to round by their differences from the mean row"
+)
+def relinked(rounds: Sequence[Round]) -> Iterator[Measured]:
+    for a, b, truth in _following(rounds):
+        n = len(a.who)
+        if a.rows.shape[1] == b.rows.shape[1]:
+            yield Measured("csp", "re-linked, by vectors", relink_accuracy(relink(a.rows, b.rows), truth, n))
+        yield Measured(HELPED, "re-linked", relink_accuracy(relink(a.weights, b.weights), truth, n))
+
+
+@attack(
+    "relink-profiles",
+    _CSP,
+    "identity",
+    "follows shuffled clients from round to round where only distances are visible",
+)
+def relinked_by_distances(rounds: Sequence[Round]) -> Iterator[Measured]:
+    for a, b, truth in _following(rounds):
+        linked = relink_by_profiles(pairwise_distances(a.rows), pairwise_distances(b.rows))
+        yield Measured("csp", "re-linked, by distances", relink_accuracy(linked, truth, len(a.who)))
+
+
+def _following(rounds: Sequence[Round]) -> Iterator[tuple[Round, Round, NDArray[np.int64]]]:
+    """Two consecutive rounds, and by row of the second the row of the same client in the first, or -1."""
+    for a, b in pairwise(rounds):
+        row_of = {i: row for row, i in enumerate(a.who)}
+        yield a, b, np.array([row_of.get(i, -1) for i in b.who])
+
+
+@attack(
+    "label-shares", _CSP, "labels", "tells which classes a client has more of than others from the last layer's bias"
+)
+def label_shares(run: Recorded, rounds: Sequence[Round]) -> Iterator[Measured]:
+    for one in rounds:
+        yield from profiles("csp", one.alone, run.label_counts[one.who], run.spec)
+        yield from profiles(HELPED, one.weights, run.label_counts[one.who], run.spec)
+
+
+@attack(
+    "similar-rows", _CSP, "groups", "tells which participants have similar data from the distances that it clusters by"
+)
+def similar_rows(run: Recorded, rounds: Sequence[Round]) -> Iterator[Measured]:
+    for one in rounds:
+        yield from _by_distances(run, one.rows, one.who)
+
+
+def _by_distances(run: Recorded, rows: Rows, who: NDArray[np.int64]) -> Iterator[Measured]:
+    yield from alike("csp", "distances", -pairwise_distances(rows), who, run.label_counts, run.groups)
+
+
+@attack(
+    "similar-pairs",
+    SERVER,
+    "groups",
+    "tells which participants have similar data from the clusters that they share",
+)
+def similar_pairs(run: Recorded, memberships: Sequence[NDArray[np.bool_]]) -> Iterator[Measured]:
+    """memberships: by round, phi (n, c) by client."""
+    for phi in memberships:
+        got = np.flatnonzero(phi.any(axis=1))
+        if len(got) >= 3:
+            yield from by_memberships(SERVER, "phi", phi[got], got, run.label_counts, run.groups)
+
+
+@attack("models-from-start", f"{_CSP} knowing the initial model", "models", "recovers all models up to the mean update")
+def models_from_start(run: Recorded, rounds: Sequence[Round]) -> Iterator[Measured]:
+    for one in rounds:
+        if one.number == 1:
+            error = recovery_error(recover(one.alone, run.initial), one.models, run.initial)
+            yield Measured("csp", "models of round 1", error, knowing="the start")
+
+
+@attack("models-from-colluder", f"{_CSP} with one colluding client", "models", "recovers all models exactly")
+def models_from_colluder(run: Recorded, rounds: Sequence[Round]) -> Iterator[Measured]:
+    for one in rounds:
+        guess = recover(one.weights, one.models[0], position=0)
+        yield Measured(HELPED, "models", recovery_error(guess, one.models, run.initial))
+
+
+# -- from signatures ---------------------------------------------------------------------------------------------------
+
+
+def characterised(hub: View, key: SecretKey) -> dict[str, Rows]:
+    """The signatures (2 x DIMENSION,) of before round 1 by name, which takes the hub's view and the service's key."""
+    sent = by_round(hub, Characterised).get(0, {})
+    return {name: key.decrypt(key.public.from_bytes(message.cipher)) for name, message in sent.items()}
+
+
+def block_norms(rows: Rows, labels: int, secret: bytes) -> Rows:
+    """(n, labels) how long each label's block is, in the shortest signatures that have these projections (n, 2 d).
+
+    The mean row is subtracted first, and the common mask with it. A longer block has more samples of its label.
+    """
+    inverse = _inverse((labels + 1) * FEATURES, DIMENSION, secret)
+    halves = np.split(rows - rows.mean(axis=0), 2, axis=1)
+    blocks = [(half @ inverse).reshape(len(rows), labels + 1, FEATURES)[:, :labels] for half in halves]
+    return np.asarray(sum(np.square(block).sum(axis=2) for block in blocks))
+
+
+@attack("signatures", _CSP, "labels", "tells label shares and similar data from signatures (descriptor=signature)")
+def signatures(run: Recorded) -> Iterator[Measured]:
+    csp, hub = run.views[CSP], run.views[HUB]
+    key, seed = held_key(csp, SERVICE), granted(run.views[run.clients[0]])[f"secret {GROUP}"]
+    sent = characterised(hub, key)
+    if len(sent) < 3:
+        return
+    _, rows = csp_rows(csp, key, 0)
+    who = np.array(run.numbers(order(rows, sent)))
+    yield from _by_distances(run, rows, who)
+    counts = run.label_counts
+    for attacker, secret in (("csp", GUESSED_SEED), (HELPED, round_seed(seed, 0))):
+        norms = block_norms(rows, counts.shape[1], secret)
+        yield from by_estimate(attacker, norms, counts[who])
+
+
+def passive(run: Recorded) -> list[Finding]:
+    """Every attack on a recorded run."""
+    protection, hub = run.settings.protection(run.mode), run.views[HUB]
+    if protection == "signature":
+        later = sorted({seen.round for seen, _ in hub.messages(Received) if seen.round})
+        return signatures(run) + similar_pairs(run, [hub_membership(hub, r, run.clients) for r in later])
+    return by_rounds(run, recorded_rounds(run.views, run.clients, participants_help(protection, run.spec.size)))
+
+
+def by_rounds(run: Recorded, rounds: Sequence[Round]) -> list[Finding]:
+    """Every attack on rounds in which the service opens models or sketches."""
+    return [
+        *similar_rows(run, rounds),
+        *label_shares(run, rounds),
+        *models_from_start(run, rounds),
+        *models_from_colluder(run, rounds),
+        *similar_pairs(run, [one.phi for one in rounds]),
+        *relinked(rounds),
+        *relinked_by_distances(rounds),
+    ]
+
+
+AUDIT = Audit(
+    passive,
+    attacks=(
+        relinked,
+        relinked_by_distances,
+        label_shares,
+        similar_rows,
+        similar_pairs,
+        models_from_start,
+        models_from_colluder,
+        signatures,
+    ),
+)

@@ -1,0 +1,283 @@
+"""What the parties of FedEPC find out from their views, as numbers.
+
+An attacker's labelled samples are the hub's public ones, or test samples where the hub has none. Clusters and
+selections are the hub's own, as it notes them. An active attack repeats a recorded run, by the same seed, with one
+device that lies about itself or sends a bad model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.devices.links import Delays
+from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.wrapping import wrap
+from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack
+from coterie.privacy.measures import (
+    Auxiliary,
+    by_variety,
+    floors,
+    memberships,
+    profiles,
+    selections,
+    vectors_and_clusters,
+    vectors_by_name,
+    vectors_without_names,
+)
+from coterie.privacy.views import by_round, held_key
+from coterie.protocol.effects import Fit, Fitted, Local
+from coterie.protocol.errors import UserError
+from coterie.protocol.messages import Message
+from coterie.protocol.system import Federation
+from coterie.protocols.anonymous import SERVICE, Relayed
+from coterie.protocols.sparsity import bounded
+from coterie.systems.fedepc import messages
+from coterie.systems.fedepc.messages import HELPER, HUB
+from coterie.training.sparsity import sparsities
+
+Doubles = NDArray[np.float64]
+
+COLLUDING = "server with the helper"
+BOAST = 10.0
+"""How many times its clock rate a boasting device says."""
+AGAINST = 10.0
+"""How many times its step a spoiling device goes, backwards."""
+RAISED = 1.5
+"""A cluster counts as spoiled if its loss, over the rounds, is at least so many times what it was without the liar."""
+
+
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """Devices with something that an attacker has of each. clients: (n,) their numbers.  rows: (n, m)."""
+
+    clients: NDArray[np.int64]
+    rows: Doubles
+
+    @classmethod
+    def of(cls, run: Recorded, found: Mapping[str, Any]) -> Devices:
+        """From what is known by name."""
+        names = [name for name in run.clients if name in found]
+        return cls(np.array(run.numbers(names), np.int64), np.array([found[name] for name in names]))
+
+
+def descriptions(run: Recorded) -> dict[str, Doubles]:
+    """The last vector and floor of each device by name, (C + 1,). In mode hardened it takes both servers' views."""
+    hub = run.views[HUB]
+    if run.mode != "hardened":
+        sent = hub.messages(messages.Described)
+        return {seen.src: np.append(m.vector, m.floor) for seen, m in sent if m.vector is not None}
+    name_of = {m.cipher: seen.src for seen, m in hub.messages(messages.Concealed) if m.cipher}
+    relayed = run.views[HELPER].messages(Relayed)
+    key = held_key(run.views[HELPER], SERVICE)
+    return {name_of[m.cipher]: key.decrypt(key.public.from_bytes(m.cipher)) for _, m in relayed if m.cipher in name_of}
+
+
+def auxiliary(run: Recorded) -> Auxiliary:
+    """What an attacker makes of its own samples, as devices make their vectors. Raises UserError without classes."""
+    views = (run.views[name] for name in run.clients if name in run.views)
+    asked = next((m for view in views for _, m in view.messages(messages.Describe) if m.weights is not None), None)
+    if asked is None or asked.weights is None:
+        raise UserError("no device was asked for a description")
+    if run.federation.common.public:
+        samples = run.samples(HUB)
+        x, y = samples.x, samples.y
+    else:
+        others = [run.samples(name) for name in run.clients]
+        x, y = torch.cat([one.other_x for one in others]), torch.cat([one.other_y for one in others])
+    labels = y.numpy()
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or run.label_counts.shape[1] < 2:
+        raise UserError("the data have no classes, so there are no label shares")
+    vectors = sparsities(run.model, asked.weights, x, run.settings.layer).astype(np.float64)
+    if asked.centre is not None:
+        vectors = bounded(vectors, asked.centre, asked.clip, asked.basis)
+    return Auxiliary.of(vectors, labels, run.label_counts.shape[1])
+
+
+def losses(run: Recorded) -> dict[str, float]:
+    """By name, the mean of what a device's losses are above those of the others in its round."""
+    of: dict[str, list[float]] = {}
+    kind: Any = messages.Sealed if run.mode == "hardened" else messages.Update
+    for sent in by_round(run.views[HUB], kind).values():
+        mean = float(np.mean([message.loss for message in sent.values()]))
+        for name, message in sent.items():
+            of.setdefault(name, []).append(message.loss - mean)
+    return {name: float(np.mean(values)) for name, values in of.items()}
+
+
+def clusters(run: Recorded) -> dict[str, int]:
+    """The last clusters by name, of devices that are in one."""
+    noted = [line["notes"]["membership"] for line in run.lines if "membership" in line["notes"]]
+    return {name: own[0] for name, own in zip(run.clients, noted[-1], strict=True) if own} if noted else {}
+
+
+def first_steps(run: Recorded) -> dict[str, Doubles]:
+    """Mode hardened: the first step (d,) of each device that began with W^0, which takes both servers' views."""
+    key = held_key(run.views[HELPER], SERVICE)
+    found: dict[str, Doubles] = {}
+    for seen, m in run.views[HUB].messages(messages.Sealed):
+        asked = run.views[seen.src].messages(messages.Train, seen.round) if seen.src in run.views else iter(())
+        if m.cipher and seen.src not in found and any(sent.weights is not None for _, sent in asked):
+            model = key.decrypt(key.public.from_bytes(m.cipher))
+            found[seen.src] = np.where(run.spec.buffers, 0.0, model - run.initial)
+    return found
+
+
+# -- passive attacks ---------------------------------------------------------------------------------------------------
+
+
+@attack("sparsity-shares", "server, or helper without names", "labels", "solves sparsity vectors for label shares")
+def sparsity_shares(run: Recorded, said: Devices) -> Iterator[Measured]:
+    """What vectors tell those who have them, and what they would tell the two servers together."""
+    vectors, counts, hardened = said.rows[:, :-1], run.label_counts[said.clients], run.mode == "hardened"
+    who = COLLUDING if hardened else "server"
+    try:
+        known = auxiliary(run)
+    except UserError as error:
+        yield Measured(who, "label shares", None, why=str(error))
+        return
+    yield from vectors_by_name(f"{who}, by vectors", vectors, known, counts)
+    if hardened:
+        yield from vectors_without_names("helper", vectors, known, counts)
+        of = clusters(run)
+        of_said = np.array([of.get(run.clients[i], -1) for i in said.clients])
+        yield from vectors_and_clusters("helper that is told everybody's cluster", vectors, of_said, known, counts)
+
+
+@attack("floors-and-losses", "server", "other", "tells variety of labels from noise floors and losses")
+def floors_and_losses(run: Recorded, said: Devices) -> Iterator[Measured]:
+    counts = run.label_counts
+    if len(said.clients):
+        own = counts[said.clients]
+        who = COLLUDING if run.mode == "hardened" else "server"
+        yield from floors(who, said.rows[:, -1], own.sum(axis=1), own)
+    lossy = Devices.of(run, losses(run))
+    yield by_variety("server", "losses", lossy.rows, counts[lossy.clients])
+
+
+@attack(
+    "pooled-models", "server with the helper", "labels", "opens models, and reads label shares off them (mode hardened)"
+)
+def pooled_models(run: Recorded) -> Iterator[Measured]:
+    steps = Devices.of(run, first_steps(run))
+    if len(steps.clients) > 1:
+        yield from profiles(f"{COLLUDING}, by models", steps.rows, run.label_counts[steps.clients], run.spec)
+
+
+@attack("similar-pairs", "server", "groups", "tells which devices have similar data from the clusters that they share")
+def similar_pairs(run: Recorded) -> Iterator[Measured]:
+    member = Devices.of(run, clusters(run))
+    if len(member.clients):
+        yield from memberships("server", member.rows, member.clients, run.label_counts, run.groups)
+
+
+@attack("selections", "server", "other", "tells samples and variety of labels from how often a device is selected")
+def by_selections(run: Recorded) -> Iterator[Measured]:
+    times = selected(run)
+    chosen = np.array([times[name] for name in run.clients])
+    yield from selections("server", chosen, run.label_counts.sum(axis=1), run.label_counts)
+
+
+def passive(run: Recorded) -> list[Finding]:
+    """Every attack on one recorded run."""
+    hardened = run.mode == "hardened"
+    found: list[Finding] = []
+    if HUB in run.views:
+        both = not hardened or HELPER in run.views
+        said = Devices.of(run, descriptions(run) if both else {})
+        found += floors_and_losses(run, said)
+        if len(said.clients):
+            found += sparsity_shares(run, said)
+        if hardened and both:
+            found += pooled_models(run)
+    return found + similar_pairs(run) + by_selections(run)
+
+
+# -- active attacks ----------------------------------------------------------------------------------------------------
+
+
+@attack("boast", "one client, deviating", "other", "says that it is fast, to be selected more often")
+def boasting(run: Recorded) -> Iterator[Measured]:
+    """The device of the largest cluster that was selected least says that it is ``BOAST`` times as fast."""
+    name = max(largest(run), key=lambda one: -selected(run)[one])
+
+    def faster(message: Message, effect: Local, result: Any) -> Any:
+        return (BOAST * result[0], result[1]) if effect.name == "device resources" else result
+
+    lied = run.again(lambda federation, delays: wrap(federation.alter(name), {Local: faster}))
+    before, after = (selected(one)[name] / len(one.lines) for one in (run, lied))
+    by_chance = float(np.sqrt(before * (1 - before) / len(run.lines)))
+    result = Result("rounds in which it is selected (share)", after, before, 1.0, 1, by_chance)
+    yield Measured(f"{name}, deviating", "selected, for a clock rate that it does not have", result)
+
+
+@attack("spoil", "one client, deviating", "other", "sends a model against its training, to raise its cluster's loss")
+def spoiling(run: Recorded) -> Iterator[Measured]:
+    """The device of the largest cluster that was selected most sends its step backwards, enlarged."""
+    name = max(largest(run), key=lambda one: selected(run)[one])
+
+    def backwards(message: Message, effect: Fit, fitted: Fitted) -> Fitted:
+        step = fitted.weights - effect.weights
+        return replace(fitted, weights=(effect.weights - AGAINST * step).astype(np.float32))
+
+    def meddle(federation: Federation, delays: Delays) -> None:
+        wrap(federation.alter(name), {Fit: backwards})
+
+    before, after = loss_of(run), loss_of(run.again(meddle))
+    both = sorted(before.keys() & after.keys())
+    if not both:
+        raise UserError("the loss of no cluster is known, so none shows what a liar does: take more rounds")
+    share = float(np.mean([not after[one] < RAISED * before[one] for one in both]))
+    result = Result("devices in a cluster whose mean loss it raises by half (share)", share, 0.0, 1.0, len(both))
+    yield Measured(f"{name}, deviating", "spoiled clusters", result)
+
+
+def active(run: Recorded) -> list[Finding]:
+    """Both attacks. Raises UserError for a run of fewer than 3 rounds, or in which no device was selected."""
+    if len(run.lines) < 3:
+        raise UserError("what a liar does shows after some rounds: repeat the run with 3 rounds or more")
+    return boasting(run) + spoiling(run)
+
+
+def largest(run: Recorded) -> list[str]:
+    """The devices of the largest cluster at the end. Raises UserError where there is none."""
+    last = dict(zip(run.clients, run.lines[-1]["notes"]["membership"], strict=True))
+    sizes = Counter(k for own in last.values() for k in own)
+    if not sizes:
+        raise UserError("no device was in a cluster")
+    k = max(sizes, key=lambda k: (sizes[k], -k))
+    return [name for name, own in last.items() if k in own]
+
+
+def selected(run: Recorded) -> Counter[str]:
+    """How often each device was selected."""
+    return Counter(name for line in run.lines for name in line["notes"].get("selected", ()))
+
+
+def loss_of(run: Recorded) -> dict[str, float]:
+    """By device, the mean loss of its cluster's model over the rounds after the first, where it is known.
+
+    A mean, since a cluster in which honest devices train recovers.
+    """
+    found: dict[str, list[float]] = {}
+    for line in run.lines[1:]:
+        notes = line["notes"]
+        for name, own in zip(run.clients, notes["membership"], strict=True):
+            loss = notes["loss"].get(str(own[0])) if own else None
+            if loss is not None:
+                found.setdefault(name, []).append(loss)
+    return {name: fmean(values) for name, values in found.items()}
+
+
+AUDIT = Audit(
+    passive,
+    active,
+    (sparsity_shares, similar_pairs, by_selections, floors_and_losses, pooled_models, boasting, spoiling),
+)
