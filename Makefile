@@ -23,11 +23,12 @@ test: $(READY)  ## the fast tests, in two processes; an idle one takes tests of 
 test-long: $(READY)  ## the slow ones: every mode, hostile bytes by the ten thousand, real data, whole trainings, more examples
 	$(BIN)/python -m pytest -m "long or hypothesis" --timeout=3600 --hypothesis-profile=exploring -n 2 --dist worksteal
 
-lint: $(READY)  ## style, types, layers
+lint: $(READY)  ## style, types, layers, sizes
 	$(BIN)/ruff check src tests papers benchmarks
 	$(BIN)/ruff format --check src tests papers benchmarks
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/house/test_layers.py
+	$(BIN)/python -m pytest tests/house/test_layers.py tests/house/test_rooms.py
+	$(BIN)/python -m benchmarks.size
 
 bench: $(READY)  ## speeds as ratios, measured in one run, written to docs/bench.json
 	$(BIN)/python -m benchmarks.speed docs/bench.json

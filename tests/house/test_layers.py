@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -47,20 +49,26 @@ STRANGERS = frozenset({"systems", "baselines"})
 """Packages whose members (modules or subpackages) do not import each other; what two of them need moves down."""
 
 MAX_LINES = 600
+ATTRIBUTE = re.compile(r"coterie(\.\w+)+:\w+")
 PICKLES = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 
 
 def files(root: Path) -> Iterator[tuple[tuple[str, ...], ast.Module]]:
     """Modules below the package at ``root``: dotted parts without the package's own name, and syntax tree."""
     for path in sorted(root.rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        yield parts, ast.parse(path.read_text(), str(path))
+        yield path.relative_to(root).with_suffix("").parts, parsed(path.read_text())
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def imports(parts: tuple[str, ...], tree: ast.Module) -> Iterator[tuple[int, tuple[str, ...]]]:
     """All imports of our own modules, wherever they stand in the file: line and dotted parts below ``coterie``.
 
-    ``from coterie.a import b`` gives ``a.b``, whatever b is. Understands relative imports and ``import_module("...")``.
+    ``from coterie.a import b`` gives ``a.b``, whatever b is. Understands relative imports,
+    ``import_module("...")`` and strings such as ``"coterie.a:b"``.
     """
     for node in ast.walk(tree):
         named: list[str] = []
@@ -74,6 +82,8 @@ def imports(parts: tuple[str, ...], tree: ast.Module) -> Iterator[tuple[int, tup
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if called in ("import_module", "__import__"):
                 named = [str(node.args[0].value)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ATTRIBUTE.fullmatch(node.value):
+            named = [node.value.replace(":", ".")]
         for name in named:
             if name.split(".")[0] == "coterie":
                 yield node.lineno, tuple(name.split(".")[1:])
@@ -212,6 +222,7 @@ OTHERS = {
         ("crypto/a.py", "\n\ndef f():\n    import coterie.runs", 4, "runs"),
         ("crypto/a.py", "if TYPE_CHECKING:\n    from coterie.systems import one", 2, "systems"),
         ("crypto/a.py", "importlib.import_module('coterie.runs.runner')", 1, "runs"),
+        ("crypto/a.py", "RUNNER = 'coterie.runs.runner:run'", 1, "runs"),
         ("systems/one.py", "from coterie.baselines import fedavg", 1, "baselines"),
         ("systems/one.py", "from coterie.api import x", 1, "api"),
         ("systems/one.py", "from coterie.transport.local import x", 1, "transport"),

@@ -15,7 +15,6 @@ from coterie.protocol.messages import Message
 from coterie.protocol.party import Cost
 from coterie.protocols.anonymous import Forget, Forgotten, Relayed
 from coterie.protocols.cluster_sums import ClusterModel, ClusterSum, Convert, Received
-from coterie.runs.config import RunConfig
 from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.messages import Aggregate, Cluster, Clustered, Train, Upload
 
@@ -42,7 +41,6 @@ def at_own_model(run: Rig) -> list[bool]:
 # -- lost messages -----------------------------------------------------------------------------------------------------
 
 ALL, NONE = [True] * 6, [False] * 6
-FIRST = [True, *NONE[1:]]
 GROUP_0 = [True] * 3 + [False] * 3
 
 
@@ -258,30 +256,3 @@ def test_a_service_that_opens_nothing_skips_the_round() -> None:
 
 
 # -- a whole fleet -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", SYSTEM.modes)
-def test_a_fleet_that_comes_and_goes(mode: str, tmp_path) -> None:
-    """Phones of which a third is away and a fifth of the others fails: every round accounts for everybody."""
-    devices = tmp_path / "phones.toml"
-    devices.write_text(
-        '[[device]]\nname = "phone"\ncompute_flops_per_s = 5e9\nup_bytes_per_s = 1e6\ndown_bytes_per_s = 4e6\n'
-        "availability = 0.66\ndropout = 0.2\nspread = 0.5\n"
-    )
-    config = RunConfig("fedcaprivacy", clients=8, mode=mode, crypto="emulated", devices=str(devices), record=True)
-    from coterie.runs.experiment import build
-
-    experiment = build(config)
-    experiment.set_up()
-    came = []
-    for r in range(1, 7):
-        line = experiment.round(r)
-        note = line["notes"]
-        gone = {key.split()[0] for key in line["lost"] if key.endswith(f"Train of round {r}")}
-        assert note["asked"] == 8
-        assert note["participants"] == 8 - len(gone)
-        assert ("skipped" in note) == (note["participants"] < 2)
-        assert line["refused"] == {}
-        came.append(note["participants"])
-        assert all(np.isfinite(model).all() for model in experiment.models().values())
-    assert min(came) < max(came)

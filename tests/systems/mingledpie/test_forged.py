@@ -147,16 +147,6 @@ def test_a_client_trains_nothing_but_the_models_that_it_is_asked_to(name: str, f
     assert run.round(3)["participants"] == 6
 
 
-def test_a_request_for_another_round_costs_its_client_that_round_only() -> None:
-    """What it sends is refused by the server; it trains again once that round number is passed."""
-    run = six()
-    run.round(1)
-    on_the_wire(run.transport, Train, lambda m: change(m, round=3), dst="client/1", rounds=[2])
-    assert run.round(2)["participants"] == 5
-    assert run.refusals("server", "Update") == 1
-    assert [run.round(r)["participants"] for r in (3, 4)] == [5, 6]
-
-
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
@@ -200,18 +190,3 @@ def test_a_client_is_provided_with_keys_once_and_with_its_own() -> None:
         with pytest.raises(PeerError, match=reason):
             party.keys.keep(again, KEY_CENTRE)
     assert msgspec.to_builtins(party.secret) == before
-
-
-def test_messages_from_the_wrong_role_are_refused() -> None:
-    """A client that plays the server: it sends another one sums, and parameters."""
-    run = six()
-    kept = [m for kind in (Parameters, Train) for _, m in run.view("client/3").messages(kind)]
-    run.round(1)
-    kept += [m for _, m in run.view("client/3").messages(Mingled)]
-    misbehaving(run.party("client/2"), Train, lambda p, r, u: to(HUB, u) + to("client/4", *kept))
-    before = run.party("client/4").state.noted
-    note = run.round(2)
-    assert note["participants"] == 6
-    assert sum(run.refusals("client", kind) for kind in ("Parameters", "Mingled")) == 2
-    assert all("comes from a client, not from a server" in reason for reason in run.refused)
-    assert run.party("client/4").state.noted == before

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from emulated import rounded
-from federation import Pulled, Rig, misbehaving, on_the_wire, repeated, to
+from federation import Pulled, Rig, misbehaving, on_the_wire
 from mingledpie_parts import (
     EVERYBODY,
     GROUPS,
@@ -26,15 +25,12 @@ from mingledpie_parts import (
     trained,
     with_part,
 )
-from tampering import flipped
 
 from coterie.crypto import ckks
 from coterie.crypto.residues import Residues
-from coterie.protocol import codec
 from coterie.protocol.effects import Fit, Fitted
-from coterie.protocol.messages import Message, bundle
-from coterie.protocols.key_centre import Ready
-from coterie.systems.mingledpie.messages import HUB, Train, Update
+from coterie.protocol.messages import bundle
+from coterie.systems.mingledpie.messages import Train, Update
 
 FEW = slice(0, 12, 2)
 SIX = EVERYBODY[:6]
@@ -104,13 +100,6 @@ def under_another_key(name: str = "") -> Callable[[Any, Update], Update]:
 
 
 BAD = [
-    Bad("signature flipped", lambda p, u: change(u, signature=flipped(u.signature)), "signature"),
-    Bad("signature of nobody", lambda p, u: change(u, signature=bytes(64)), "signature"),
-    Bad("signature too short", lambda p, u: change(u, signature=u.signature[:63]), "signature"),
-    Bad("other identities, unsigned", lambda p, u: change(u, identities=np.array([0, 1, 2])), "signature"),
-    Bad("another ciphertext, unsigned", lambda p, u: change(u, ciphers=flipped(u.ciphers)), "signature"),
-    Bad("an earlier round", lambda p, u: signed(p, change(u, round=1)), "an answer for round 1"),
-    Bad("a later round", lambda p, u: signed(p, change(u, round=3)), "an answer for round 3"),
     Bad("stale models", lambda p, u: signed(p, change(u, basis=0)), "to the models of round 0; this is round 2"),
     Bad("models of the future", lambda p, u: signed(p, change(u, basis=7)), "to the models of round 7"),
     Bad("one cluster only", naming(0), "names 1 clusters; the threshold requires 2"),
@@ -124,15 +113,9 @@ BAD = [
     Bad("other parameters", under_another_key("ckks-8192-mul"), "key"),
     Bad("other parameters, hardened", under_another_key("ckks-4096-add"), "key", "hardened"),
     Bad("one number too few", first(encrypted(22)), "22 values where 23 were expected"),
-    Bad("one number too many", first(encrypted(24)), "24 values where 23 were expected"),
-    Bad("many numbers", first(encrypted(9000)), "9000 values where 23 were expected"),
     Bad("a sum of two", own_part(lambda p, c: c + c), "2 terms where 1 were expected"),
     Bad("weighted", own_part(lambda p, c: c.scale(5)), "5 terms where 1 were expected"),
     Bad("truncated", first(lambda p: encrypted(23)(p)[:-1]), "bytes"),
-    Bad("empty", first(lambda p: b""), "bytes"),
-    Bad("zeros", first(lambda p: bytes(len(encrypted(23)(p)))), "no ciphertext vector"),
-    Bad("no bundle", lambda p, u: signed(p, change(u, ciphers=b"")), "are no bundle of 1"),
-    Bad("an empty bundle", lambda p, u: signed(p, change(u, ciphers=bundle([]))), "bundle"),
     Bad(
         "one more ciphertext", lambda p, u: signed(p, change(u, ciphers=bundle([*parts_of(p, u)] * 2))), "a bundle of 2"
     ),
@@ -209,20 +192,6 @@ def test_who_comes_first_with_another_form_does_not_shut_the_others_out() -> Non
     assert run.refusals("server", "Update") == 1
 
 
-def test_an_update_of_an_earlier_round_is_refused_even_in_new_bytes() -> None:
-    run = six()
-    kept: list[Update] = []
-
-    def replay(party: object, request: Train, update: Update) -> Update:
-        kept.append(update)
-        return kept[0]
-
-    misbehaving(run.party("client/2"), Train, replay)
-    assert run.round(1)["participants"] == 6
-    assert run.round(2)["participants"] == 5
-    assert "an answer for round 1" in next(iter(run.refused))
-
-
 def test_somebody_elses_update_is_refused() -> None:
     """Signed by client/3, sent by client/2: the key that is looked up is the sender's."""
     run = six()
@@ -235,41 +204,6 @@ def test_somebody_elses_update_is_refused() -> None:
     assert run.round(3)["participants"] == 5
     assert run.refusals("server", "Update") == 1
     assert "signature" in next(iter(run.refused))
-
-
-def test_a_frame_that_is_replayed_on_the_wire_is_refused_by_its_number() -> None:
-    run = six()
-    repeated(run.transport, Update, src="client/2")
-    assert run.round(1)["participants"] == 6
-    assert run.round(2)["participants"] == 5
-    assert dict(run.refused) == {"server/Update: its number was used before": 1}
-
-
-def test_two_updates_in_one_round_count_once() -> None:
-    run = six()
-    misbehaving(run.party("client/2"), Train, lambda p, request, update: to(HUB, update, update))
-    note = run.round(1)
-    assert note["participants"] == 6
-    assert run.party("client/0").state.why == ""
-
-
-RAW = [
-    ("truncated", lambda m: codec.encode(m)[:-3]),
-    ("trailing bytes", lambda m: codec.encode(m) + b"\0"),
-    ("nothing", lambda m: b""),
-    ("another type", lambda m: codec.encode(Ready(1, ""))),
-    ("noise", lambda m: bytes(range(256))),
-    ("a pickle", lambda m: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94."),
-    ("nested", lambda m: msgspec.msgpack.encode(["Update", [1] * 5])),
-]
-
-
-@pytest.mark.parametrize(("name", "make"), RAW, ids=[name for name, _ in RAW])
-def test_bytes_that_are_no_update_are_refused(name: str, make: Callable[[Message], bytes]) -> None:
-    run = six()
-    on_the_wire(run.transport, Update, make, src="client/5")
-    assert run.round(1)["participants"] == 5
-    assert run.refusals("server", "Update") == 1
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])

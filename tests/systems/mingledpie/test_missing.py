@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import Pulled, Rig, Steady, misbehaving, on_the_wire, planted
+from federation import Pulled, Rig, Steady, misbehaving, on_the_wire
 from mingledpie_parts import (
     EVERYBODY,
     FORMS,
@@ -15,7 +15,6 @@ from mingledpie_parts import (
     change,
     choices,
     chosen,
-    cluster_means,
     held,
     joined_sets,
     joining,
@@ -367,26 +366,3 @@ def test_nobody_there_for_a_cluster_for_long_keeps_its_model_as_it_was() -> None
     run.round(5)
     assert held(run)[2].tobytes() != model.tobytes()
     assert alike(run)
-
-
-def test_a_fleet_that_comes_and_goes() -> None:
-    """A third is away in every round and two are slow: every round accounts for everybody, no models go wrong."""
-    source = np.random.default_rng(3)
-    away = {(name, r): "offline" for name in EVERYBODY for r in range(1, 9) if source.random() < 0.33}
-    run = pies(
-        planted(GROUPS, 20, apart=3.0, within=0.0),
-        starts=near(),
-        mode="hardened",
-        hardening="uploads",
-        links=Steady(away=away, slow={"client/3": 6.0, "client/7": 30.0}),
-        deadline_s=10.0,
-    )
-    for r in range(1, 9):
-        note = run.round(r)
-        assert note["asked"] == N
-        assert 0 < note["participants"] <= N
-        assert dict(run.refused) == {}
-    final = cluster_means(TARGETS, GROUPS, near())
-    for name in EVERYBODY:
-        if run.party(name).state.round == 8:
-            assert np.abs(held(run, name) - final).max() < 0.5

@@ -247,6 +247,8 @@ def _split(common: Common, msg: OpenedSums, widths: tuple[int, ...]) -> tuple[An
     slots = [int(slot) for slot in msg.slots]
     if slots != sorted(set(slots)) or not set(slots) <= set(range(len(widths))):
         raise PeerError(f"{slots} is no ascending list of slots 0 to {len(widths) - 1}")
+    if len(msg.sizes) != len(common.starts) or (msg.sizes < 0).any():
+        raise PeerError(f"{msg.sizes.tolist()} are no sizes of {len(common.starts)} clusters")
     ends = np.cumsum([widths[slot] for slot in slots])
     if len(msg.values) != (ends[-1] if slots else 0):
         raise PeerError(f"{len(msg.values)} values for sums of {[widths[slot] for slot in slots]} numbers")

@@ -1,0 +1,207 @@
+"""One knows one's room: class names stand once, functions are read at once, and a file knows few modules.
+
+What does not keep a rule yet stands in a list here. The lists only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from benchmarks.size import Size, size_of
+from tests.house.test_layers import SOURCE, files, imports
+
+MANY_NAMES = frozenset({"systems", "baselines", "crypto"})
+"""Packages whose classes read with their module, such as ``ckks.PublicKey``."""
+MOST_LINES = 80
+MOST_MODULES = 12
+
+TWICE: frozenset[str] = frozenset(
+    {
+        "Audit",
+        "Audited",
+        "Begin",
+        "Budget",
+        "Choice",
+        "Client",
+        "Cluster",
+        "Comparison",
+        "Contribute",
+        "Cost",
+        "Costs",
+        "Dealt",
+        "Detection",
+        "Effects",
+        "Entry",
+        "Evaluate",
+        "Evaluated",
+        "Event",
+        "Facts",
+        "Finding",
+        "Found",
+        "Group",
+        "Grouping",
+        "Interrupted",
+        "Job",
+        "Kept",
+        "Keys",
+        "Known",
+        "Lead",
+        "Ledger",
+        "Made",
+        "Member",
+        "Mixed",
+        "Observer",
+        "Open",
+        "Opened",
+        "OwnData",
+        "Parcel",
+        "Part",
+        "Plan",
+        "Received",
+        "Recorder",
+        "Release",
+        "Remote",
+        "Result",
+        "Round",
+        "Samples",
+        "Sent",
+        "Server",
+        "Settings",
+        "Signed",
+        "Spread",
+        "Standing",
+        "Status",
+        "Sums",
+        "Update",
+        "Updates",
+        "Weights",
+    }
+)
+"""Class names that stand more than once."""
+
+LONG: frozenset[str] = frozenset(
+    {
+        "cli/deploying.py: init",
+    }
+)
+"""Functions over ``MOST_LINES`` lines."""
+
+BUSY: frozenset[str] = frozenset(
+    {
+        "api.py",
+        "baselines/haccs.py",
+        "baselines/scaffold.py",
+        "cli/comparing.py",
+        "cli/deploy_joining.py",
+        "cli/deploy_running.py",
+        "cli/deploying.py",
+        "cli/listing.py",
+        "deploy/built_party.py",
+        "deploy/process.py",
+        "deploy/recorder.py",
+        "deploy/stored_node.py",
+        "operate/authority.py",
+        "operate/doctor.py",
+        "operate/founding.py",
+        "operate/rehearsal.py",
+        "operate/server.py",
+        "privacy/attacks/key_in_sum.py",
+        "protocols/averaging.py",
+        "protocols/late.py",
+        "protocols/reports.py",
+        "protocols/signatures.py",
+        "protocols/threshold_theft.py",
+        "report/html.py",
+        "runs/audited.py",
+        "runs/comparison.py",
+        "runs/config.py",
+        "runs/experiment.py",
+        "runs/holdings.py",
+        "runs/inputs.py",
+        "runs/runner.py",
+        "systems/fedcaprivacy/__init__.py",
+        "systems/fedcaprivacy/audit.py",
+        "systems/fedcaprivacy/audit_signature.py",
+        "systems/fedcaprivacy/business_server.py",
+        "systems/fedcaprivacy/csp.py",
+        "systems/fedcaprivacy/participant.py",
+        "systems/fedepc/__init__.py",
+        "systems/fedepc/audit.py",
+        "systems/fedepc/device.py",
+        "systems/fedepc/hardened.py",
+        "systems/fedepc/helper.py",
+        "systems/fedepc/server.py",
+        "systems/mingledpie/audit.py",
+        "systems/mingledpie/client.py",
+        "systems/mingledpie/server.py",
+        "systems/ofl/__init__.py",
+        "systems/ofl/audit.py",
+        "systems/ofl/audit_active.py",
+        "systems/ofl/client.py",
+        "systems/ofl/config.py",
+        "systems/ofl/leader.py",
+        "systems/ofl/server.py",
+        "systems/pafed/__init__.py",
+        "systems/pafed/aggregator.py",
+        "systems/pafed/audit.py",
+        "systems/pafed/client.py",
+    }
+)
+"""Files that import from more than ``MOST_MODULES`` modules of ours."""
+
+
+@cache
+def source() -> tuple[tuple[tuple[str, ...], ast.Module], ...]:
+    return tuple(files(SOURCE))
+
+
+def classes() -> Iterator[tuple[str, str]]:
+    """Name and module of every class outside functions, where names must stand once."""
+    for parts, tree in source():
+        if parts[0] not in MANY_NAMES:
+            yield from ((node.name, ".".join(parts)) for node in tree.body if isinstance(node, ast.ClassDef))
+
+
+def lengths() -> Iterator[tuple[str, int]]:
+    for parts, tree in source():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{'/'.join(parts)}.py: {node.name}", (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def modules_of(parts: tuple[str, ...], tree: ast.Module, known: frozenset[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Modules that a file imports from; the face counts as one."""
+    found = set()
+    for _, target in imports(parts, tree):
+        while target and target not in known:
+            target = target[:-1]
+        if target:
+            found.add(target)
+    return found
+
+
+def test_a_class_name_stands_once() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for name, module in classes():
+        places[name].append(module)
+    twice = {name: modules for name, modules in places.items() if len(modules) > 1 and name not in TWICE}
+    assert twice == {}
+
+
+def test_a_function_is_read_at_once() -> None:
+    assert [f"{name}, {lines} lines" for name, lines in lengths() if lines > MOST_LINES and name not in LONG] == []
+
+
+def test_a_file_knows_few_modules() -> None:
+    known = frozenset(parts[:-1] if parts[-1] == "__init__" else parts for parts, _ in source())
+    counts = {"/".join(parts) + ".py": len(modules_of(parts, tree, known)) for parts, tree in source()}
+    assert {name: count for name, count in counts.items() if count > MOST_MODULES and name not in BUSY} == {}
+
+
+def test_sizes_are_counted_without_docstrings_comments_and_blank_lines(tmp_path: Path) -> None:
+    text = '"""A text of five words."""\n\nimport os\n\n\ndef f() -> None:\n    """One."""\n    # why\n    os.sync()\n'
+    assert size_of(text) == Size(code=3, imports=1, words=6, files=1)

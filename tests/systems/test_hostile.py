@@ -1,0 +1,232 @@
+"""Whatever a sender gets wrong in a message of any system, its recipient refuses it, and the run goes on.
+
+Every kind of message is recorded in an honest run, and then sent with one thing wrong: by its schema (``mutations``),
+lost, or twice. Each time a new federation runs until the round after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from every_system import CASES, Case, first, made, parameters
+from federation import Rig, resigned
+from mutations import malformed, signed_again, unexpected
+
+from coterie.protocol import codec
+from coterie.protocol.errors import DecodeError, RunError
+from coterie.protocol.messages import ANY, Message
+from coterie.protocol.system import Mixture
+
+ROUNDS = 2
+Change = Callable[[Message, Any], Message | None]
+
+TAKEN: dict[str, dict[str, str]] = {
+    "Relayed": {"round": "the position names the vector; a relay has no round of its own"},
+    "ClusterSum": {
+        "round": "its members check the round that they asked in",
+        "cluster": "a service that lies about a sum lies about all of it",
+        "count": "the sum itself says of how many terms it is",
+    },
+    "Received": {"round": "an answer that is only counted", "cluster": "an answer that is only counted"},
+    "Forget": {"round": "forgetting is never wrong"},
+    "Forgotten": {"round": "an answer that is only counted"},
+    "Described": {"floor": "a device's own floor; boasting is damped by the clustering"},
+    "Describe": {"": "what a hub asks a device to describe; the device adds its own noise"},
+    "Mingled": {
+        "sizes": "all models are kept, with the reason",
+        "participants": "all models are kept, with the reason",
+    },
+    "OpenedSums": {"participants": "only shown", "values": "a server that lies about a sum"},
+    "Contribute": {"length": "a hub may ask for pads of any length"},
+    "Lead": {"version": "a number that is compared for equality alone", "counted": "the leader counts from there"},
+    "Led": {"samples": "a head's word: it may lead many clients"},
+    "Spread": {"version": "a number that is compared for equality alone"},
+    "Endorsed": {"second": "empty unless a key has products"},
+    "Evaluated": {"part": "emulated keys have no parts"},
+}
+"""By kind and field, what is taken although no honest sender fills it so, and why this harms nobody else."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of message in an honest run: its type, and the first round that has one."""
+
+    type: type[Message]
+    round: int
+    example: Message
+
+
+@cache
+def sent(index: int) -> dict[str, Kind]:
+    """By name, what the parties of this case read in an honest run. Of each the first."""
+    run, found = made(CASES[index]), dict[str, Kind]()
+    run.rounds(ROUNDS)
+    assert run.transport.transcript is not None
+    seen = (one for view in run.transport.transcript.views.values() for one in view.seen if one.message is not None)
+    for one in sorted(seen, key=lambda one: one.round):
+        found.setdefault(one.kind, Kind(type(one.message), one.round, one.message))
+    return found
+
+
+def kinds(case: Case) -> dict[str, Kind]:
+    """Those that no case before this one has sent, and of a long test all."""
+    at = CASES.index(case)
+    before = {kind.type for index in range(at) if first(CASES[index]) for kind in sent(index).values()}
+    return {name: kind for name, kind in sent(at).items() if not first(case) or kind.type not in before}
+
+
+def spoilt(case: Case, kind: Kind, change: Callable[[Any, Any, Message, bytes], list[Any]]) -> tuple[Rig | None, bool]:
+    """A run in which one message of a kind is changed, up to the round after: and whether anybody has noticed.
+
+    None for a set-up that ended with an error, which says why.
+    """
+    pending = [kind]
+
+    def wire(transport: Any) -> None:
+        def intercept(envelope: Any, frame: bytes) -> list[Any]:
+            if not pending or envelope.kind != kind.type.__name__ or envelope.round != kind.round or envelope.sealed:
+                return [frame]
+            pending.clear()
+            return change(transport, envelope, codec.decode(frame, kind.type), frame)
+
+        transport.intercept = intercept
+
+    try:
+        run = made(case, wire=wire)
+    except RunError:
+        return None, True
+    noticed = bool(run.refused or run.transport.meter.lost)
+    for r in range(1, max(1, kind.round) + 2):
+        note = run.round(r)
+        noticed |= bool(run.refused or run.transport.meter.lost) or "skipped" in note
+    return run, noticed or bool(pending)  # a sealed message can't be changed on its way
+
+
+def models(run: Rig) -> np.ndarray:
+    """(clients, numbers)."""
+    found = run.system.models(run.federation).values()
+    return np.stack([np.ravel(model.models if isinstance(model, Mixture) else model) for model in found])
+
+
+def finite(run: Rig) -> bool:
+    return bool(np.isfinite(models(run)).all())
+
+
+def changes(kind: Kind, every: bool) -> Iterator[tuple[str, bool]]:
+    """Labels of what can be wrong, every one or one of each field, and whether the change has a good signature."""
+    labels = [label for label, _ in unexpected(kind.example)]
+    shown = labels if every else {label.split()[0]: label for label in labels}.values()
+    for label in shown:
+        signed = bool(getattr(kind.example, "signature", b"")) and not label.startswith("signature")
+        yield label, signed
+        if signed and every:
+            yield label, False
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["one", "every"])
+@pytest.mark.parametrize("case", parameters(CASES, first))
+def test_no_unexpected_field_is_taken(case: Case, every: bool) -> None:
+    taken = []
+    for name, kind in kinds(case).items():
+        excused = TAKEN.get(name, {})
+        for label, resign in changes(kind, every):
+            if "" in excused or label.split()[0] in excused:
+                continue
+
+            def send(transport: Any, envelope: Any, message: Message, frame: bytes) -> list[Any]:
+                wrong: Message | None = dict(unexpected(message)).get(label)  # noqa: B023
+                if wrong is not None and resign:  # noqa: B023
+                    wrong = signed_again(transport, envelope, message, wrong)
+                if wrong is None:
+                    unsent.append(label)  # noqa: B023
+                    return [frame]
+                return [resigned(transport, envelope, codec.encode(wrong), type(message))]
+
+            unsent = list[str]()
+            run, noticed = spoilt(case, kind, send)
+            if not noticed and not unsent:
+                taken.append(f"{name}: {label}{', signed' if resign else ''}")
+            assert run is None or finite(run), (name, label)
+    assert taken == []
+
+
+def decodes(frame: bytes, kind: type[Message]) -> bool:
+    try:
+        codec.decode(frame, kind)
+    except DecodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("case", parameters(CASES, first))
+def test_bytes_that_are_no_message_are_refused_where_they_arrive(case: Case) -> None:
+    for name, kind in kinds(case).items():
+        decoded = [label for label, frame in malformed(kind.example) if decodes(frame, kind.type)]
+        assert decoded == [], name
+        run, noticed = spoilt(case, kind, lambda t, envelope, m, frame: [resigned(t, envelope, frame[:-1], type(m))])
+        assert noticed or run is None
+        assert run is None or finite(run)
+
+
+@pytest.mark.parametrize("case", parameters(CASES, first))
+def test_whatever_is_lost_the_run_goes_on(case: Case) -> None:
+    for name, kind in kinds(case).items():
+        run, noticed = spoilt(case, kind, lambda *_: [])
+        assert noticed, name
+        assert run is None or finite(run)
+
+
+@pytest.mark.parametrize("case", parameters(CASES, first))
+def test_whatever_comes_twice_counts_once(case: Case) -> None:
+    whole = made(case)
+    whole.rounds(ROUNDS + 1)
+    for name, kind in kinds(case).items():
+        run, noticed = spoilt(case, kind, lambda t, e, m, frame: [frame, frame])
+        assert noticed, name
+        assert run is not None
+        for r in range(max(1, kind.round) + 2, ROUNDS + 2):
+            run.round(r)
+        np.testing.assert_array_equal(models(run), models(whole))
+
+
+@pytest.mark.parametrize("case", parameters(CASES, first))
+def test_a_flipped_bit_never_ends_a_run(case: Case) -> None:
+    """Signed by its sender. What still decodes may count as the sender's own word."""
+    source = np.random.default_rng(0)
+    for kind in kinds(case).values():
+
+        def send(transport: Any, envelope: Any, message: Message, frame: bytes) -> list[Any]:
+            at = int(source.integers(len(frame)))
+            flipped = frame[:at] + bytes([frame[at] ^ 1 << int(source.integers(8))]) + frame[at + 1 :]
+            return [resigned(transport, envelope, flipped, type(message))]
+
+        spoilt(case, kind, send)
+
+
+@pytest.mark.parametrize("case", parameters(CASES, first))
+def test_a_message_from_another_role_is_refused(case: Case) -> None:
+    for name, kind in kinds(case).items():
+        if kind.type.SRC == ANY:
+            continue
+
+        def send(transport: Any, envelope: Any, message: Message, frame: bytes) -> list[Any]:
+            strangers = [
+                party
+                for party in transport.parties.values()
+                if party.role != envelope.role and party.name != envelope.dst
+            ]
+            if not strangers:  # the system has two roles
+                unsent.append(name)  # noqa: B023
+                return [frame]
+            false = msgspec.structs.replace(envelope, src=strangers[0].name, role=strangers[0].role, answers=0)
+            return [frame, resigned(transport, false, frame, type(message))]
+
+        unsent = list[str]()
+        _, noticed = spoilt(case, kind, send)
+        assert noticed or unsent, name

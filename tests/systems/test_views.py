@@ -1,0 +1,74 @@
+"""Who receives what, who is late and who is away: every system in every mode."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from every_system import CASES, Case, first, made, parameters
+from federation import Rig, Steady
+
+from coterie.protocol.system import Mixture
+from coterie.runs.registry import SYSTEMS
+
+ROUNDS = 4
+MODES = [(name, mode) for name, system in SYSTEMS.items() for mode in system.modes]
+
+
+def finite(run: Rig) -> bool:
+    models = run.system.models(run.federation).values()
+    return all(np.isfinite(model.models if isinstance(model, Mixture) else model).all() for model in models)
+
+
+@pytest.mark.parametrize(("name", "mode"), MODES, ids=["-".join(one) for one in MODES])
+def test_each_role_receives_exactly_what_its_system_says(name: str, mode: str) -> None:
+    """Over all variants of a mode; and of a sealed message the hub reads nothing."""
+    kinds: dict[str, set[str]] = defaultdict(set)
+    said: dict[str, set[str]] = {}
+    for case in CASES:
+        if case[:2] != (name, mode) or case[2].get("keys") == "threshold":  # joint keys have messages of their own
+            continue
+        run = made(case, links=Steady(away={("client/5", 2): "offline"}))
+        run.rounds(ROUNDS)
+        run.finish(ROUNDS)
+        said = {role: {kind.__name__ for kind in sees.receives} for role, sees in run.system.views(mode).items()}
+        assert run.transport.transcript is not None
+        for view in run.transport.transcript.views.values():
+            kinds[view.role] |= view.kinds()
+            relayed = [one for one in view.seen if one.message is None]
+            assert not relayed or view.party == run.federation.hub
+    assert said
+    for role, received in kinds.items():
+        assert received <= said[role], role
+
+
+@pytest.mark.parametrize("case", parameters(CASES, first))
+def test_who_comes_and_goes_ends_no_run(case: Case) -> None:
+    """A third of the clients is away in each round, or fails in it: models stay finite, and nobody is refused."""
+    source = np.random.default_rng(1)
+    names = [f"client/{i}" for i in range(6)]
+    away = {
+        (name, r): str(source.choice(["offline", "dropped"]))
+        for r in range(1, 7)
+        for name in names
+        if source.random() < 1 / 3
+    }
+    run = made(case, links=Steady(away=away))
+    notes = run.rounds(6)
+    assert finite(run)
+    assert any("skipped" not in note for note in notes)
+
+
+@pytest.mark.parametrize("case", parameters(CASES, first))
+def test_a_slow_client_holds_up_no_round(case: Case) -> None:
+    """It needs longer than a round waits, in every round."""
+    if "deadline_s" not in {field.name for field in fields(made(case).config)}:
+        pytest.skip("it waits for everybody")
+    name, mode, settings = case
+    run = made((name, mode, {**settings, "deadline_s": 10.0}), links=Steady(slow={"client/0": 15.0}))
+    before = run.transport.clock_s
+    run.rounds(ROUNDS)
+    assert finite(run)
+    assert run.transport.clock_s - before < 15.0 * ROUNDS * 3
