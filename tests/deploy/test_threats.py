@@ -257,9 +257,9 @@ def test_random_bytes_by_the_thousand(scene: Open) -> None:
     for name in (CLIENT, HUB, CENTRE, CSP):
         one = scene(name)
         before, keys = one.state(), one.keys(OTHER)
-        for _ in range(1000):
+        for _ in range(300):
             one.put(draw.choice([OTHER, HUB, CENTRE]), draw.randbytes(draw.randrange(200)))
-        assert one.take() == 1000
+        assert one.take() == 300
         for _ in range(300):
             one.number += 1
             header = msgspec.msgpack.encode(("packet", FORMAT, keys.session, OTHER, name, one.number))
