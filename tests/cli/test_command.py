@@ -89,6 +89,7 @@ def test_what_follows_two_dashes_is_no_option(cli: Command) -> None:
 def test_help_has_words_and_no_types(command: str) -> None:
     said = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "200"}).stdout
     assert "Show this message and exit." in said
+    assert f"coterie {command}".strip() in said  # an example
     for kind in ("bool", "str", "int", "float", "Path", "path", "file", "list"):
         assert f"<{kind}" not in said, kind
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,15 +13,23 @@ import numpy as np
 import pytest
 from command import QUICK, Command
 
+import coterie
 from coterie.data.sources import load as load_data
 from coterie.runs import load, load_exported
 
 DATA = load_data("digits")
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "run"
+    return coterie.run("local", clients=4, rounds=2, max_epochs=1, out=out, progress=False).folder
+
+
 @pytest.fixture
-def trained(cli: Command) -> Path:
-    assert cli("run", "local", "--out", "run", *QUICK).code == 0
+def trained(cli: Command, finished: Path) -> Path:
+    """A finished run in the current folder, and samples beside it."""
+    shutil.copytree(finished, "run")
     np.savez("new.npz", x=DATA.x_test[:50])
     np.savez("known.npz", x=DATA.x_test, y=DATA.y_test)
     return Path("run").absolute()
@@ -148,12 +157,7 @@ def test_control_characters_of_a_label_do_not_reach_the_terminal(cli: Command, t
 
 def test_a_table_is_predicted_by_the_names_of_its_columns(cli: Command, tmp_path: Path) -> None:
     """Columns in another order give the same predictions; a column too few or too many is refused."""
-    rng = np.random.default_rng(0)
-    for name in ("north", "east"):
-        x = rng.normal(size=(40, 2))
-        rows = "\n".join(f"{a},{b},{'ill' if a > b else 'well'}" for a, b in x)
-        (tmp_path / "clinics").mkdir(exist_ok=True)
-        (tmp_path / "clinics" / f"{name}.csv").write_text(f"age,bmi,label\n{rows}\n")
+    tables(tmp_path / "clinics", "label", lambda a, b: "ill" if a > b else "well")
     run = tmp_path / "run"
     assert cli("run", "fedavg", "--data", str(tmp_path / "clinics"), "--rounds", "2", "--out", str(run)).code == 0
     new = {
