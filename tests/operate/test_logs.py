@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import socket
+import sys
 import threading
 import time
 import urllib.error
@@ -17,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 import typer
+from command import Command as Cli
 from deployments import Study
 from rich.console import Console
 from rich.table import Table
@@ -373,6 +375,13 @@ def test_the_numbers_are_in_the_exposition_format() -> None:
 
 def _type(lines: list[str], name: str) -> str:
     return next(line for line in lines if line.startswith(f"# TYPE {name} "))
+
+
+def test_without_the_library_a_hub_runs_and_only_metrics_are_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "coterie.operate.prometheus")
+    monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
+    assert "prometheus_client is not installed: pip install" in cli("deploy", "hub", "nowhere", "--metrics", "9464").err
+    assert "holds no deployment" in cli("deploy", "hub", "nowhere").err
 
 
 def test_labels_are_escaped() -> None:

@@ -71,13 +71,17 @@ def hub(
     """
     from coterie.deploy.process import as_hub
     from coterie.operate.folder import current_plan, open_folder
-    from coterie.operate.prometheus import serving
     from coterie.operate.watching import read_status
 
+    serve = None
+    if metrics is not None:
+        from coterie.operate.prometheus import serving
+
+        serve = partial(serving, metrics)
     plan = current_plan(open_folder(folder))
     _say_plan(plan.roster.hub, "the hub", plan)
     typer.echo(f"Watch it with coterie deploy status {folder} --watch")
-    as_hub(folder, serve=None if metrics is None else partial(serving, metrics), stderr=verbose, say=_say)
+    as_hub(folder, serve=serve, stderr=verbose, say=_say)
     if read_status(folder).phase == "ended":
         typer.echo(f"Its numbers: coterie report {folder / 'run'}")
 
