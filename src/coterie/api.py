@@ -458,7 +458,9 @@ def _option(name: str, value: Any) -> Any:
     """An option as a config holds it: objects by their names, lists with commas between. Raises UserError."""
     if name in ("metrics", "class_weights", "log", "target") and isinstance(value, list | tuple):
         value = ",".join(name_of(word, "metric") if callable(word) else str(word) for word in value)
-    elif name in ("model", "loss", "metrics") and not isinstance(value, str):
+    elif (name in ("partition", "attack") and callable(value)) or (
+        name in ("model", "loss", "metrics") and not isinstance(value, str)
+    ):
         value = name_of(value, "metric" if name == "metrics" else name)
     elif isinstance(value, Path):
         value = str(value)

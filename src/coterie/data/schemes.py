@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.errors import UserError
+from coterie.protocol.import_path import import_object, is_object
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -75,6 +76,8 @@ def parse(spec: str) -> Scheme:
     if not isinstance(spec, str):
         raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     kind, _, rest = spec.partition(":")
+    if is_own(spec):
+        return _own(spec)
     number, span = "([0-9]{1,9})", "([0-9]{1,9})-([0-9]{1,9})"
     if spec == "iid":
         return lambda sizes, clients, floor, rng: Dealt(_iid(sizes, clients, rng))
@@ -101,6 +104,38 @@ def parse(spec: str) -> Scheme:
     raise UserError(
         f"partition {spec!r} is none of {', '.join(FORMS)} (BETA, ALPHA: positive numbers; RATE: 0 to 1; others: whole)"
     )
+
+
+def is_own(spec: str) -> bool:
+    """Whether a spec names a function of one's own, as ``module:NAME``."""
+    known = kinds([*FORMS, *TASK_FORMS, *OWN_FORMS])
+    return is_object(spec) and spec.partition(":")[0] not in known
+
+
+def _own(spec: str) -> Scheme:
+    """``function(sizes, clients, rng)``: counts (clients, K), or with the clients' groups (clients,) as a pair."""
+    function = import_object(spec, "partition")
+
+    def scheme(sizes: Counts, clients: int, floor: int, rng: np.random.Generator) -> Dealt:
+        made = function(sizes.copy(), clients, rng)
+        counts, groups = made if isinstance(made, tuple) else (made, None)
+        counts, wanted = np.asarray(counts), (clients, len(sizes))
+        if counts.shape != wanted or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:
+            raise UserError(
+                f"partition {spec} gives {counts.dtype} of shape {counts.shape}; it must give whole numbers of samples "
+                f"of shape {wanted}: of each client, of each class"
+            )
+        if (over := counts.sum(axis=0) - sizes).max() > 0:
+            k = int(over.argmax())
+            raise UserError(f"partition {spec} deals {over[k]} more samples of class {k} than there are ({sizes[k]})")
+        if groups is not None:
+            groups = np.asarray(groups)
+            if groups.shape != (clients,) or groups.dtype.kind not in "iu" or groups.min(initial=0) < 0:
+                raise UserError(f"partition {spec} gives groups {groups}; it must give a number for each client")
+            groups = groups.astype(np.int64)
+        return Dealt(counts.astype(np.int64), groups)
+
+    return scheme
 
 
 def _within(text: str, spec: str, name: str, least: float, most: float, words: str) -> float:

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from coterie.data.dataset import Dataset, Floats, Ints, Part
 from coterie.data.partition import Split, kept_of, partition, set_aside, whole
-from coterie.data.schemes import FORMS, TASK_FORMS, even_sizes, kinds
+from coterie.data.schemes import FORMS, TASK_FORMS, even_sizes, is_own, kinds
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.randomness import rng
 
@@ -139,6 +139,8 @@ def deal(
     train, test = ([np.empty(0, np.int64)] * clients for _ in range(2))
     for data, members, own_seed in dealt:
         part = part_of(skew, data, len(members), own_seed)
+        if part.groups is not None:
+            raise UserError(f"partition {spec!r}: {skew} makes groups of its own, and so does {task}: leave one out")
         for i, own_train, own_test in zip(members, part.train, part.test, strict=True):
             train[i], test[i] = own_train, own_test
     return Split(spec, int(seed), tuple(train), tuple(test), groups, public=taken), tasks
@@ -190,6 +192,8 @@ def of_clients(split: Split, tasks: Sequence[Task]) -> tuple[Task, ...]:
 
 def parts_of(spec: str) -> tuple[str, str]:
     """The task (``""`` for none) and the label skew of a spec; raises UserError for a part unknown or misplaced."""
+    if is_own(spec):
+        return "", spec
     tasks, skews = kinds(TASK_FORMS), kinds(FORMS)
     task, plus, skew = spec.partition("+")
     first, second = task.partition(":")[0], skew.partition(":")[0]

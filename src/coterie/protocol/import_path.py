@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -42,6 +43,11 @@ def import_object(path: str, what: str) -> Any:
         known = isinstance(error, ImportError | AttributeError | ValueError)
         why = error if known else f"its code fails with {error!r}"
         raise UserError(f"{what} {path!r} cannot be imported: {why}; write it as module:ATTRIBUTE") from None
+
+
+def is_object(path: str) -> bool:
+    """Whether a text has the form of a name that :func:`import_object` takes."""
+    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*", path) is not None
 
 
 def check_elsewhere(

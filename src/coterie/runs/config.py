@@ -180,11 +180,11 @@ def _attack(config: RunConfig) -> dict[str, Any]:
         if config.attackers is not None:
             raise UserError(f"attackers={config.attackers:g} has no effect without an attack: give attack, too")
         return {}
-    from coterie.privacy.attacks.active import ATTACKERS, KINDS, check_share, parse
+    from coterie.privacy.attacks.active import ATTACKERS, check_share, kind_of, parse
 
     attack, share = parse(config.attack), ATTACKERS if config.attackers is None else config.attackers
     check_share(share)
-    if KINDS[attack.kind].needs_classes and config.task != "classes":
+    if kind_of(attack.kind).needs_classes and config.task != "classes":
         raise UserError(
             f"attack {attack.kind} changes labels as classes, and takes no task {config.task}: leave one out"
         )

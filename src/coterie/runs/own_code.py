@@ -11,6 +11,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import coterie
+from coterie.data.schemes import is_own
+from coterie.privacy.attacks.active import parse
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import import_object
 from coterie.record.files import reading
@@ -25,8 +27,9 @@ _STANDARD = tuple({Path(sysconfig.get_paths()[key]).resolve() for key in ("stdli
 def own_code(config: Resolved) -> dict[str, str]:
     """By name of a module, the SHA-256 of its file, in hexadecimal.
 
-    The modules are those of the system, model, loss and metrics that a resolved config names as ``module:NAME``, and
-    modules of one's own that these import. Coterie, installed packages and the standard library are nobody's own.
+    The modules are those of the system, model, loss, metrics, partition and attack that a resolved config names as
+    ``module:NAME``, and modules of one's own that these import. Coterie, installed packages and the standard library
+    are nobody's own.
     Objects that were given in Python have no name of a module, and are left out.
     Raises UserError for a module that cannot be imported or read.
     """
@@ -63,7 +66,14 @@ def with_code(inputs: str, code: Mapping[str, str]) -> str:
 
 def _named(config: Resolved) -> Iterator[ModuleSpec]:
     """The modules that the config names, imported."""
-    of = {"system": (config.system,), "model": (config.model,), "loss": (config.loss,), "metric": named(config.metrics)}
+    of = {
+        "system": (config.system,),
+        "model": (config.model,),
+        "loss": (config.loss,),
+        "metric": named(config.metrics),
+        "partition": [spec for spec in config.partition.split("+") if is_own(spec)],
+        "attack": [] if config.attack is None else [parse(config.attack).kind],
+    }
     for what, paths in of.items():
         for path in paths:
             module, colon, _ = (path or "").partition(":")

@@ -18,6 +18,7 @@ from coterie.privacy.attacks.active.deviations import Deeds, Replaced, remember
 from coterie.privacy.attacks.active.samples import TRIGGER, Poison
 from coterie.privacy.attacks.wrapping import deviate
 from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.import_path import import_object, is_object
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
 from coterie.protocol.system import PartyFactory, System
@@ -115,12 +116,32 @@ KINDS: Mapping[str, Kind] = {
 """All attacks by name. ``docs/poisoning.md`` says what each does to which system."""
 
 
+def kind_of(name: str) -> Kind:
+    """The kind of this name, or ``module:NAME`` of a function of one's own, ``attack(party, fit, strength)``.
+
+    The function is a generator, which may yield the training and other effects, and returns a ``Fitted``.
+    Raises UserError for anything else.
+    """
+    if name in KINDS:
+        return KINDS[name]
+    if not is_object(name):
+        raise UserError(f"unknown attack {name!r}{suggest(name, KINDS)} Attacks: {', '.join(KINDS)}")
+    function = import_object(name, "attack")
+    return Kind(
+        words=(function.__doc__ or name).strip().split("\n")[0],
+        strength=1.0,
+        means="as the function says",
+        deviation=lambda attack: lambda party, message, fit, which: function(party, fit, attack.strength),
+    )
+
+
 def parse(text: str) -> Poisoning:
     """The attack ``KIND`` or ``KIND:STRENGTH``. Raises UserError for anything else."""
     name, colon, written = text.partition(":")
-    if name not in KINDS:
-        raise UserError(f"unknown attack {name!r}{suggest(name, KINDS)} Attacks: {', '.join(KINDS)}")
-    kind = KINDS[name]
+    if colon and name not in KINDS:  # a function of one's own
+        function, colon, written = written.partition(":")
+        name = f"{name}:{function}"
+    kind = kind_of(name)
     try:
         strength = float(written) if colon else kind.strength
     except ValueError:
@@ -189,5 +210,5 @@ def _made(
     if own.name in attackers:
         if attack.kind == "adaptive":
             remember(party)
-        deviate(party, deviations.instead_of(KINDS[attack.kind].deviation(attack), deeds))
+        deviate(party, deviations.instead_of(kind_of(attack.kind).deviation(attack), deeds))
     return party
