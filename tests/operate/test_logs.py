@@ -269,7 +269,7 @@ def test_the_status_is_shown_in_words_and_as_json(tmp_path: Path) -> None:
     shown = run("status", str(tmp_path))
     assert "No news of the hub" in shown
     assert "process 1 has ended" in shown
-    for words in ("client/0", "89ab cdef", "1.5 kB", "refused 2 × Train", "1 × late", "local accuracy 50.0 %"):
+    for words in ("client/0", "89ab cdef", "1.50 kB", "refused 2 × Train", "1 × late", "local accuracy 50.0 %"):
         assert words in shown
     assert msgspec.json.decode(run("status", str(tmp_path), "--json"), type=Status) == STATUS
     live = msgspec.structs.replace(STATUS, written=1e12, since=1e12)
