@@ -25,7 +25,7 @@ from coterie.privacy.attacks.key_in_sum import forged, key_agreement
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols import threshold_keys
+from coterie.protocols import sums, threshold_keys
 from coterie.protocols.threshold_keys import text
 from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, Present, open_closed
 
@@ -46,7 +46,7 @@ def secure_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     def small(name: str, parameters: str, **fields: Any) -> threshold_keys.Joint:
         return threshold_keys.Joint(name, SMALL, **fields)
 
-    monkeypatch.setattr(page, "Joint", small)
+    monkeypatch.setattr(sums, "Joint", small)
     return page
 
 
@@ -158,8 +158,8 @@ def test_a_whole_ciphertext_is_refused_where_pads_are_used(secure_mean: ModuleTy
     from federation import misbehaving
 
     def whole(party: Any, request: Any, answer: Any) -> Any:
-        return secure_mean.Update(party.keys.public("mean").encrypt(TARGETS[0]).to_bytes())
+        return secure_mean.Update(request.round, party.keys.public("mean").encrypt(TARGETS[0]).to_bytes())
 
     misbehaving(run.party("client/0"), secure_mean.Train, whole)
-    assert run.round(2) == {"participants": 4}
+    assert run.round(2) == {"participants": 4, "asked": 5}
     assert run.refusals("server", "Update") == 1

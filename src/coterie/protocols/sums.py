@@ -1,0 +1,229 @@
+"""Sums of models that a server adds up and does not see: key, pads and key centre in one object, ``Sums``.
+
+    MEAN = Sums("mean", least=3)
+
+    class Client(SumClient):     sums = MEAN      cipher = yield from MEAN.seal(self, weights, r)
+    class Server(SumServer):     sums = MEAN      box = self.box(r); box.take(name, cipher); yield from box.mean()
+
+Who can open is a setting (``SumKeys``): any client, by the key that a key centre has dealt to all of them, or only all
+clients together, by a key that they have made (``threshold_keys``). docs/own_system.md has a system that uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from coterie.crypto.ckks import PublicKey, SecretKey, keygen
+from coterie.crypto.vector import sum_ciphers
+from coterie.protocol.effects import Encrypt, Fit, Open, Vector
+from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import M, Message
+from coterie.protocol.party import Cost, Party, Work
+from coterie.protocol.steps import NoAnswerError, Steps
+from coterie.protocol.system import PartyFactory, Sees
+from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, HeldKeys, KeyCentre, Keys, Pair
+from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed
+from coterie.protocols.threshold_holder import KeyMaking
+from coterie.protocols.threshold_keys import Joint, JointKeys
+from coterie.protocols.threshold_making import HOLDER_MESSAGES, HUB_MESSAGES, make_keys
+from coterie.protocols.threshold_opening import KeyOpening, open_sum
+from coterie.protocols.threshold_pads import (
+    PAD_HOLDER_MESSAGES,
+    PAD_HUB_MESSAGES,
+    JointPads,
+    loaded,
+    open_padded,
+    padding,
+)
+
+if TYPE_CHECKING:
+    from coterie.privacy.audits import Audit
+
+SERVER, CLIENT = "server", "client"
+
+
+@dataclass(frozen=True)
+class SumKeys(LocalTraining):
+    """Settings of local training, and of the key.
+
+    keys: who can open: any client, by the key that it was dealt (centre), or only all of them together (threshold).
+    pads: with keys=threshold, clients send under joint pads, so that none of them chooses a whole ciphertext.
+    """
+
+    keys: Literal["centre", "threshold"] = "centre"
+    pads: bool = True
+
+    @property
+    def padded(self) -> bool:
+        """Whether vectors travel under joint pads."""
+        return self.keys == "threshold" and self.pads
+
+
+class Sums:
+    """Sums of the clients' vectors, as long as the model, and their mean. name: of the key.
+
+    least: the fewest vectors in a sum. The sum of one is a model.
+    """
+
+    def __init__(self, name: str, *, least: int = 3) -> None:
+        self.name, self.least = name, least
+
+    def declared(self, party: Any) -> tuple[Joint, ...]:
+        """The joint key, with keys=threshold."""
+        if party.config.keys == "centre":
+            return ()
+        limits = {"least": self.least, "fewest": self.least, "pads": party.config.pads}
+        return (Joint(self.name, "threshold-8192-sum", roles=(CLIENT,), **limits),)
+
+    def parties(self, server: PartyFactory, client: PartyFactory) -> Callable[[SumKeys], Mapping[str, PartyFactory]]:
+        """For ``System.parties``: these, and the key centre where it deals the key."""
+
+        def centre(own: Own, common: Common, config: SumKeys) -> KeyCentre:
+            return KeyCentre(own, common, [Pair(self.name, CLIENT, partial(keygen, "ckks-4096-add"))])
+
+        def parties(config: SumKeys) -> Mapping[str, PartyFactory]:
+            dealer: dict[str, PartyFactory] = {KEY_CENTRE: centre} if config.keys == "centre" else {}
+            return {SERVER: server, **dealer, CLIENT: client}
+
+        return parties
+
+    def sees(self, server: Sees, client: Sees) -> Mapping[str, Sees]:
+        """For ``System.sees``: what these two receive besides messages about keys, and what they learn."""
+        of_hub: tuple[type[Message], ...] = (*ENROLMENT, *HUB_MESSAGES, *PAD_HUB_MESSAGES, *server.receives)
+        of_client: tuple[type[Message], ...] = (Granted, *HOLDER_MESSAGES, *PAD_HOLDER_MESSAGES, *client.receives)
+        return {
+            SERVER: Sees(of_hub, server.learns),
+            KEY_CENTRE: Sees((Deal,), "when keys are wanted"),
+            CLIENT: Sees(of_client, client.learns),
+        }
+
+    # ---- at a client
+
+    def cost(self, client: Any, msg: Message) -> Cost:
+        """One training and one encryption."""
+        crypto_s = client.keys.public(self.name).nominal_seconds_encrypt(client.spec.size)
+        return Cost(client.samples * client.epochs, client.spec.flops_per_sample, crypto_s)
+
+    def seal(self, client: Any, values: Vector, r: int) -> Work[bytes]:
+        """(d,) floats, encrypted for the sum of round r. A client seals one vector a round."""
+        key: Any
+        if client.config.keys == "centre":
+            key = client.keys.own(self.name)
+        elif client.config.padded:
+            key = padding(client, self.name, r)
+        else:
+            key = client.keys.public(self.name)
+        return bytes((yield Encrypt(key, values)).to_bytes())
+
+    def read(self, client: Any, mean: Vector | None, cipher: bytes | None, count: int) -> Work[Vector]:
+        """(d,) float32 the mean that the server sent as ``Box.mean`` gave it. Raises PeerError if it can't be one."""
+        values: Any = None
+        if client.config.keys == "threshold":
+            values = mean if cipher is None else None
+        elif mean is None and cipher is not None:
+            values = (yield Open(client.keys.own(self.name), cipher)) / max(count, 1)
+        if values is None or count < self.least:
+            raise PeerError(f"a mean of {count} models with keys={client.config.keys}, or in another form")
+        if len(values) != client.spec.size:
+            raise PeerError(f"a mean of {len(values)} weights; expected {client.spec.size}")
+        return np.asarray(values, np.float32)
+
+    # ---- for an audit
+
+    def audit(self, kind: type[Message], field: str) -> Audit:
+        """For ``System.audit``: what a server finds out with any client's key, and what a client by a forged vector.
+
+        kind, field: of the message, with a ``round``, that carries the sealed vector.
+        """
+        from coterie.privacy.attacks.joint_key import stolen_joint_key
+        from coterie.privacy.audits import Audit, attack
+        from coterie.privacy.measures import profiles
+        from coterie.privacy.views import by_round, held_key
+
+        who = "server with any client's key"
+
+        @attack("shared-key", who, "labels", "opens updates, and reads label shares off them")
+        def passive(run: Any) -> Any:
+            if run.settings.keys == "threshold":
+                return  # nobody has a key that opens what the server holds
+            key = held_key(run.views[run.clients[0]], self.name)
+            for sent in by_round(run.views[SERVER], kind).values():
+                if len(sent) > 1:
+                    sealed = [getattr(one, field) for one in sent.values()]
+                    models = np.stack([key.decrypt(key.public.from_bytes(data)) for data in sealed])
+                    yield from profiles(who, models, run.label_counts[run.numbers(sent)], run.spec)
+
+        return Audit(passive, partial(stolen_joint_key, name=self.name), (passive,))
+
+
+class SumClient(Party, role=CLIENT):
+    """A client that seals vectors for ``sums`` and reads their means."""
+
+    sums: ClassVar[Sums]
+    keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
+    making, opening, pads = KeyMaking(), KeyOpening(), JointPads()
+
+    def fit(self, start: Vector, r: int) -> Fit:
+        """The effect of its training in round r."""
+        return Fit(start, self.config.solver(), self.epochs, batch_seed(self, r))
+
+
+class SumServer(Party, role=SERVER):
+    """The hub, which adds up what clients have sealed for ``sums``."""
+
+    sums: ClassVar[Sums]
+    keys, joint = Keys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
+
+    def setup(self) -> Steps[None]:
+        """Keys: the key centre deals them, or all clients make one."""
+        yield from super().setup()
+        if self.sums.declared(self):
+            yield from make_keys(self, self.sums.name, self.clients, 0)
+
+    def box(self, r: int) -> Box:
+        """An empty box for the vectors of round r."""
+        return Box(self, r)
+
+    def ask(self, r: int, request: Message, reply: type[M], fold: Callable[[str, M], None]) -> Steps[dict[str, Any]]:
+        """Ask the clients of round r, and fold their answers. Returns the round's first notes."""
+        return (yield from ask_round(self, r, request, reply, fold))
+
+
+class Box:
+    """The sealed vectors of one round, at the server."""
+
+    def __init__(self, hub: SumServer, r: int) -> None:
+        self._hub, self._round, self._got = hub, r, dict[str, Any]()
+
+    def take(self, name: str, data: bytes) -> None:
+        """A client's sealed vector. Raises PeerError if it is none of this sum."""
+        hub, key = self._hub, self._hub.sums.name
+        if hub.config.padded:
+            self._got[name] = loaded(hub, key, name, data, hub.spec.size, self._round)
+        else:
+            public = hub.keys.public(key)
+            self._got[name] = public.from_bytes(data, hub.spec.size, terms=1, blinded=0, form=public.fresh)
+
+    def mean(self) -> Steps[tuple[Vector | None, bytes | None, int]]:
+        """For ``Sums.read``: the mean, if clients opened it together, or the sum's ciphertext; and how many are in it.
+
+        Raises NoAnswerError if they are too few, or if the sum can't be opened.
+        """
+        hub, sums, got = self._hub, self._hub.sums, self._got
+        if len(got) < sums.least:
+            raise NoAnswerError(f"{len(got)} models, and a sum is of {sums.least} or more")
+        waits = hub.config.deadline_s
+        if hub.config.padded:
+            opened = yield from open_padded(hub, sums.name, got, self._round, deadline_s=waits)
+            return (opened.values / len(opened.among)).astype(np.float32), None, len(opened.among)
+        cipher = sum_ciphers(got.values())
+        if hub.config.keys == "centre":
+            return None, cipher.to_bytes(), len(got)
+        opened = yield from open_sum(hub, sums.name, cipher, self._round, deadline_s=waits)
+        return (opened.values / len(got)).astype(np.float32), None, len(got)
