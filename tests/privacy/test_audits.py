@@ -246,7 +246,7 @@ def test_a_system_of_ones_own_is_attacked_without_a_word_of_its_own(plain_mean: 
 
 def test_a_system_of_ones_own_that_hides_its_models_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "own_system.md").read_text()
-    code = page.split("```python\n")[1].split("```")[0].replace('audit=MEAN.audit(Update, "cipher"),', "")
+    code = page.split("```python\n")[1].split("```")[0].replace('audit=sums_audit(MEAN, Update, "cipher"),', "")
     (tmp_path / "hidden_mean.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     run(RunConfig("hidden_mean:SYSTEM", record=True, out="hidden", **OPTIONS))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -41,9 +41,6 @@ from coterie.protocols.threshold_pads import (
     open_padded,
     padding,
 )
-
-if TYPE_CHECKING:
-    from coterie.privacy.audits import Audit
 
 SERVER, CLIENT = "server", "client"
 
@@ -133,33 +130,6 @@ class Sums:
         if len(values) != client.spec.size:
             raise PeerError(f"a mean of {len(values)} weights; expected {client.spec.size}")
         return np.asarray(values, np.float32)
-
-    # ---- for an audit
-
-    def audit(self, kind: type[Message], field: str) -> Audit:
-        """For ``System.audit``: what a server finds out with any client's key, and what a client by a forged vector.
-
-        kind, field: of the message, with a ``round``, that carries the sealed vector.
-        """
-        from coterie.privacy.attacks.joint_key import stolen_joint_key
-        from coterie.privacy.audits import Audit, attack
-        from coterie.privacy.measures import profiles
-        from coterie.privacy.views import by_round, held_key
-
-        who = "server with any client's key"
-
-        @attack("shared-key", who, "labels", "opens updates, and reads label shares off them")
-        def passive(run: Any) -> Any:
-            if run.settings.keys == "threshold":
-                return  # nobody has a key that opens what the server holds
-            key = held_key(run.views[run.clients[0]], self.name)
-            for sent in by_round(run.views[SERVER], kind).values():
-                if len(sent) > 1:
-                    sealed = [getattr(one, field) for one in sent.values()]
-                    models = np.stack([key.decrypt(key.public.from_bytes(data)) for data in sealed])
-                    yield from profiles(who, models, run.label_counts[run.numbers(sent)], run.spec)
-
-        return Audit(passive, partial(stolen_joint_key, name=self.name), (passive,))
 
 
 class SumClient(Party, role=CLIENT):
