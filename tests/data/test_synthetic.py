@@ -12,7 +12,7 @@ from coterie.data.synthetic import Drawn, deal_synthetic
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig
 from coterie.runs.config import resolve
-from coterie.runs.holdings import inputs_of
+from coterie.runs.inputs import inputs_of
 
 NAME = "synthetic:6x5"
 DATA = load(NAME)

@@ -120,7 +120,6 @@ BUSY: frozenset[str] = frozenset(
         "runs/comparison.py",
         "runs/config.py",
         "runs/experiment.py",
-        "runs/holdings.py",
         "runs/inputs.py",
         "runs/runner.py",
         "systems/fedcaprivacy/__init__.py",

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from coterie.protocol.errors import UserError
-from coterie.runs.budget import BUDGET, OPTIONS, WITHOUT
-from coterie.runs.comparison import Plan, plan
+from coterie.runs.comparison import BUDGET, OPTIONS, WITHOUT, Plan, plan
 from coterie.runs.config import resolve
 from coterie.runs.intervals import mean_and_interval, spread
 

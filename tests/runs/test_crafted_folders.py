@@ -93,3 +93,16 @@ def test_a_line_that_a_run_cannot_go_on_from_is_refused_with_the_file(tmp_path: 
     assert path.stat().st_size == size
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1"):
         run(replace(config), resume=True)
+
+
+@pytest.mark.parametrize("number", [2, 0, "1", None])
+def test_a_folder_of_a_later_form_is_refused_and_one_without_a_form_is_read(tmp_path: Path, number: Any) -> None:
+    run(RunConfig("local", clients=2, rounds=1, samples=100, out=str(tmp_path / "a")))
+    result = tmp_path / "a" / "result.json"
+    content = json.loads(result.read_text())
+    assert content.pop("format") == 1
+    result.write_text(json.dumps(content))
+    assert load_result(tmp_path / "a").summary == content
+    result.write_text(json.dumps({**content, "format": number}))
+    with pytest.raises(UserError, match=r"result\.json has format"):
+        load_result(tmp_path / "a")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from coterie.data.partition import hold_out, partition
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
+from coterie.runs.evaluation import MOST_EPOCHS, PATIENCE
 from coterie.runs.experiment import Experiment, build
-from coterie.runs.fine_tuning import MOST_EPOCHS, PATIENCE
 from coterie.runs.on_data import Samples
 from coterie.training.evaluate import evaluate_many
 

@@ -172,7 +172,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     def loaded(*args: Any, **options: Any) -> Dataset:
         return replace(load_data(*args, **options), targets=Targets(names=names))
 
-    monkeypatch.setattr("coterie.runs.holdings.load", loaded)
+    monkeypatch.setattr("coterie.runs.inputs.load", loaded)
     return names
 
 

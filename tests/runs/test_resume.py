@@ -313,10 +313,10 @@ def test_an_edited_config_is_noticed(copy: Path) -> None:
 
 
 def test_other_data_under_the_same_name_are_noticed(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from coterie.runs import holdings
+    from coterie.runs import inputs
 
-    real = holdings.load
-    monkeypatch.setattr(holdings, "load", lambda *a, **k: replace(real(*a, **k), x_train=real(*a, **k).x_train + 1))
+    real = inputs.load
+    monkeypatch.setattr(inputs, "load", lambda *a, **k: replace(real(*a, **k), x_train=real(*a, **k).x_train + 1))
     with pytest.raises(UserError, match="data, partition or initial weights"):
         run(replace(TOY, out=str(copy)), resume=True)
 

@@ -38,7 +38,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all methods share (``runs/budget.py``); those that mean nothing in it are absent."""
+    """The settings that all methods share (``runs/comparison.py``); those that mean nothing in it are absent."""
 
     server_lr: float
     server_decay: float

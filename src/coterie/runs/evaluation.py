@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -23,13 +23,15 @@ from torch import Tensor
 
 from coterie.data.targets import Targets
 from coterie.privacy.attacks.active.samples import TARGET, triggered
-from coterie.protocol.effects import Vector
+from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
+from coterie.runs.interpreter import LocalEffects
 from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, Samples
-from coterie.training.evaluate import How, Judged, judge_many, outputs_of_many
+from coterie.training.evaluate import How, Judged, evaluate_many, judge_many, outputs_of_many
 from coterie.training.model import Model
+from coterie.training.solvers import Sgd
 
 _BATCH_BYTES = 64 << 20  # of the weights and judgements of the models that are judged together
 _SHOWN = 3  # reasons in a line
@@ -309,3 +311,65 @@ def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
             "(participation), run more rounds, or change what they refuse"
         )
     raise AllSkippedError(f"{rounds} skipped, so there is no result: {why}{often}. To get one, {advice}")
+
+
+MOST_EPOCHS = 50
+PATIENCE = 5
+"""Epochs without a lower held-out loss after which a client stops."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """weights: (d,) float32.  epochs: that led to them.  diverged: whether the training did, in its next epoch."""
+
+    weights: Vector
+    epochs: int
+    diverged: bool = False
+
+
+def tune_by_held_out(
+    effects: LocalEffects, models: Mapping[str, Vector], solver: Sgd, seed: Callable[[str, int], int]
+) -> dict[str, Tuned]:
+    """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
+
+    models: (d,) by client, where each starts.  One without held-out samples keeps its model.
+    seed(client, epoch): of the batches.  Ties go to fewer epochs. Momentum starts anew in each epoch.
+    """
+    held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
+
+    def loss(name: str, weights: Vector) -> float:
+        own = held_out[name]
+        (seen,) = evaluate_many(effects.model, np.array(weights)[None], own.x, own.y, **effects.how)
+        return seen.loss if np.isfinite(seen.loss) else np.inf
+
+    best = {name: Tuned(weights, 0) for name, weights in models.items()}
+    least = {name: loss(name, models[name]) for name in held_out}
+    current = {name: models[name] for name in least}
+    for epoch in range(1, MOST_EPOCHS + 1):
+        fits = [(name, Fit(weights, solver, 1, seed(name, epoch))) for name, weights in current.items()]
+        for (name, _), fitted in zip(fits, effects.run(fits), strict=True):
+            if not isinstance(fitted, Fitted):
+                best[name] = replace(best[name], diverged=True)
+                del current[name]
+                continue
+            current[name] = fitted.weights
+            if (now := loss(name, fitted.weights)) < least[name]:
+                least[name], best[name] = now, Tuned(fitted.weights, epoch)
+            elif epoch - best[name].epochs >= PATIENCE:
+                del current[name]
+    return best
+
+
+def tune_by_own_epochs(
+    effects: LocalEffects,
+    models: Mapping[str, Vector],
+    epochs: Mapping[str, int],
+    solver: Sgd,
+    seed: Callable[[str, int], int],
+) -> dict[str, Tuned]:
+    """Each client's model after its own number of ``epochs``. A client whose training diverges keeps its model."""
+    fits = [(name, Fit(weights, solver, epochs[name], seed(name, 0))) for name, weights in models.items()]
+    return {
+        name: Tuned(fitted.weights, fit.epochs) if isinstance(fitted, Fitted) else Tuned(models[name], 0, True)
+        for (name, fit), fitted in zip(fits, effects.run(fits), strict=True)
+    }

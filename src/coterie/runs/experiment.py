@@ -27,14 +27,23 @@ from coterie.protocols.local_training import joined, local_epochs, sample_client
 from coterie.record.summary import Line
 from coterie.runs.attackers import Attackers
 from coterie.runs.config import Resolved, RunConfig, resolve
-from coterie.runs.evaluation import Observer, Scores, federation_digest, models_digest, shown, why_still
-from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
-from coterie.runs.holdings import inputs_of
+from coterie.runs.evaluation import (
+    Observer,
+    Scores,
+    Tuned,
+    federation_digest,
+    models_digest,
+    shown,
+    tune_by_held_out,
+    tune_by_own_epochs,
+    why_still,
+)
 from coterie.runs.inputs import (
     Dealt,
     drift_of,
     fingerprint,
     inputs_digest,
+    inputs_of,
     start_weights,
     try_loss,
 )
@@ -387,7 +396,7 @@ class Experiment:
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
     def fine_tuned(self, r: int) -> tuple[Scores, dict[str, Tuned]]:
-        """Scores of every honest client's model after fine-tuning (``runs/fine_tuning.py``), and the tuned models."""
+        """Scores of every honest client's model after fine-tuning (``runs/evaluation.py``), and the tuned models."""
         of, models = self.settings, self.attackers.left_out(self.models(r))
         if any(isinstance(model, Mixture) for model in models.values()):
             raise TypeError(f"{self.system.name} says that it fine-tunes, but leaves clients mixtures of models")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import shlex
 import shutil
-import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +15,6 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from coterie.data.own import name_of
-from coterie.devices.traces import parse
-from coterie.dp.ledger import DELTA, Release, statements
 from coterie.protocol.errors import CoterieError, RunError, UserError
 from coterie.record.files import Log, atomic_write, locked, writing
 from coterie.record.folder import (
@@ -36,24 +31,22 @@ from coterie.record.folder import (
     write_json,
 )
 from coterie.record.load import read_summary
-from coterie.record.summary import Line, last_line, stretches, totals, write_result
+from coterie.record.summary import Line, write_result
 from coterie.runs import checkpoint, folder
 from coterie.runs.advice import absent_to_the_end, advise, no_better_than_chance, surplus_clusters
 from coterie.runs.attackers import NoAttackError
 from coterie.runs.config import Resolved, RunConfig, differences, resolve, to_toml
-from coterie.runs.device_costs import by_type
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, build
 from coterie.runs.logs import check_installed, logged
 from coterie.runs.models import Models, export_model, load_models, write_models
-from coterie.runs.registry import audit_of
+from coterie.runs.outcome import summary
 from coterie.runs.trained import OwnModel
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
 from coterie.training.jobs import DivergedError
 
 OnRound = Callable[[Line], None]
 _CHECKPOINT_SHARE = 0.1  # of the time, where nothing is said
-_OPTIONS = ("mode", "seed", "rounds", "clients", "data", "partition", "model", "devices")  # that a result repeats
 
 
 class Interrupted(KeyboardInterrupt):
@@ -308,93 +301,3 @@ def write_partition(out: Path, experiment: Experiment) -> None:
         "drift": None if e.drift is None or e.config.evaluated else {"round": e.drift.round, "data_of": e.drift.givers},
     }
     write_json(out / PARTITION, dealt)
-
-
-def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish: Line | None = None) -> dict[str, Any]:
-    """The content of ``result.json``. Bytes, seconds and refusals are sums over the set-up, all rounds and the finish.
-
-    Scores are those of the last round, or of the models that the finish has changed; means over the honest clients.
-    """
-    config, everything, last = experiment.config, stretches(set_up, rounds, finish), last_line(rounds, finish)
-    honest = experiment.attackers.left_out(experiment.models(len(rounds)))
-    trained = experiment.observer.train_accuracies(honest)
-    emulated = experiment.crypto == "emulated"
-    measured = {key: value for key, value in last.items() if key.startswith("fine_tuned_") or key == "grouping"}
-    if epochs := measured.get("fine_tuned_epochs"):
-        measured["fine_tuned_epochs"] = sum(epochs) / len(epochs)
-    transcript = experiment.transport.transcript
-    recording = "off" if transcript is None else "complete"
-    if transcript is not None and transcript.stopped_at is not None:
-        recording = f"stopped in round {transcript.stopped_at}: more than {config.record_mib} MiB"
-    return {
-        "system": experiment.system.name,
-        "title": experiment.system.title + (" (emulated cipher)" if emulated else ""),
-        "crypto": experiment.crypto,
-        "emulated": emulated,
-        **{key: getattr(config, key) for key in _OPTIONS},
-        "evaluated": config.evaluated,
-        "data": name_of(config.data),
-        "availability": None if config.availability is None else parse(config.availability).name,
-        "public_samples": experiment.common.public,
-        "inputs_digest": experiment.inputs_digest,
-        "own_code": experiment.own_code,
-        "parameters": experiment.model.spec.size,
-        "task": config.task,
-        "measures": [metric.facts for metric in experiment.observer.metrics],
-        **totals(set_up, rounds, finish),
-        **experiment.attackers.facts(config, rounds),
-        "backdoor_success": last.get("backdoor_success"),
-        "train_accuracy": None if trained is None else float(trained.mean()),
-        **measured,
-        "observing_seconds": sum(line.get("observing_seconds", 0.0) for line in everything),
-        "outliers": dict(Counter(name for line in rounds for name in line["notes"].get("outliers", ()))),
-        "client_role": experiment.common.roster.client_role,
-        "sees": experiment.system.seen_by(config.mode, experiment.settings),
-        "ledger": _ledger(experiment, everything),
-        "dp_audit": _audited_noise(experiment),
-        "devices_used": by_type(experiment, everything),
-        "recording": recording,
-        "peak_memory_bytes": peak_memory_bytes(),
-    }
-
-
-def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str, Any]] | None:
-    """By client, what it has released and the epsilon of that; None if the system does not say.
-
-    lines: of the set-up and all rounds, which name the senders of the messages that are counted.
-    """
-    system, settings = experiment.system, experiment.settings
-    if system.ledger is None and system.releases is None:
-        return None
-    clients: Collection[str] = experiment.data.clients
-    found: dict[str, list[Release]] = {name: [] for name in experiment.shown}
-    if system.ledger is not None:
-        for name, own in system.ledger(experiment.seen).items():
-            found[name] += own
-    words = {kind.__name__: what for kind, what in system.counted(settings, experiment.config.mode).items()}
-    rounds = [line.get("round", 0 if i == 0 else len(lines) - 1) for i, line in enumerate(lines)]
-    for r, line in zip(rounds, lines, strict=True):
-        for kind, senders in line.get("released", {}).items():
-            told = [Release(what, round=r) for what in words.get(kind, ())]
-            for name in senders:
-                if name in clients:
-                    found.setdefault(name, []).extend(told)
-    return statements(found, getattr(settings, "dp_delta", DELTA))
-
-
-def _audited_noise(experiment: Experiment) -> list[Mapping[str, Any]] | None:
-    """What the noise in the ledger is worth, by the system's audit; None if it keeps no ledger or audits no noise."""
-    if experiment.system.ledger is None:
-        return None
-    audit = audit_of(experiment.system)
-    return list(audit.noise(experiment.federation)) if audit and audit.noise else None
-
-
-def peak_memory_bytes() -> int | None:
-    """The largest resident size of this process so far, where the system tells it."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

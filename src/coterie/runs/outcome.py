@@ -1,0 +1,172 @@
+"""What a finished run has come to: the content of its ``result.json``, with its ledger and what devices spent.
+
+What a device spends is nominal: time follows from work and the device's profile, as virtual time does; energy is power
+times time (``Profile.joules``); memory is a formula. Parties without a device of their own are not counted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from coterie.data.own import name_of
+from coterie.devices.traces import parse
+from coterie.dp.ledger import DELTA, Release, statements
+from coterie.protocol.model_spec import ModelSpec
+from coterie.record.schema import Joules, Used
+from coterie.record.summary import Line, last_line, stretches, totals
+from coterie.runs.experiment import Experiment
+from coterie.runs.registry import audit_of
+
+_OPTIONS = ("mode", "seed", "rounds", "clients", "data", "partition", "model", "devices")  # that a result repeats
+
+
+def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish: Line | None = None) -> dict[str, Any]:
+    """The content of ``result.json``. Bytes, seconds and refusals are sums over the set-up, all rounds and the finish.
+
+    Scores are those of the last round, or of the models that the finish has changed; means over the honest clients.
+    """
+    config, everything, last = experiment.config, stretches(set_up, rounds, finish), last_line(rounds, finish)
+    honest = experiment.attackers.left_out(experiment.models(len(rounds)))
+    trained = experiment.observer.train_accuracies(honest)
+    emulated = experiment.crypto == "emulated"
+    measured = {key: value for key, value in last.items() if key.startswith("fine_tuned_") or key == "grouping"}
+    if epochs := measured.get("fine_tuned_epochs"):
+        measured["fine_tuned_epochs"] = sum(epochs) / len(epochs)
+    transcript = experiment.transport.transcript
+    recording = "off" if transcript is None else "complete"
+    if transcript is not None and transcript.stopped_at is not None:
+        recording = f"stopped in round {transcript.stopped_at}: more than {config.record_mib} MiB"
+    return {
+        "system": experiment.system.name,
+        "title": experiment.system.title + (" (emulated cipher)" if emulated else ""),
+        "crypto": experiment.crypto,
+        "emulated": emulated,
+        **{key: getattr(config, key) for key in _OPTIONS},
+        "evaluated": config.evaluated,
+        "data": name_of(config.data),
+        "availability": None if config.availability is None else parse(config.availability).name,
+        "public_samples": experiment.common.public,
+        "inputs_digest": experiment.inputs_digest,
+        "own_code": experiment.own_code,
+        "parameters": experiment.model.spec.size,
+        "task": config.task,
+        "measures": [metric.facts for metric in experiment.observer.metrics],
+        **totals(set_up, rounds, finish),
+        **experiment.attackers.facts(config, rounds),
+        "backdoor_success": last.get("backdoor_success"),
+        "train_accuracy": None if trained is None else float(trained.mean()),
+        **measured,
+        "observing_seconds": sum(line.get("observing_seconds", 0.0) for line in everything),
+        "outliers": dict(Counter(name for line in rounds for name in line["notes"].get("outliers", ()))),
+        "client_role": experiment.common.roster.client_role,
+        "sees": experiment.system.seen_by(config.mode, experiment.settings),
+        "ledger": _ledger(experiment, everything),
+        "dp_audit": _audited_noise(experiment),
+        "devices_used": by_type(experiment, everything),
+        "recording": recording,
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
+
+
+def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str, Any]] | None:
+    """By client, what it has released and the epsilon of that; None if the system does not say.
+
+    lines: of the set-up and all rounds, which name the senders of the messages that are counted.
+    """
+    system, settings = experiment.system, experiment.settings
+    if system.ledger is None and system.releases is None:
+        return None
+    clients: Collection[str] = experiment.data.clients
+    found: dict[str, list[Release]] = {name: [] for name in experiment.shown}
+    if system.ledger is not None:
+        for name, own in system.ledger(experiment.seen).items():
+            found[name] += own
+    words = {kind.__name__: what for kind, what in system.counted(settings, experiment.config.mode).items()}
+    rounds = [line.get("round", 0 if i == 0 else len(lines) - 1) for i, line in enumerate(lines)]
+    for r, line in zip(rounds, lines, strict=True):
+        for kind, senders in line.get("released", {}).items():
+            told = [Release(what, round=r) for what in words.get(kind, ())]
+            for name in senders:
+                if name in clients:
+                    found.setdefault(name, []).extend(told)
+    return statements(found, getattr(settings, "dp_delta", DELTA))
+
+
+def _audited_noise(experiment: Experiment) -> list[Mapping[str, Any]] | None:
+    """What the noise in the ledger is worth, by the system's audit; None if it keeps no ledger or audits no noise."""
+    if experiment.system.ledger is None:
+        return None
+    audit = audit_of(experiment.system)
+    return list(audit.noise(experiment.federation)) if audit and audit.noise else None
+
+
+def peak_memory_bytes() -> int | None:
+    """The largest resident size of this process so far, where the system tells it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+_FLOAT_BYTES = 4
+
+
+def by_type(experiment: Experiment, lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """``Used`` by type of device, as ``result.json`` has it. lines: of the set-up, all rounds and the finish.
+
+    Where only some clients are evaluated, presence is scaled up from these, and the peak memory is theirs.
+    """
+    lines = list(lines)
+    spans = [(line.get("began_virtual_seconds", 0.0), line["virtual_seconds"]) for line in lines]
+    seconds: dict[str, float] = {}
+    largest: dict[str, int] = {}
+    for line in lines:
+        for key, value in line["device_seconds"].items():
+            seconds[key] = seconds.get(key, 0.0) + value
+        for key, value in line["device_messages"].items():
+            largest[key] = max(largest.get(key, 0), value)
+    found = {}
+    of_kind = Counter(profile.name for profile in experiment.devices.values())
+    looked_at = {name: experiment.devices[name] for name in experiment.shown}
+    for kind in sorted({profile.name for profile in looked_at.values()}):
+        members = {name: profile for name, profile in looked_at.items() if profile.name == kind}
+        profile = next(iter(members.values()))
+        there_s = sum(_there_s(experiment, name, *span) for span in spans for name in members)
+        there_s *= of_kind[kind] / len(members)
+        compute_s, radio_s = (seconds.get(f"{kind}/{what}", 0.0) for what in ("compute", "radio"))
+        peak = max(
+            training_bytes(
+                experiment.model.spec,
+                samples=experiment.owns[name].samples,
+                numbers=experiment.sample_numbers,
+                batch=int(getattr(experiment.settings, "batch_size", experiment.owns[name].samples)),
+                message=largest.get(kind, 0),
+            )
+            for name in members
+        )
+        joules = Joules(**profile.joules(compute_s, radio_s, there_s))
+        memory_gib = min(one.memory_gib for one in members.values())
+        found[kind] = msgspec.to_builtins(Used(of_kind[kind], compute_s, radio_s, there_s, joules, peak, memory_gib))
+    return found
+
+
+def _there_s(experiment: Experiment, name: str, from_s: float, until_s: float) -> float:
+    return until_s - from_s if experiment.traces is None else experiment.traces.present(name, from_s, until_s)
+
+
+def training_bytes(spec: ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
+    """What training needs on a device, without the code that runs it: a formula, not a measurement.
+
+    Weights, gradients and one more vector of the solver or the answer; the activations of a batch with their gradients;
+    the client's own samples of so many numbers each; and the largest message, as bytes and decoded. Numbers take four
+    bytes. An optimiser with two moments, or keys and buffers of a cipher, need more.
+    """
+    vectors = 3 * spec.size + 2 * min(batch, samples) * spec.activations + samples * numbers
+    return _FLOAT_BYTES * vectors + 2 * message
