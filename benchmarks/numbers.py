@@ -193,9 +193,12 @@ def main() -> None:
         given.file.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
         return
     recorded = {name: kept for name, kept in json.loads(given.file.read_text()).items() if given.only in name}
-    if moved := list(differences(recorded, found)):
+    new = found.keys() - recorded
+    if moved := list(differences(recorded, {name: kept for name, kept in found.items() if name not in new})):
         sys.exit("\n".join([*moved, f"{len(moved)} numbers differ"]))
-    sys.stdout.write(f"All of {len(found)} cases are equal.\n")
+    if new:
+        sys.stdout.write(f"Not in the record: {', '.join(sorted(new))}.\n")
+    sys.stdout.write(f"All of {len(recorded)} cases are equal.\n")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ TAKEN: dict[str, dict[str, str]] = {
     },
     "OpenedSums": {"participants": "only shown", "values": "a server that lies about a sum"},
     "Decrypt": {"numbers": "labels that are only sent back"},
-    "Contribute": {"length": "a hub may ask for pads of any length"},
+    "Contribute": {"length": "a hub may ask for pads of any length up to a bound"},
     "Lead": {"version": "a number that is compared for equality alone", "counted": "the leader counts from there"},
     "Led": {"samples": "a head's word: it may lead many clients"},
     "Spread": {"version": "a number that is compared for equality alone"},

@@ -54,7 +54,7 @@ class Introduce(OfRound, frozen=True):
     """Say what a round takes you."""
 
 
-@message(src="client", dst="server")
+@message(src="client", dst="server", tells=())
 class Introduced(OfRound, frozen=True):
     """seconds: of a round, by the device's own profile; 0 if unknown."""
 

@@ -53,6 +53,8 @@ from coterie.protocols.threshold_keys import (
 from coterie.protocols.threshold_opening import Closed, Opened, Present, check_sum, open_closed
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
+MOST_VALUES = 1 << 28
+"""Of a vector under pads: what a hub may have a holder compute at once."""
 
 
 class OfPads(OfKey, frozen=True):
@@ -306,7 +308,9 @@ def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str
     """The pads that a message names. Raises PeerError for what cannot be."""
     senders = lines(msg.senders)
     fits = len(set(senders)) == len(senders) and set(senders) <= set(one.holders) and set(among) <= set(one.holders)
-    if not senders or not fits or len(msg.nonces) != NONCE_BYTES * len(senders) or msg.length < 1:
+    if not 1 <= msg.length <= MOST_VALUES:
+        raise PeerError(f"pads for {msg.length} values: 1 to {MOST_VALUES} are possible")
+    if not senders or not fits or len(msg.nonces) != NONCE_BYTES * len(senders):
         raise PeerError(f"{len(senders)} pads with {len(msg.nonces)} bytes of nonces, of holders once each")
     if len(set(among)) < max(len(among), one.needed):
         raise PeerError(f"pads among {len(among)} holders: {one.needed} are needed, each once")
