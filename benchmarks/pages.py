@@ -7,7 +7,7 @@ A page marks where a table stands, and of what::
     <!-- end -->
 
 The first word is the record, the second the kind of table (a function below). Its arguments follow, separated by
-semicolons.
+semicolons: columns that stand there, and ``column=value|value`` for the rows that do.
 ``make docs-tables`` writes all of them; ``--check`` writes nothing, and fails where a page differs from its records.
 """
 
@@ -79,20 +79,42 @@ def median(row: Mapping[str, float], digits: int) -> str:
 # -- any record of rows ------------------------------------------------------------------------------------------------
 
 
-def rows(record: Record, *columns: str, digits: int = 4) -> str:
-    """All rows; without arguments all columns."""
-    shown = columns or tuple(record["rows"][0])
-    return grid(shown, [[cell(row[column], digits) for column in shown] for row in record["rows"]])
+def chosen(record: Record, *arguments: str) -> tuple[list[Record], list[str]]:
+    """The rows that ``column=value|value`` keeps, and the arguments that name columns."""
+    found = list(record["rows"])
+    for column, _, values in (word.partition("=") for word in arguments if "=" in word):
+        found = [row for row in found if str(row[column]) in values.split("|")]
+    return found, [word for word in arguments if "=" not in word]
 
 
-def signatures(record: Record, number: str) -> str:
+def rows(record: Record, *arguments: str, digits: int = 4) -> str:
+    """All rows, or those that ``column=value|value`` keeps; without names of columns all of them."""
+    kept, columns = chosen(record, *arguments)
+    shown = columns or tuple(kept[0])
+    return grid(shown, [[cell(row[column], digits) for column in shown] for row in kept])
+
+
+def pivot(record: Record, *arguments: str) -> str:
+    """Rows by the first column, columns by the second, and in the cells the third; several each as ``one|another``."""
+    kept, (down, across, value) = chosen(record, *arguments)
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in kept:
+        line = found.setdefault(tuple(cell(row[column]) for column in down.split("|")), {})
+        column = ", ".join(cell(row[one]) for one in across.split("|"))
+        line[column] = " / ".join(cell(row.get(one)) for one in value.split("|"))
+    head = list(dict.fromkeys(column for line in found.values() for column in line))
+    lines = [[*names, *(line.get(column, "–") for column in head)] for names, line in found.items()]
+    return grid([*down.split("|"), *head], lines)
+
+
+def signatures(record: Record, number: str, *arguments: str) -> str:
     """Rows of a record whose rows have different columns: those of one form, without what each seed gave."""
     forms: dict[tuple[str, ...], list[Record]] = {}
     for row in record["rows"]:
         columns = tuple(column for column in row if column != "found" and not column.endswith("by seed"))
         forms.setdefault(columns, []).append(row)
     columns, alike = list(forms.items())[int(number)]
-    return rows({"rows": alike}, *columns)
+    return rows({"rows": alike}, *(arguments or columns))
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------
@@ -463,12 +485,13 @@ def part(text: str, number: str, *kept: str) -> str:
 TABLES: dict[str, Table] = {
     "rows": rows,
     "rows-in-full": partial(rows, digits=6),
+    "pivot": pivot,
     "signatures": signatures,
     "comparison": comparison,
     "budget": budget,
     "conclusions": conclusions,
-    "fedepc-paired": fedepc_paired,
-    "ofl-paired": ofl_paired,
+    "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
+    "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,
     "nats": nats,
     "lines": lines_table,
