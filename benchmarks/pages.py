@@ -7,7 +7,8 @@ A page marks where a table stands, and of what::
     <!-- end -->
 
 The first word is the record, the second the kind of table (a function below). Its arguments follow, separated by
-semicolons: columns that stand there, and ``column=value|value`` for the rows that do.
+semicolons: columns that stand there, and ``column=value|value`` for the rows that do. A table of any kind can
+be narrowed: ``only A | B`` keeps the rows that have one of these cells, ``without A | B`` leaves columns out.
 ``make docs-tables`` writes all of them; ``--check`` writes nothing, and fails where a page differs from its records.
 """
 
@@ -482,6 +483,21 @@ def part(text: str, number: str, *kept: str) -> str:
     return "".join([head, line, *shown])
 
 
+def narrowed(text: str, choices: Sequence[str]) -> str:
+    """A table with fewer rows and columns. Each choice is ``only A | B`` or ``without A | B``."""
+    head, _, *found = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines()]
+    left_out: set[str] = set()
+    for choice in choices:
+        verb, _, words = choice.partition(" ")
+        named = {word.strip(" `") for word in words.split("|")}
+        if verb == "only":
+            found = [row for row in found if named & {cell.strip("`") for cell in row}]
+        else:
+            left_out |= named
+    kept = [i for i, name in enumerate(head) if name.strip("`") not in left_out]
+    return grid([head[i] for i in kept], [[row[i] for i in kept] for row in found])
+
+
 TABLES: dict[str, Table] = {
     "rows": rows,
     "rows-in-full": partial(rows, digits=6),
@@ -527,7 +543,9 @@ def generated(page: str) -> str:
     def fill(mark: re.Match[str]) -> str:
         opening, record, kind, arguments, _, end = mark.groups()
         given = [word.strip() for word in arguments.split(";") if word.strip()]
-        return opening + TABLES[kind](json.loads((ROOT / record).read_text()), *given) + end
+        choices = [word for word in given if word.startswith(("only ", "without "))]
+        made = TABLES[kind](json.loads((ROOT / record).read_text()), *(word for word in given if word not in choices))
+        return opening + (narrowed(made, choices) if choices else made) + end
 
     return MARK.sub(fill, page)
 
