@@ -309,25 +309,6 @@ def threshold_rounds(record: Record) -> str:
     return grid(["round", "CPU seconds", "over one key", "largest error of the mean"], found)
 
 
-OPERATIONS = {
-    "encrypt": "public-key encryption",
-    "server_dec": "`server_dec` (the server)",
-    "partial": "`partial`",
-    "c1": "`SumRequest.read`: `c_1` of the sum of 8 padded vectors",
-    "pad": "`Padding.encrypt`",
-    "contribution": "`contribution`, to one other's pad",
-    "pad_partial": "`pad_partial`",
-    "public": "part of the public key",
-    "galois": "part of the key of one rotation",
-    "first": "first part of relinearisation",
-}
-
-
-def threshold_operations(record: Record) -> str:
-    seconds = record["threshold"]["operation_seconds"]
-    return grid(["operation", "CPU seconds"], [[words, f"{seconds[what]:.3f}"] for what, words in OPERATIONS.items()])
-
-
 def pads_costs(record: Record) -> str:
     head = ["upload", "bytes", "client", "helper, for a sum of one", "helper, each further vector"]
     found = []
@@ -515,7 +496,6 @@ TABLES: dict[str, Table] = {
     "clients": clients,
     "workers": workers,
     "threshold-rounds": threshold_rounds,
-    "threshold-operations": threshold_operations,
     "pads-costs": pads_costs,
     "described": described,
     "whole-runs": whole_runs,
