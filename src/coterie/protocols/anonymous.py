@@ -3,13 +3,13 @@
     client  --a vector under the helper's key-->  hub  --Relayed, shuffled (and blinded)-->  helper
                                                   hub  --Forget / Forgotten-->               helper
 
-Steps I to III of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B), for a hub and a helper of any role. The hub
-knows whose vector is where, and cannot open it. The helper can open it, and knows a position only. If the hub lays one
-mask over all vectors of a round before it relays them (``CipherVector.blind``), the helper learns only differences.
-Keys: grant ``SERVICE``, whose secret half only the helper holds.
+Steps I to III of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). The hub knows whose vector is where, and
+cannot open it. The helper can open it, and knows a position only. If the hub lays one mask over all vectors of a round
+before it relays them (``CipherVector.blind``), the helper learns only differences. Keys: grant ``SERVICE``, whose
+secret half only the helper holds.
 
-The system declares the handlers, which call the functions here: the helper's of ``Relayed`` calls ``opened``, that of
-``Forget`` calls ``forgotten``. A helper refuses what does not come from the hub.
+The system's handlers call the functions here: the helper's of ``Relayed`` calls ``opened``, that of ``Forget`` calls
+``forgotten``. A helper refuses what does not come from the hub.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Relayed(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Forget(OfRound, frozen=True):
-    """The round is over, with or without success. Keep nothing of it."""
+    """The round is over, successful or not. Keep nothing of it."""
 
 
 @message(src=ANY, dst=ANY)
@@ -58,7 +58,7 @@ def relay(
 ) -> Steps[list[str]]:
     """The hub: send each client's vector to the helper, in a fresh secret order. Returns the names by position.
 
-    cipher: the vector of a name, blinded if it is to be. It is asked for when it is sent.
+    cipher: the vector of a name, blinded if need be; called on sending.
     """
     shuffled = [names[i] for i in hub.secrets("shuffle", r).permutation(len(names))]  # alg. 1, l. 16: pi
     for j, name in enumerate(shuffled):
@@ -72,9 +72,9 @@ def forget(hub: KeyedParty, r: int, helper: str) -> Steps[None]:
 
 
 def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> Work[Any]:
-    """The helper: a ``BlindedVector``, or (length,) float64 where vectors are not blinded.
+    """The helper: a ``BlindedVector``, or (length,) float64 if not blinded.
 
-    Raises PeerError if it does not come from the hub, for a position that no client can have, and for another length.
+    Raises PeerError if it does not come from the hub, for an impossible position, and for another length.
     """
     from_hub(helper, msg, src)
     if not 0 <= msg.position < len(helper.clients):
@@ -86,7 +86,6 @@ def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: 
 
 
 def opening_cost(helper: KeyedParty, length: int) -> Cost:
-    """The nominal cost of ``opened``."""
     return Cost(crypto_s=helper.keys.own(SERVICE).nominal_seconds_decrypt(length))
 
 
@@ -100,7 +99,7 @@ def comparable(opened: Mapping[int, BlindedVector]) -> tuple[list[int], NDArray[
     """Positions of the vectors that are under one mask, and their exact differences from one of them, (m, d).
 
     A client that encrypts garbage (so that a lane overflows) would spoil every sum with its vector. Such a vector
-    differs too much from the others, so the majority shows which it is. Raises PeerError if there is no majority.
+    differs too much from the majority. Raises PeerError if there is no majority.
     """
     for one in opened.values():
         differences = {}

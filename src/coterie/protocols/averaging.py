@@ -3,8 +3,8 @@
     server --Train--> client --Update--> server            (every round)
     server --Last---> client                               (after the last round, between machines only)
 
-FedAvg is ``Server`` and ``Client``. Other methods replace one thing of them: the local solver, what clients send, the
-server's rule, or the round. Methods with late updates have another server (``late.py``).
+FedAvg is ``Server`` and ``Client``. Other methods replace the local solver, what clients send, the server's rule or
+the round. Methods with late updates have another server (``late.py``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Sends = Literal["model", "change"]
 
 @dataclass(frozen=True)
 class Averaging(SteppedTraining):
-    """Local training with the usual defaults of FedAvg, where the mean itself is the next model."""
+    """Local training with FedAvg's usual defaults: the mean itself is the next model."""
 
     lr: float = 0.01
     momentum: float = 0.0
@@ -63,15 +63,15 @@ class OfModel(OfRound, frozen=True):
 
 @message(src="server", dst="client")
 class Train(OfModel, frozen=True):
-    """Train on your data. weights: (d,) the global model, or (k d,) all models, one after the other."""
+    """Train on your data. weights: (d,) the global model, or (k d,) all models, concatenated."""
 
 
 @message(src="client", dst="server", tells=("trained model and number of samples",))
 class Update(OfModel, frozen=True):
     """The result of one training. round: the round that asked for it.  samples: of this client's training data.
 
-    weights: (d,), the model, its change, or what the method says; buffers (running statistics) are the trained values
-    in each case. ``Gather`` says which updates a server takes.
+    weights: (d,), the model, its change, or what the method says. Buffers (running statistics) are always the trained
+    values. ``Gather`` says which updates a server takes.
     """
 
     samples: int
@@ -79,7 +79,7 @@ class Update(OfModel, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Last(Message, frozen=True):
-    """The run is over. Predict with this model from now on, (d,), or with these, (k d,), as the method says."""
+    """The run is over. Predict with this model from now on: (d,), or (k d,) as the method says."""
 
     spec: bytes
     weights: Floats
@@ -96,11 +96,11 @@ Also by its part in a mean: if its samples, or samples times largest weight, are
 
 
 class Gather:
-    """The updates of one round at a server of any method: which it refuses, their means, and which stand out.
+    """The updates of one round at a server of any method: checks, means and outliers.
 
-    The bounds keep a mean finite, so that no message ends a run. They do not keep a client from ending it: an update
-    within the bounds may spoil the mean, and the trainings that start there may diverge. An update that stands out is
-    noted, so that an error can name its client.
+    The bounds keep a mean finite, so that no message ends a run. An update within the bounds may still spoil the mean,
+    and
+    the next trainings may diverge. Outliers are noted, so that an error can name their clients.
     weights: of the server's models before the round.  means: how many means it makes.  models: in each update.
     """
 
@@ -113,7 +113,7 @@ class Gather:
     def take(self, name: str, update: Any, into: int = 0) -> Vector:
         """Check an update and add it to a mean, weighted by its samples. Returns its weights (models d,).
 
-        update: with the fields of ``Update``. Raises PeerError, with the client's name, for one that is out of bounds.
+        update: with the fields of ``Update``. Raises PeerError, with the client's name, if it is out of bounds.
         """
         if not 0 <= into < len(self.means):
             raise PeerError(f"{name}: an update for cluster {into} of {len(self.means)}")
@@ -122,13 +122,12 @@ class Gather:
         return weights
 
     def note(self, name: str, update: Any) -> Vector:
-        """Check an update and note it, for a method that puts updates together itself. Returns its weights."""
+        """Check an update and note it, for a method that combines updates itself. Returns its weights."""
         weights = self.checked(name, update.spec, update.weights, update.samples)
         self.took(name, weights, samples=update.samples)
         return weights
 
     def add(self, name: str, weights: Vector, samples: int, into: int = 0) -> None:
-        """Add checked weights to a mean, and note them."""
         self.means[into].take(weights, samples)
         self.took(name, weights, samples=samples)
 
@@ -142,7 +141,6 @@ class Gather:
             raise PeerError(f"{name}: {error}") from None
 
     def took(self, name: str, *values: Vector, samples: int = 1) -> None:
-        """Note checked values that count."""
         self._taken.append((name, max(map(largest, values)), samples))
 
     def moved(self, old: Vector, into: int = 0, step: float = 1.0) -> Vector:
@@ -155,7 +153,7 @@ class Gather:
         return self.model(new).reshape(old.shape)
 
     def model(self, new: NDArray[np.float64]) -> NDArray[np.float32]:
-        """The server's next model, as float32. Raises RunError if a client would not take it."""
+        """The server's next model, float32. Raises RunError if a client would refuse it."""
         if not (most := largest(new)) <= MOST_WEIGHT:
             named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
             cause = f"updates that stand out: {named}" if named else "no update stands out: lower server_lr"
@@ -163,7 +161,7 @@ class Gather:
         return new.astype(np.float32)
 
     def outliers(self) -> dict[str, float]:
-        """The largest weight of each update that stands out, by name. The largest part in a mean comes first."""
+        """The largest weight of each outlying update, by name; largest part in a mean first."""
         if not self._taken:
             return {}
         parts = [samples * max(most, self._size) for _, most, samples in self._taken]  # small changes are all alike
@@ -177,14 +175,13 @@ class Gather:
         return found
 
     def notes(self) -> Mapping[str, Any]:
-        """``{"outliers": outliers()}``, or nothing if no update stands out."""
         return {"outliers": found} if (found := self.outliers()) else {}
 
 
 class ModelClient(Party, role="client"):
-    """A client that is sent models and trains. Between machines it keeps the model that it was sent last.
+    """A client that is sent models and trains. Between machines it keeps the last model that it was sent; in a
+    simulation none.
 
-    In a simulation an observer reads everybody's model from the hub, and clients keep none.
     local: what it trains with: a solver's class, an ``objective``, a generator ``local(client, start, r)``, or None for
     the solver of the settings.
     """
@@ -206,13 +203,13 @@ class ModelClient(Party, role="client"):
         return self.keep(check_model(self.spec, msg.spec, msg.weights))
 
     def keep(self, weights: Vector) -> Vector:
-        """Keep these models, which were checked, where parties are on machines of their own. Returns them."""
+        """Keep these checked models if parties are on separate machines. Returns them."""
         if self.common.deployed:
             self.state.last = weights.reshape(-1)
         return weights
 
     def last_models(self) -> NDArray[np.float32]:
-        """(k, d) the models that it was sent last, and what all begin with before that."""
+        """(k, d) the models that it was sent last, or the initial ones before that."""
         if self.state.last is None:
             return self.common.starts[: self.config.models]
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
@@ -223,7 +220,7 @@ class ModelClient(Party, role="client"):
         return fit(self, start, r, self.config.solver_of(self.local) if own else None, **more)
 
     def trained(self, start: Vector, r: int) -> Work[Fitted]:
-        """Its training in round r, which may be a generator of the method's own."""
+        """Its training in round r, which may be the method's own generator."""
         fitted: Fitted
         if is_generator(self.local):
             fitted = yield from self.local(self, start, r)
@@ -233,13 +230,13 @@ class ModelClient(Party, role="client"):
 
     @on(Last, when=never)
     def take_last(self, msg: Last, src: str) -> None:
-        """Keep the last models. Raises PeerError for another shape, or from another party than the hub."""
+        """Keep the last models. Raises PeerError for another shape or a sender other than the hub."""
         from_hub(self, msg, src)
         self.models(msg)
 
 
 def own_model(client: ModelClient) -> Vector:
-    """(d,) float32, the one model of a client, as far as it knows itself."""
+    """(d,) float32, a client's one model, as far as it knows it."""
     return np.asarray(client.last_models()[0])
 
 
@@ -261,13 +258,11 @@ class Client(ModelClient, role="client"):
 
 
 class ChangeClient(Client, role="client"):
-    """Sends the change of the model."""
-
     sends = "change"
 
 
 class Server(Party, role="server"):
-    """Holds the global model. Between machines it hands out its last models when the run is over.
+    """Holds the global model. Between machines it sends out the last models when the run is over.
 
     rule: the server's step, ``rule(state, change, config) -> (d,)``, of the mean change (d,) float64 of the parameters,
     0 at buffers. It may change the state. Without it the step is that of the settings towards the mean.
@@ -283,16 +278,14 @@ class Server(Party, role="server"):
     rule: ClassVar[Any] = None
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        """One round. The mean of the answers, weighted by samples, is the new global model, or moves it."""
+        """The mean of the answers, weighted by samples, becomes or moves the global model."""
         notes, _ = yield from self.average(r, asked_in(self.clients, self.config, self.randomness.seed, r), Update)
         return notes
 
     def train(self, r: int) -> Train:
-        """The request to train the server's model, or all of its models."""
         return Train(r, self.spec.digest, self.state.weights.reshape(-1))
 
     def gather(self, means: int = 1) -> Gather:
-        """An empty ``Gather`` for a round."""
         return Gather(self.spec, self.state.weights, means)
 
     def ask(
@@ -306,8 +299,9 @@ class Server(Party, role="server"):
     ) -> Steps[tuple[dict[str, Any], Answers]]:
         """Ask these clients to train the server's models, and move the models by the mean of their answers.
 
-        reply: a message with the fields of ``Update``.  ``learn(name, answer)`` is told of each answer that fits before
-        it counts, and may refuse it with a PeerError. Returns the round's notes and the outcomes of the requests.
+        reply: a message with the fields of ``Update``.  ``learn(name, answer)`` sees each fitting answer before it
+        counts,
+        and may refuse it with a PeerError. Returns the round's notes and the outcomes of the requests.
         """
         old, config = self.state.weights, self.config
         gather = Gather(self.spec, old, models=config.models)
@@ -328,16 +322,16 @@ class Server(Party, role="server"):
         return {"participants": len(answers.got), "asked": len(names), **gather.notes()}, answers
 
     def last(self) -> Mapping[str, Vector]:
-        """By client, (d,), or (k, d) of which it chooses. By default all get the hub's ``weights``."""
+        """By client, (d,), or (k, d) of which it chooses; by default the hub's ``weights`` for all."""
         return dict.fromkeys(self.clients, self.state.weights)
 
     @property
     def finishes(self) -> bool:
-        """Only where parties are on machines of their own, unless a subclass has other steps."""
+        """Only if parties are on separate machines, unless a subclass has other steps."""
         return self.common.deployed or type(self).finish is not Server.finish
 
     def finish(self) -> Steps[None]:
-        """The last models. Nobody answers: a client that is away gets its own later."""
+        """Send the last models, without waiting for answers: an absent client gets its own later."""
         if not self.finishes:
             return
         made: dict[int, Last] = {}  # one message for all that get the same

@@ -5,13 +5,13 @@
     member  <--ClusterModel--  hub                     without the mask
     member  --Received-->      hub
 
-Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Sums and counts travel instead of means,
-since Z_N has no division. The sum is formed under encryption, so the helper opens nothing but a masked sum. Roles may
-have any names. Keys: two pairs (``pairs``), the helper's and the users', whose secret half all clients share.
+Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Sums and counts travel, since Z_N has no
+division. The helper opens nothing but a masked sum. Keys: two pairs (``pairs``), the helper's and the users', whose
+secret half all clients share.
 
-The system declares the handlers, which call the functions here: the helper's of ``Convert`` calls ``convert``, the
-clients' of ``ClusterModel`` calls ``opened_mean``. Both refuse what does not come from the hub. Members trust no single
-server: both sign the count, and the hub signs the sum.
+The system's handlers call the functions here: the helper's of ``Convert`` calls ``convert``, the clients' of
+``ClusterModel`` calls ``opened_mean``. Both refuse what does not come from the hub. Members trust no single server:
+both sign the count, and the hub signs the sum.
 
 Assumes that hub and helper do not collude, and that no client helps one of them.
 """
@@ -65,7 +65,7 @@ class ClusterSum(Signed, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class ClusterModel(Signed, frozen=True):
-    """The sum over a cluster without its mask (eq. 10), under the users' key, and the number of vectors in it.
+    """The unmasked sum over a cluster (eq. 10), under the users' key, and its number of vectors.
 
     count_signature: the helper's, as above.
     """
@@ -85,10 +85,10 @@ class Received(OfRound, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """A masked sum that the helper is asked for. request: what asks for it.  count: vectors in it.
+    """A masked sum to convert. request: to the helper.  count: vectors in it.
 
-    mask, times: what lies over it, how often.  work: how many vectors of its length the hub masks for it, unmasking
-    included.
+    mask, times: the mask, and how often it is in the sum.  work: vectors of this length that the hub masks and unmasks
+    for it.
     """
 
     request: Message
@@ -99,7 +99,7 @@ class Masked:
 
 
 class Formed(msgspec.Struct):
-    """What a helper remembers of the sums of a round, also when the round is tried again. counts: by cluster.
+    """A helper's sums of a round, also when the round is tried again. counts: by cluster.
 
     If a client is gone in the second attempt, two sums of the same models would differ by its model alone.
     """
@@ -109,7 +109,7 @@ class Formed(msgspec.Struct):
 
 
 def once(formed: Formed, r: int, cluster: int, count: int) -> None:
-    """Note that a sum of so many vectors is formed. Raises PeerError if it was of another number in this round."""
+    """Note that a sum of so many vectors is formed. Raises PeerError if this round had one of another number."""
     if r != formed.round:
         formed.round, formed.counts = r, {}
     if formed.counts.setdefault(cluster, count) != count:
@@ -170,7 +170,7 @@ def distribute(
 def convert(helper: KeyedParty, msg: Convert, src: str, length: int) -> Work[ClusterSum]:
     """The helper: a masked sum under its own key, encrypted under the users' key and signed.
 
-    Raises PeerError if it does not come from the hub, or is not the sum (length,) that it is said to be.
+    Raises PeerError if it does not come from the hub, or is not the sum (length,) that it claims to be.
     """
     from_hub(helper, msg, src)
     total = yield Open(helper.keys.own(SERVICE), msg.cipher, blinded=True)
@@ -197,7 +197,7 @@ def opened_mean(
 ) -> Work[NDArray[np.float64]]:
     """A member: the mean (length,) over the cluster. Verifies both signatures, opens, divides by the count.
 
-    Raises PeerError for another sender, round or length, a count below 1, and (as a SignatureError) for what the two
+    Raises PeerError for another sender, round or length, a count below 1, and (as a SignatureError) for what the
     servers have not signed.
     """
     from_hub(member, msg, src)
@@ -213,5 +213,4 @@ def opened_mean(
 
 
 def receiving_cost(member: KeyedParty, length: int) -> Cost:
-    """The nominal cost of ``opened_mean``."""
     return Cost(crypto_s=member.keys.own(USER).nominal_seconds_decrypt(length))

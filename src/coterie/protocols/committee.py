@@ -94,7 +94,7 @@ class Committee(Grant):
 
 
 class SwitchedFor(msgspec.Struct):
-    """What a member has helped with: the last round and the last number in it, and whether a vector was among that.
+    """A member's record: the last round, the last number in it, and whether it switched a vector.
 
     scalars: how many in that round.
     """
@@ -108,7 +108,7 @@ class SwitchedFor(msgspec.Struct):
 class Seat(Component):
     """The part of a client that may be on the committee, beside its ``keys``.
 
-    grant: its name.  limits(party): how many members answer, and how many scalars a member helps with in a round.
+    grant: its name.  limits(party): how many members answer, and a member's scalars per round.
     """
 
     Secret = SwitchedFor
@@ -119,7 +119,7 @@ class Seat(Component):
 
     @on(Stand)
     def stand(self, msg: Stand, src: str) -> Standing:
-        """Say that it is there. Raises PeerError for a client that is no member."""
+        """Raises PeerError for a client that is no member."""
         from_hub(self.party, msg, src)
         self.share()
         return Standing(msg.round)
@@ -171,9 +171,9 @@ def switch(
     number: int,
     ciphers: Sequence[CipherVector],
 ) -> Steps[list[CipherVector]]:
-    """The same ciphertexts under the opener's key, by the first of these members, in their order, that are there.
+    """The same ciphertexts under the opener's key, by the first of these members that are there, in their order.
 
-    Raises NoAnswerError if fewer than needed are, or if one of them does not answer as it should.
+    Raises NoAnswerError if fewer than needed are, or if one does not answer as it should.
     """
     there: set[str] = set()
 

@@ -2,11 +2,10 @@
 
     hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-Signing keys are on the roster. The key centre draws encryption keys and other secrets. A list of **grants** says which:
-key pairs, seeds, or shares of one key among chosen parties. It signs each grant for one recipient and one dealing, and
-the transport seals it. The hub that relays it sees its size, and can neither read nor replace it. The key centre
-forgets the secret halves. A grant may be dealt again among other parties when membership changes, under the next
-number. The old one is refused from then on.
+Signing keys are on the roster. The key centre draws all other keys by a list of **grants**: key pairs, seeds, or shares
+of one key among chosen parties. It signs each grant for one recipient and one dealing, and the transport seals it. The
+hub that relays it sees its size, and can neither read nor replace it. The key centre forgets the secret halves. When
+membership changes, a grant may be dealt again under the next number; the old one is refused from then on.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ EVALUATION = "evaluation"
 
 @message(src=ANY, dst=KEY_CENTRE)
 class Deal(Message, frozen=True):
-    """A request to deal a grant for the ``number``-th time. An empty ``grant`` means all grants, for the first time.
+    """A request to deal a grant for the ``number``-th time. An empty ``grant``: all grants, for the first time.
 
-    holders: the names of the new holders, one on each line; empty for the grant's usual holders.
+    holders: the names of the new holders, one a line; empty for the usual ones.
     """
 
     number: int
@@ -83,7 +82,7 @@ Draw = Callable[[str], Secrets]
 class Dealt:
     """The result of one dealing. secret: by holder.  public: for all parties, by owner ("" if all holders share it).
 
-    better: by role, public keys that contain more than those of other roles.
+    better: by role, public keys with more content than other roles' keys.
     """
 
     secret: Mapping[str, bytes]
@@ -105,7 +104,6 @@ class Grant(Protocol):
     role: str
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
-        """Its usual holders: all parties of its role."""
         return tuple(roster.of_role(self.role))
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
@@ -117,8 +115,8 @@ class Pair(Grant):
     """A key pair. Its holders get the secret half.  each: one pair for each holder.
 
     keygen(emulated, random_bytes): draws one, with ``public`` and ``to_bytes`` (``crypto/vector.py``).
-    works: the role that multiplies its ciphertexts, if products are needed. This role gets the evaluation key
-    (``public evaluation``), and a public key that allows products.
+    works: the role that multiplies ciphertexts, if any. It gets the evaluation key (``public evaluation``), and a
+    public key that allows products.
     """
 
     keygen: Callable[..., Any]
@@ -170,7 +168,7 @@ class Shares(Grant):
 
 
 class KeyCentre(Party, role=KEY_CENTRE):
-    """Deals the grants when the hub asks for it, each number once, and keeps no key."""
+    """Deals the grants at the hub's request, each number once, and keeps no key."""
 
     class State(msgspec.Struct):
         """dealt: how often each grant was dealt."""
@@ -185,7 +183,6 @@ class KeyCentre(Party, role=KEY_CENTRE):
 
     @on(Deal)
     def deal(self, msg: Deal, src: str) -> tuple[To, ...]:
-        """Draw the requested keys, and send each party its part."""
         roster = self.common.roster
         from_hub(self, msg, src)
         if msg.grant and msg.grant not in self.grants:
@@ -239,16 +236,16 @@ class KeyStore(msgspec.Struct):
 
 
 class OfGrants(Component):
-    """A component that keeps something of what its party's ``keys`` are granted."""
+    """A component that stores some of its party's granted keys."""
 
     def granted(self, msg: Granted) -> None:
-        """A verified message has been stored. Raises PeerError if something in it cannot be."""
+        """A verified message was stored. Raises PeerError if something in it is unusable."""
 
 
 class Keys(Component, Generic[PK, SK]):
     """The keys of one scheme that a party is granted: ``keys = Keys(PublicKey, SecretKey)`` at the hub.
 
-    The hub has them dealt before round 1, if there is a key centre. All other parties have ``HeldKeys``.
+    If there is a key centre, the hub has them dealt before round 1. All other parties have ``HeldKeys``.
     """
 
     Secret = KeyStore
@@ -264,7 +261,7 @@ class Keys(Component, Generic[PK, SK]):
             yield from _dealt(self, Deal(1, "", ""))
 
     def store(self, msg: Granted) -> None:
-        """Store keys. Raises PeerError if the key centre did not sign them, or if the dealing is old."""
+        """Store keys. Raises PeerError if the key centre did not sign them or the dealing is old."""
         signer = verify_key(self.party.common, KEY_CENTRE)
         signer.verify(msg.signature, *_signed(self.party.common, self.party.name, msg))
         keys = self.secret
@@ -287,27 +284,26 @@ class Keys(Component, Generic[PK, SK]):
                 getattr(self.party, name).granted(msg)
 
     def forget_public(self, name: str) -> None:
-        """Forget all public keys of a grant."""
         self.secret.public = {known: key for known, key in self.secret.public.items() if known.split(" ")[0] != name}
 
     def public(self, name: str) -> PK:
-        """The public key of a grant (``NAME`` or ``NAME OWNER``). Raises PeerError for none, or one of no use here."""
+        """The public key of a grant (``NAME`` or ``NAME OWNER``). Raises PeerError for a missing or unusable one."""
         return cast(PK, self._usable(public_key(self._one(self.secret.public, name)), self.kinds[0], name))
 
     def own(self, name: str) -> SK:
-        """SECRET: the key that this party holds of a grant. Raises PeerError for none, or one of no use here."""
+        """SECRET: this party's key of a grant. Raises PeerError for a missing or unusable one."""
         return cast(SK, self._usable(secret_key(self.own_bytes(name)), self.kinds[1], name))
 
     def own_bytes(self, name: str) -> bytes:
-        """SECRET: the bytes that this party holds of a grant. Raises PeerError before it was granted."""
+        """SECRET: this party's bytes of a grant. Raises PeerError before it was granted."""
         return self._one(self.secret.secret, name)
 
     def evaluation(self, name: str) -> EvaluationKey:
-        """What dot products under a key need. Raises PeerError before it was granted or made."""
+        """The evaluation key for dot products. Raises PeerError before it was granted or made."""
         return evaluation_key(self._one(self.secret.public, f"{name} {EVALUATION}"))
 
     def _usable(self, key: Any, kind: type[Any], name: str) -> Any:
-        """The key, if it is of the scheme that this party computes with, and real where the federation's keys are."""
+        """The key, if it is of this party's scheme, and real where the federation's keys are."""
         if not isinstance(key, kind) or key.emulated != self.party.common.emulated:
             raise PeerError(f"{self.party.name} was granted {key!r} as {name}, which is no key for this federation")
         return key
@@ -319,8 +315,6 @@ class Keys(Component, Generic[PK, SK]):
 
 
 class HeldKeys(Keys[PK, SK]):
-    """The keys that a party other than the hub is granted."""
-
     takes = ()
 
     @on(Granted)
@@ -331,16 +325,16 @@ class HeldKeys(Keys[PK, SK]):
 
 
 def deal_again(hub: Any, grant: str, holders: Sequence[str]) -> Steps[None]:
-    """Request one grant anew for these parties, and wait until all parties have their part of it."""
+    """Request one grant anew for these parties, and wait until all have their part of it."""
     dealt = hub.keys.secret.dealt
     number = max(dealt.get(grant, 0), dealt.get("", 0)) + 1
     yield from _dealt(hub.keys, Deal(number, grant, "\n".join(holders)))
 
 
 def _dealt(keys: Keys[Any, Any], deal: Deal) -> Steps[None]:
-    """Wait for all others to be ready; for a part of the clients only if no more come and they are a quorum.
+    """Wait until all others are ready, or a quorum of the clients if no more come.
 
-    Raises NoAnswerError, with the names, if they are not, or if a server is missing.
+    Raises NoAnswerError, with the names, for too few clients or a missing server.
     """
     common = keys.party.common
     others, ready = common.roster.by_name.keys() - {keys.party.name, KEY_CENTRE}, set[str]()

@@ -2,10 +2,9 @@
 
     server --Train (w, r)--> client --Update (r)--> server      at once, or rounds later
 
-Each round the server asks a share of the clients, waits for those that are in time, takes the updates of earlier rounds
-that have come, and moves its model. The baselines that use it differ in what clients send and in how the server
-combines it. Each update is used once, and none that is older than the bound. The server does not know why a client is
-late. ``learns`` says what each party learns.
+Each round the server asks a share of the clients, waits for those in time, takes late updates of earlier rounds, and
+moves its model. Methods differ in what clients send and how the server combines it. Each update is used once, within
+the age bound. The server does not know why a client is late. ``learns`` says what each party learns.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ class LateTraining(SteppedTraining):
 
 
 class Aggregate(Protocol):
-    """The updates of one round, folded one at a time in the order in which they are taken: in time first, then late."""
+    """The updates of one round, folded one at a time: in time first, then late."""
 
     def take(self, values: Vector, staleness: int, samples: int) -> None:
         """One update (d,) that comes ``staleness`` rounds late."""
 
     def result(self) -> NDArray[np.float64]:
-        """The server's next model, (d,) float64. It is called only if at least one update was taken."""
+        """The server's next model, (d,) float64. Requires at least one update."""
 
 
 @dataclass(eq=False)
@@ -91,8 +90,8 @@ class Mean:
 class Gathering:
     """One round of a server: the clients that it asks, and the updates that it takes, in time and late.
 
-    owed: by client, the rounds that it has not answered yet; changed.  oldest: by how many rounds an update may be
-    late.  used: how many updates of each lateness were used; the server counts them.
+    owed: by client, the rounds not answered yet; changed.  oldest: by how many rounds an update may be late.
+    used: how many updates of each lateness were used; the server counts them.
     """
 
     def __init__(self, server: Party, r: int, owed: dict[str, tuple[int, ...]], oldest: int) -> None:
@@ -105,9 +104,11 @@ class Gathering:
     def _able(self, chosen: Sequence[str]) -> tuple[str, ...]:
         """The clients that the round can ask. If rounds have a deadline, it leaves out clients that are late.
 
-        If a client that needs longer than a round were asked in every round, it would be later each time, until none of
-        its updates is used. It is asked again when it has answered, or when its answer would be too old: it may be
-        lost. A round without a deadline waits for all answers but those that an experiment delays by whole rounds.
+        A slow client that is asked every round would fall ever further behind. It is asked again when it has answered,
+        or
+        when its answer would be too old: it may be lost. A round without a deadline waits for all answers but those
+        that
+        an experiment delays by whole rounds.
         """
         if self.config.deadline_s is None:
             return tuple(chosen)
@@ -117,7 +118,7 @@ class Gathering:
     def settle(self, name: str, round: int) -> int | None:
         """Take a client's answer to a round. Returns by how many rounds it is late, or None if it is too old.
 
-        Answers may come in any order. Raises PeerError if that round did not ask this client, or has had its answer.
+        Answers may come in any order. Raises PeerError if that round did not ask this client, or has its answer.
         """
         rounds = self.owed.get(name, ())
         if round not in rounds:
@@ -129,11 +130,13 @@ class Gathering:
         return None
 
     def gather(self, requests: Mapping[str, Message], reply: type[M], fold: Callable[[str, M], None]) -> Steps[Answers]:
-        """Ask, wait for the answers in time, then take answers to earlier rounds that have come.
+        """Ask, wait for the answers in time, then take arrived answers to earlier rounds.
 
-        If there is no client to ask, the round waits for the first answer to an earlier round, or until the deadline.
-        Otherwise rounds would take no time, and every answer would become too old. If rounds have a deadline, later
-        rounds do not wait for a client that is known not to answer: offline, refused, or its answer was unacceptable.
+        With no client to ask, the round waits for the first answer to an earlier round, or the deadline. Otherwise
+        rounds
+        would take no time, and every answer would become too old. With a deadline, later rounds do not wait for a
+        client
+        that is known not to answer: offline, refused, or with an unacceptable answer.
         """
         deadline_s, owed = self.config.deadline_s, self.owed
         self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}
@@ -147,18 +150,18 @@ class Gathering:
         return answers
 
     def notes(self) -> dict[str, Any]:
-        """Counts of clients and updates. staleness: of the updates that were used, those 0, 1, ... rounds late."""
+        """Counts of clients and updates. staleness: used updates that are 0, 1, ... rounds late."""
         staleness = [self.used[age] for age in range(max(self.used, default=-1) + 1)]
         return {"participants": self.used.total(), "staleness": staleness, **self._notes}
 
 
 class Server(averaging.Server, role="server"):
-    """Holds the global model, and knows which answers have not come yet."""
+    """Holds the global model and the open requests."""
 
     takes = (Update,)
 
     class State(msgspec.Struct):
-        """weights: (d,) float32 of the global model.  owed: by client, the rounds that it has not answered yet."""
+        """weights: (d,) float32 of the global model.  owed: by client, the rounds not answered yet."""
 
         weights: Vector = initial
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
@@ -171,7 +174,6 @@ class Server(averaging.Server, role="server"):
         raise NotImplementedError
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        """Ask clients, wait for updates in time, take late updates, move the model."""
         step, weights = self.config.server_step(r), self.state.weights
         aggregate, gather = self.aggregate(step), self.gather(means=0)
         oldest = self.config.max_staleness if isinstance(self.config, LateTraining) else 0

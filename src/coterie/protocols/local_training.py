@@ -24,28 +24,28 @@ from coterie.training.solvers import MOST_WEIGHT, Objective, OwnLoss, Proximal, 
 
 
 def at_least(config: Any, **least: int) -> None:
-    """Raises UserError for the first setting that is below its least value."""
+    """Raises UserError for the first setting below its least value."""
     for name, value in least.items():
         if getattr(config, name) < value:
             raise UserError(f"{name} must be at least {value}, not {getattr(config, name)}")
 
 
 def within(config: Any, low: float, high: float, *names: str) -> None:
-    """Raises UserError for the first of these settings that is not in [low, high)."""
+    """Raises UserError for the first setting outside [low, high)."""
     for name in names:
         if not low <= getattr(config, name) < high:
             raise UserError(f"{name} must lie in [{low:g}, {high:g}), not {getattr(config, name)}")
 
 
 def positive(config: Any, *names: str) -> None:
-    """Raises UserError for the first of these settings that is not positive and finite."""
+    """Raises UserError for the first setting that is not positive and finite."""
     for name in names:
         if not 0 < getattr(config, name) < inf:
             raise UserError(f"{name} must be positive and finite, not {getattr(config, name)}")
 
 
 def check_choices(config: Any) -> None:
-    """Raises UserError for the first ``Literal`` field of a dataclass that has none of its values."""
+    """Raises UserError for the first ``Literal`` field with another value."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
         if get_origin(kind) is Literal and value not in get_args(kind):
@@ -53,10 +53,9 @@ def check_choices(config: Any) -> None:
 
 
 def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:
-    """Raises UserError for the first setting that has no effect and is set to another value than its default.
+    """Raises UserError for the first setting that has no effect and differs from its default.
 
-    unused: of each setting its name, the condition under which it has no effect (``"mode paper"``, ``"local=sgd"``),
-    and whether that condition holds here.
+    unused: (name, condition without effect such as ``"mode paper"``, whether it holds here) of each setting.
     """
     for name, condition, holds in unused:
         value = getattr(config, name)
@@ -65,7 +64,7 @@ def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:
 
 
 def insist(config: Any, fixed: Mapping[str, Any], where: str) -> None:
-    """Raises UserError for the first setting that has another value than it is fixed to in ``where`` (a mode)."""
+    """Raises UserError for the first setting that differs from what ``where`` (a mode) fixes."""
     for name, value in fixed.items():
         if getattr(config, name) != value:
             raise UserError(f"{name}={getattr(config, name)} is not for {where}: there it is {value}; leave it out")
@@ -103,14 +102,14 @@ class LocalTraining:
         self.solver()
 
     def solver(self) -> Sgd:
-        """The local solver: plain SGD unless a method has another."""
+        """The local solver: plain SGD unless overridden."""
         return self.solver_of(Sgd)
 
     def solver_of(self, local: type[Sgd] | OwnLoss) -> Sgd:
         """A local solver with these settings. Raises UserError for settings that it refuses.
 
-        local: its class, whose other fields are settings, too; or a loss of one's own, which SGD minimises and which
-        gets these settings as its last argument.
+        local: its class, whose other fields are settings, too; or a loss that SGD minimises, with these settings as its
+        last argument.
         """
         if isinstance(local, type):
             solver: Sgd = local(**{one.name: getattr(self, one.name) for one in fields(local)})
@@ -118,17 +117,18 @@ class LocalTraining:
         return Objective(self.lr, self.batch_size, self.momentum, self.weight_decay, loss=local, settings=self)
 
     def objective(self, loss: OwnLoss) -> Sgd:
-        """SGD on a loss of one's own with these settings."""
+        """SGD on a custom loss with these settings."""
         return self.solver_of(loss)
 
     @property
     def models(self) -> int:
-        """How many models the system starts with."""
         return 1
 
     @property
     def selects(self) -> bool:
-        """Whether the system selects the clients of a round by what it has learnt of them, so no table knows them."""
+        """Whether the system selects a round's clients by what it has learnt, so that no table lists them in
+        advance.
+        """
         return False
 
     def server_step(self, r: int) -> float:
@@ -136,15 +136,15 @@ class LocalTraining:
         return 1.0
 
     def pretraining(self) -> tuple[Sgd, int] | None:
-        """Solver and epochs of a pre-training of the first models, which no budget counts; None if there is none."""
+        """Solver and epochs of a pre-training of the first models, outside any budget; or None."""
         return None
 
     def own_budget(self) -> Mapping[str, str]:
-        """Settings of a comparison's budget that are part of this method, so that it keeps its own, and why."""
+        """Settings of a comparison's budget that this method keeps as its own, and why."""
         return {}
 
     def beyond_budget(self) -> Mapping[str, str]:
-        """Settings that give this method work or knowledge beyond any budget, each with a description of it."""
+        """Settings that give this method work or knowledge beyond any budget, each described."""
         return {}
 
 
@@ -152,8 +152,8 @@ class LocalTraining:
 class SteppedTraining(LocalTraining):
     """Local training and the server's step. Defaults are those of PAFed, table III, unless stated otherwise.
 
-    In a run a data set's own settings (``lr``, ``batch_size``: ``runs/config.py``) win over these defaults.
-    PAFed's participation (sigma) is 0.1 of 100 clients. Here it is 0.5, so that the 20 clients of a small run suffice.
+    A data set's own settings (``lr``, ``batch_size``: ``runs/config.py``) override these defaults in a run.
+    PAFed's participation (sigma) is 0.1 of 100 clients; here 0.5, for small runs of 20 clients.
     server_lr: the server's step in round 1 (alpha, 0.8).  server_decay: k >= 0; the server's step in round r is
     server_lr / (1 + k (r - 1)). With 0 it is constant, as in the paper.
     """
@@ -192,7 +192,7 @@ class ClusterModels(LocalTraining):
     """Local training in clusters with one model each (IFCA, MingledPie). clusters: k, the number of models.
 
     start: "random", each model with weights of its own; or "pretrained", each also trained beforehand on all data of
-    one of the data's own groups, as MingledPie's authors do ("prior knowledge"). For that the server must hold the
+    one of the data's own groups ("prior knowledge" of MingledPie's authors). The server must then hold the
     clients' data.  pretrain_epochs: passes over those data.
     pretrain_batch: samples a step in the pre-training; 0 for all at once, so that an epoch is one gradient step.
     """
@@ -224,7 +224,7 @@ class ClusterModels(LocalTraining):
 
 
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> Mapping[str, int]:
-    """E_i = round(d_i E_m), at least 1, for every client. It is a pure function of the seed and the client's name."""
+    """E_i = round(d_i E_m), at least 1, for every client; a pure function of the seed and the client's name."""
 
     def epochs(name: str) -> int:
         d = rng(seed, name, "uplink time").uniform(config.slowest, 1.0)  # d_i
@@ -241,12 +241,11 @@ def joined(clients: Sequence[str], config: LocalTraining, r: int) -> Sequence[st
 
 
 def sample_size(clients: int, participation: float) -> int:
-    """The number of clients that a round asks, at least one."""
     return max(1, round(participation * clients))
 
 
 def sample_clients(clients: Sequence[str], participation: float, seed: int, r: int) -> Sequence[str]:
-    """The clients that round r asks: a uniform sample of at least one, in their usual order."""
+    """A uniform sample of at least one client for round r, in their usual order."""
     if participation >= 1.0:
         return clients
     count = sample_size(len(clients), participation)
@@ -255,7 +254,7 @@ def sample_clients(clients: Sequence[str], participation: float, seed: int, r: i
 
 
 def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -> Sequence[str]:
-    """The clients that round r asks: a sample of those that have joined by then; if it selects, all of these."""
+    """A sample of the clients that have joined by round r; all of them if the system selects."""
     if config.selects:
         return joined(clients, config, r)
     return sample_clients(joined(clients, config, r), config.participation, seed, r)
@@ -271,7 +270,7 @@ def ask_each(
 def ask_all(
     server: Party, r: int, requests: Mapping[str, Message], reply: type[M], fold: Callable[[str, M], None]
 ) -> Steps[Answers]:
-    """The same with a request for each client. In the fold the server's clock shows when the answer arrived."""
+    """As ``ask_each``, with one request per client. In the fold the server's clock shows each arrival."""
 
     def checked(name: str, answer: M) -> None:
         if (stated := getattr(answer, "round", None)) != r:
@@ -291,33 +290,31 @@ def ask_round(
 
 
 def is_generator(local: Any) -> bool:
-    """Whether this is local training of one's own, ``local(client, start, r)``, and no solver and no loss."""
+    """Whether ``local`` is a generator ``local(client, start, r)``, not a solver or a loss."""
     return inspect.isgeneratorfunction(local)
 
 
 def batch_seed(party: Party, r: int) -> int:
-    """The seed of a client's batch order in round r. It is the same for every system, so comparisons are paired."""
+    """The seed of a client's batch order in round r. All systems share it, so comparisons are paired."""
     return int(party.rng("batches", r).integers(1 << 62))
 
 
 def fit(client: Party, start: Vector, r: int, solver: Sgd | None = None, **more: Any) -> Fit:
-    """The effect of a client's training in round r, with the solver of its settings unless another is given.
-
-    more: further fields of ``Fit``.
-    """
+    """The effect of a client's training in round r. more: further fields of ``Fit``."""
     return Fit(start, solver or client.config.solver(), client.epochs, batch_seed(client, r), **more)
 
 
 def training_cost(client: Party, msg: Message) -> Cost:
-    """The cost of a training of the whole model: the client's samples, once per epoch."""
+    """The cost of training the whole model on the client's samples, once per epoch."""
     return Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
 
 
 def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:
-    """These weights (models d,) of another party. Raises PeerError unless they can be those of a model of this shape.
+    """These weights (models d,) of another party. Raises PeerError unless they fit a model of this shape.
 
-    None may be beyond ``MOST_WEIGHT``, and no running variance below 0. The same holds for a change of the parameters,
-    whose sender leaves its buffers as they are (``aggregation/buffers.py``), and for a control variate (0 at buffers).
+    No weight may exceed ``MOST_WEIGHT``, and no running variance may be below 0. The same holds for a change of the
+    parameters, whose sender leaves its buffers as they are (``aggregation/buffers.py``), and for a control variate
+    (0 at buffers).
     """
     if digest != spec.digest or len(weights) != models * spec.size:
         raise PeerError(f"a model of {len(weights)} numbers or of another shape; expected {models * spec.size} of ours")
@@ -330,9 +327,8 @@ def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1
 
 
 def best_model(models: Iterable[Vector]) -> Work[int]:
-    """The number of the model with the lowest loss on the party's training data (MingledPie eq. 2); ties: the first.
-
-    A diverged model, with a loss of NaN, is the worst.
+    """The model with the lowest loss on the party's training data (MingledPie eq. 2), the first on ties. NaN is the
+    worst.
     """
     losses = []
     for weights in models:

@@ -1,4 +1,4 @@
-"""One open sum over all clients, of which no server sees a term, and neither the sum.
+"""One open sum over all clients; no server sees a term or the sum.
 
     hub     --Contribute-->  client  --Term-->  hub       the client's vector under the helper's key
     hub     <--Convert / ClusterSum-->  helper            the sum under a mask of the hub (``cluster_sums``)
@@ -98,7 +98,7 @@ def opened_total(
 ) -> Work[tuple[Floats, Received]]:
     """A client: the sum (length,) and its answer. lengths: of all sums, by number.  held: the sums that it has.
 
-    Raises PeerError for a sum of too few terms, one that it has already, and what ``opened_mean`` refuses.
+    Raises PeerError for too few terms, a sum that it has already, and what ``opened_mean`` refuses.
     """
     if msg.cluster not in lengths or msg.cluster in held:
         raise PeerError(f"sum {msg.cluster} is not awaited")

@@ -7,15 +7,14 @@
 The keeper holds the key that the sums open with. The hub names the vectors that it has added up, and gets the sum's
 counterpart; with it the sum is a fresh ciphertext.
 
-**Keys.** The pad of a vector follows from k_i, the round, and a nonce of 16 bytes that the client draws for it. The
-nonce is needed: a client that is taken back into a round would otherwise use one pad for two vectors, whose difference
-shows that of the plaintexts. k_i is a ratchet: each round's key is a hash of the one before, and a used key is erased.
-So the state of a client, or of the keeper, tells nothing of pads that were used before. (The grant is sealed with the
-party's long-term key. Whoever kept the relayed grant and later gets that key has k_i from the beginning.)
+**Keys.** A vector's pad follows from k_i, the round, and a fresh nonce of 16 bytes. Without the nonce, a client that is
+taken back into a round would use one pad for two vectors, which shows their difference. k_i is a ratchet: each round's
+key is a hash of the one before, and a used key is erased. So the state of a client, or of the keeper, tells nothing of
+pads that were used before. (Whoever kept the relayed grant and later gets the party's long-term key has k_i from the
+beginning.)
 
-**One vector a client and round.** The keeper erases a round's key when it has answered for it, so it answers once; if a
-round is tried again, once in each attempt. It erases keys of rounds of which no vector would be used any more. It
-learns, by name, whose vectors are in each sum.
+**One vector a client and round.** The keeper answers once for a round's key, or once in each attempt, then erases it.
+It also erases keys of rounds that have become too old. It learns, by name, whose vectors are in each sum.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class Pads(Grant):
 class Ratchet(msgspec.Struct):
     """SECRET: the key of a round, from which all later ones follow and no earlier one does.
 
-    key: of ``round``.  kept: keys of earlier rounds that were not used yet, by round.
+    key: of ``round``.  kept: unused keys of earlier rounds, by round.
     """
 
     key: bytes
@@ -91,14 +90,14 @@ class Ratchet(msgspec.Struct):
     kept: dict[int, bytes] = msgspec.field(default_factory=dict)
 
     def take(self, r: int) -> bytes:
-        """The key of round r, which is erased. Raises PeerError if it was used or erased before."""
+        """The key of round r, which is then erased. Raises PeerError if it was erased before."""
         self._reach(r + 1)
         if r not in self.kept:
             raise PeerError(f"the pad of round {r} was used before, or is too old")
         return self.kept.pop(r)
 
     def forget(self, before: int) -> None:
-        """Erase the keys of all rounds before this one."""
+        """Erase the keys of earlier rounds."""
         self._reach(before)
         self.kept = {r: key for r, key in self.kept.items() if r >= before}
 
@@ -118,12 +117,12 @@ def _derived(key: bytes, use: bytes) -> bytes:
 
 
 def pad_key(public: PublicKey, key: bytes, nonce: bytes) -> PadKey:
-    """SECRET: what the vector with this nonce is encrypted with. key: of its sender and round (``Ratchet.take``)."""
+    """SECRET: the key for the vector with this nonce. key: of its sender and round (``Ratchet.take``)."""
     return PadKey(public, _derived(key, digest("coterie/pad/1", public.fingerprint, nonce)))
 
 
 class PadKeys(msgspec.Struct):
-    """SECRET: ratchets by the name of the client whose vectors they hide."""
+    """SECRET: ratchets by client."""
 
     ratchets: dict[str, Ratchet] = msgspec.field(default_factory=dict)
 
@@ -153,13 +152,13 @@ class ClientPads(OfGrants):
 
 
 class KeeperPads(OfGrants):
-    """The pads of all clients, at the party that holds the key that sums open with. It answers ``Unpad``."""
+    """The pads of all clients, at the holder of the key that sums open with. It answers ``Unpad``."""
 
     Secret = PadKeys
     secret: PadKeys
 
     def padded_for(self) -> tuple[SecretKey, int, int]:
-        """The key that sums open with, the length of vectors, and how many rounds late one may be."""
+        """The key that sums open with, the vectors' length, and how many rounds late one may be."""
         raise NotImplementedError
 
     def granted(self, msg: Granted) -> None:
@@ -174,7 +173,9 @@ class KeeperPads(OfGrants):
 
     @on(Unpad, unpad_cost)
     def unpad(self, msg: Unpad, src: str) -> Unpadded:
-        """The counterpart of the sum of these vectors. Raises PeerError for one that it has answered for before."""
+        """The counterpart of the sum of these vectors. Raises PeerError for a vector that it has answered for
+        before.
+        """
         from_hub(self.party, msg, src)
         key, length, oldest = self.padded_for()
         for ratchet in self.secret.ratchets.values():
@@ -190,14 +191,14 @@ class KeeperPads(OfGrants):
 
 
 def dealt_pads(held: bytes) -> dict[str, bytes]:
-    """By name, the keys in what the keeper is granted. Raises DecodeError."""
+    """The keys in the keeper's grant, by name. Raises DecodeError."""
     count = int.from_bytes(held[:4], "little")
     names, *keys = unbundle(held, count)
     return dict(zip(names.decode().split("\n"), keys, strict=True))
 
 
 def entries(msg: Unpad) -> Iterator[tuple[str, int, bytes]]:
-    """(name, round, nonce) of each vector. Raises PeerError unless there are as many of each, and rounds are so far."""
+    """(name, round, nonce) of each vector. Raises PeerError for unequal numbers of them, or rounds out of range."""
     names, rounds = msg.names.split("\n"), [int(r) for r in msg.rounds]
     if not len(names) == len(rounds) == len(msg.nonces) / NONCE_BYTES:
         raise PeerError(f"{len(names)} names, {len(rounds)} rounds and {len(msg.nonces)} bytes of nonces")
@@ -215,7 +216,6 @@ class Collected:
     load: Callable[[], Padded]
 
     def request(self, r: int) -> Unpad:
-        """To the keeper, in round r."""
         names, rounds, nonces = zip(*self.held, strict=True)
         return Unpad(r, "\n".join(names), np.array(rounds, np.int64), b"".join(nonces))
 
@@ -223,7 +223,7 @@ class Collected:
 def complete(
     r: int, keeper: str, public: PublicKey, sums: Mapping[int, Collected], use: Callable[[int, CipherVector], None]
 ) -> Steps[None]:
-    """Ask the keeper for the counterpart of every sum. ``use(key, ciphertext)`` takes one sum after the other.
+    """Ask the keeper for the counterpart of every sum. ``use(key, ciphertext)`` takes the sums in turn.
 
     Raises NoAnswerError if one of them has no acceptable answer.
     """

@@ -1,12 +1,11 @@
-"""Signed status reports of clients, from which a hub clusters them and a cluster chooses its leader (OFL, section 3.5).
+"""Signed status reports of clients, by which a hub clusters them and a cluster chooses its leader (OFL, section 3.5).
 
-A report has what the client's device can do, its five limits in the coming time step, and a summary of the last update
-that the client has *released*. So nothing in it follows from data that were not released. A leader forwards its
-members' reports unchanged: each is signed by its client, for one session and round, so leader and hub verify it alike.
+A report has the device's abilities, its five limits in the coming time step, and a summary of the last update that the
+client has *released*. So nothing in it follows from data that were not released. A leader forwards reports unchanged:
+each is signed by its client, for one session and round, so leader and hub verify it alike.
 
-A client can lie within the format. Ranges, and what follows from a device's own speed, bound what it may claim. A score
-depends on a client's own numbers and is below 1 (``selection/resources.py``); docs/resources.md has how often a liar
-leads.
+A client can lie within the format; ranges and its own speed bound its claims (docs/resources.md: how often a liar
+leads). A score depends on a client's own numbers and is below 1 (``selection/resources.py``).
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def reported(
     """In a client's handler: ``report = yield from reported(self, msg.round, step_s)``.
 
     step_s: length of the time step that begins now.  epsilon: what is left of its budget.  update: ``summary`` of the
-    last update that it has released; None before the first.
+    last released update, or None before the first.
     """
     told: Status = yield Local(status, (party.now_s, step_s))
     given_s = told.share * step_s
@@ -85,11 +84,12 @@ def reported(
 
 
 def summary(common: Common, indices: ArrayLike, values: ArrayLike) -> NDArray[np.float32]:
-    """The direction of a sparse update in SUMMARY numbers of length 1 together; zeros for an update of zeros.
+    """The direction of a sparse update in SUMMARY numbers of total length 1; zeros for an update of zeros.
 
-    A random projection whose signs follow from the session, so everybody has the same and nobody needs to keep it.
-    indices, values: of what the client has released, with the noise that it was released with: then the summary is
-    post-processing, and costs no privacy beyond the release.
+    A random projection whose signs follow from the session.
+    indices, values: as the client has released them, with noise: so the summary is post-processing, and costs no
+    privacy
+    beyond the release.
     """
     vector = np.zeros(common.spec.size)
     vector[np.asarray(indices, np.int64)] = np.asarray(values, np.float64)
@@ -102,10 +102,10 @@ def summary(common: Common, indices: ArrayLike, values: ArrayLike) -> NDArray[np
 def checked(
     common: Common, report: StatusReport, round: int, step_s: float, *, sender: str | None = None, lag: int = 0
 ) -> StatusReport:
-    """The report, which its client has signed for this session and for this round or one of the last ``lag``.
+    """The report, signed by its client for this session and for this round or one of the last ``lag``.
 
-    sender: who has sent it, if that must be the client itself. Raises PeerError with the reason: a SignatureError, a
-    ReplayError for another round, or another one for a stranger, numbers out of range, or such as no device can have.
+    sender: given if it must be the client itself. Raises PeerError with the reason: a SignatureError, a ReplayError for
+    another round, or another one for a stranger, numbers out of range, or an impossible device.
     """
     name = report.client
     if name not in common.clients or (sender is not None and sender != name):
@@ -139,7 +139,7 @@ def opened(common: Common, data: bytes, round: int, step_s: float, *, lag: int =
 
 
 def accepted(known: MutableMapping[str, StatusReport], report: StatusReport) -> None:
-    """Keep a checked report as its client's last one. Raises ReplayError unless it is of a later round than that."""
+    """Keep a checked report as its client's last. Raises ReplayError unless it is of a later round."""
     last = known.get(report.client)
     if last is not None and report.round <= last.round:
         raise ReplayError(f"{report.client}: a status report of round {report.round} after one of round {last.round}")
@@ -168,7 +168,6 @@ def costs(
     data: full_samples, with which a client may upload its whole model, spread over the model; downloads cost none.
     availability: the seconds that computing and communication take.
     privacy: epsilon_round, of a release of the whole model, spread over the model; downloads cost none.
-    The same numbers come out at the client, its leader and the hub.
     """
     said = dict(zip(FIELDS, report.values.tolist(), strict=True))
     work = spec.flops_per_sample * said["samples"] * epochs / spec.size
@@ -183,8 +182,8 @@ def costs(
 def features(reports: Mapping[str, StatusReport]) -> tuple[tuple[str, ...], NDArray[np.float64], tuple[int, ...]]:
     """What clients are clustered by: their names, rows (n, 18), and how many columns each of three groups has.
 
-    Logarithms of what the device can do and of its limits, and the summary of its last released update. Numbers farther
-    than three robust deviations from their column's median are moved there, so that no claim squeezes the others.
+    Logarithms of abilities and limits, and the summary of the last released update. Numbers are clamped to three robust
+    deviations from their column's median, so that no claim squeezes the others.
     """
     names = tuple(reports)
     groups = (_DEVICE, len(FIELDS) - _DEVICE, SUMMARY)

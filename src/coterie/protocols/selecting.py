@@ -1,7 +1,7 @@
-"""What systems share whose server selects clients, or groups them, by how fast they are (HACCS, Oort, RFL-HA).
+"""Shared by systems whose server selects or groups clients by speed (HACCS, Oort, RFL-HA).
 
-A client tells with its trained model the loss that its samples had. The server measures how long each answer took, on
-its own clock. Before it has an answer of a client, it knows what the client's device says that a round takes it.
+A client reports the loss of its samples with its trained model. The server measures answer times on its own clock;
+before a client's first answer it uses the time that the device claims.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Selecting(Averaging):
         return True
 
     def number(self, clients: Sequence[str], r: int) -> int:
-        """How many clients round r selects: as many as a uniform sample would have."""
+        """The size of round r's selection: that of a uniform sample."""
         return sample_size(len(joined(clients, self, r)), self.participation)
 
 
@@ -51,7 +51,7 @@ class Update(OfModel, frozen=True):
 
 @message(src="server", dst="client")
 class Introduce(OfRound, frozen=True):
-    """Say what a round takes you."""
+    """Say how long a round takes you."""
 
 
 @message(src="client", dst="server", tells=())
@@ -63,10 +63,7 @@ class Introduced(OfRound, frozen=True):
 
 @local("seconds of a round")
 def round_seconds(own: OwnData, work_flops: float, model_bytes: int) -> float:
-    """What a round takes this device by its own profile: the model down, so much work, and the model up.
-
-    It is 0 for a device that knows no profile of itself.
-    """
+    """Seconds of a round by this device's own profile: model down, work, model up; 0 without a profile."""
     if own.device is None:
         return 0.0
     device = own.device
@@ -79,16 +76,12 @@ class Introducing(ModelClient, role="client"):
 
     @on(Introduce, answers=Introduced)
     def introduce(self, msg: Introduce, src: str) -> Work[Introduced]:
-        """Its speed, by its own profile."""
         seconds: float = yield Local(round_seconds, own_work(self))
         return Introduced(msg.round, seconds)
 
 
 def meet(server: Any, r: int) -> Steps[list[str]]:
-    """Ask clients that have joined, and are not known yet, for their speed, into ``server.state.seconds``, by name.
-
-    Returns the clients that have answered.
-    """
+    """Ask new clients for their speed, into ``server.state.seconds``, by name. Returns those that have answered."""
     seconds: dict[str, float] = server.state.seconds
     met: list[str] = []
 
@@ -124,7 +117,7 @@ def checked_loss(name: str, loss: float) -> float:
 def selected_round(
     server: Any, r: int, chosen: Sequence[str], learn: Callable[[str, Update, float], None]
 ) -> Steps[tuple[dict[str, Any], Mapping[str, float]]]:
-    """Federated averaging among the chosen: ``learn(name, update, loss)`` is told of each accepted answer.
+    """Federated averaging among the chosen: ``learn(name, update, loss)`` gets each accepted answer.
 
     Returns the round's notes and, by client, the seconds from asking to the answer's arrival.
     """

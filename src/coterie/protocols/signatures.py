@@ -7,9 +7,8 @@
     hub     --Relayed, Group-->     helper            all signatures under one mask, shuffled (``anonymous``)
     helper  --Grouped-->            hub               the group at each position
 
-Once before round 1, then groups are fixed. A client that was away or joins later gets the same sums, and its signature
-goes under the same mask, so that the helper finds the group nearest to it. The mask hides where the signatures lie. It
-shows their differences, as that of models does.
+Groups are found once before round 1. A later client gets the same sums, its signature goes under the same mask, and
+the helper places it in the nearest group. The mask hides where the signatures lie, but not their differences.
 
 A client that lies in its terms can make everybody refuse the sums. If it claims to hold a label several times over, a
 label that one other client holds is kept, and all clients can read that client's mean of it off the sums.
@@ -65,7 +64,7 @@ Floats = NDArray[np.float64]
 
 @message(src=ANY, dst=ANY)
 class Characterise(OfRound, frozen=True):
-    """Send your signature, against the sums that you have."""
+    """Send your signature, computed from the sums that you have."""
 
 
 @message(src=ANY, dst=ANY)
@@ -77,12 +76,14 @@ class Characterised(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Group(OfRound, frozen=True):
-    """All signatures of this time have been sent: find groups, or place these in the groups that there are."""
+    """All signatures are sent: find groups, or place these in the existing ones."""
 
 
 @message(src=ANY, dst=ANY)
 class Grouped(OfRound, frozen=True):
-    """positions: (m,), those that hold a signature.  groups: (m,), the group of each.  why: there are fewer, or ""."""
+    """positions: (m,), those that hold a signature.  groups: (m,), the group of each.  why: a reason for fewer, or
+    "".
+    """
 
     positions: Integers
     groups: Integers
@@ -90,10 +91,10 @@ class Grouped(OfRound, frozen=True):
 
 
 class Founded(msgspec.Struct):
-    """What the hub keeps. totals: both sums, which only clients can open.  has: the clients that have both.
+    """The hub's state. totals: both sums, which only clients can open.  has: the clients that have both.
 
-    groups: by name.  told: whether the helper has groups, that others can be placed in; else all are in one.
-    why: there are fewer groups than stood out, or are asked for, or "".
+    groups: by name.  told: whether the helper has groups to place others in; else all are in one.
+    why: the reason for fewer groups than stood out or were asked for, or "".
     """
 
     totals: tuple[Total, ...] = ()
@@ -104,19 +105,18 @@ class Founded(msgspec.Struct):
 
 
 class Grouping(msgspec.Struct):
-    """What the helper keeps. base: the blinded signature that the others' differences are from.  found: the groups."""
+    """The helper's state. base: the blinded signature that differences are taken from.  found: the groups."""
 
     base: StoredVector | None = None
     found: Found | None = None
 
 
 def labels(spec: ModelSpec) -> int:
-    """The number of labels, which is that of the model's outputs."""
+    """The number of labels: the model's outputs."""
     return max((part for part in spec.parts if part.kind == "parameter"), key=lambda part: part.offset).shape[0]
 
 
 def lengths(spec: ModelSpec) -> dict[int, int]:
-    """The length of each sum."""
     return {HELD: labels(spec), STATISTICS: statistics_size(labels(spec))}
 
 
@@ -126,7 +126,7 @@ def lengths(spec: ModelSpec) -> dict[int, int]:
 def found(
     hub: KeyedParty, clients: Sequence[str], helper: str, mask_seed: bytes, deadline_s: float | None = None
 ) -> Steps[Founded]:
-    """The hub, before round 1: both sums over these clients, and groups of those that sent a signature.
+    """The hub, before round 1: both sums over these clients, and the groups of those that sent a signature.
 
     Raises NoAnswerError (a RunError) if fewer than three clients take part, or if the helper gives no sum or no groups.
     """
@@ -151,7 +151,7 @@ def grouped(
     mask_seed: bytes,
     deadline_s: float | None = None,
 ) -> Steps[Founded]:
-    """The hub, in round r: what it keeps once these clients, which have no group yet, are in groups as far as they can.
+    """The hub, in round r: its state once these ungrouped clients are placed as far as possible.
 
     mask_seed: SECRET, of the one mask over all signatures, now and later. Raises NoAnswerError without the helper.
     """
@@ -185,7 +185,7 @@ def grouped(
 
 
 def _read(answer: Grouped, r: int, order: Sequence[str], most: int) -> tuple[dict[str, int], str]:
-    """Groups by name. Raises PeerError for positions that were not sent, or twice, and for groups that cannot be."""
+    """Groups by name. Raises PeerError for unsent or repeated positions, and for impossible groups."""
     where, groups = answer.positions.tolist(), answer.groups.tolist()
     if answer.round != r or len(set(where)) < len(where) or not set(where) <= set(range(len(order))):
         raise PeerError(f"positions {where} of round {answer.round} in round {r}")
@@ -206,7 +206,7 @@ def group(
     groups: int | Literal["auto"],
     smallest: int,
 ) -> tuple[Grouping, Grouped]:
-    """The helper: groups of these signatures, by position, or the groups that they fall in; and what it then keeps.
+    """The helper: groups of these signatures by position, found or existing, and its new state.
 
     groups, smallest: as in ``find_groups``. Vectors that can be no signatures are left out. Raises PeerError if these
     are most of them, or if the hub does not ask.
@@ -242,7 +242,7 @@ def group(
 
 @local("labels held")
 def labels_held(own: OwnData, count: int) -> Floats:
-    """(count,) 1.0 for each label that it has samples of."""
+    """(count,) 1.0 for each label with samples."""
     return (np.bincount(_labels(own, count), minlength=count) > 0).astype(np.float64)
 
 
@@ -273,7 +273,7 @@ def _labels(own: OwnData, count: int) -> NDArray[np.int64]:
 
 
 def contributed(client: KeyedParty, msg: Contribute, src: str, totals: Mapping[int, Floats]) -> Work[Term]:
-    """A client: its term of either sum, once for each. totals: the sums that it has, and so that it gave a term of.
+    """A client: its term of either sum, once for each. totals: the sums that it has, and so has given terms of.
 
     Raises PeerError unless the hub asks, before round 1, and for the next sum.
     """
@@ -304,18 +304,16 @@ def characterised(
 
 
 def term_cost(client: KeyedParty, msg: Contribute) -> Cost:
-    """The nominal cost of ``contributed``: one encryption. (Statistics of a client's samples take next to nothing.)"""
+    """The nominal cost of ``contributed``: one encryption; the statistics are negligible."""
     length = lengths(client.spec).get(msg.number, 0)
     return Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(length))
 
 
 def total_cost(client: KeyedParty, msg: Total) -> Cost:
-    """The nominal cost of opening a sum."""
     return receiving_cost(client, lengths(client.spec).get(msg.cluster, 0))
 
 
 def signature_cost(client: KeyedParty) -> Cost:
-    """The nominal cost of ``characterised``."""
     return Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(2 * DIMENSION))
 
 

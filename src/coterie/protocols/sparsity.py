@@ -4,14 +4,14 @@ Learning Method for Sensing-Computing Fusion Scenarios" (Tang et al., CMC 2025),
     description = yield from describe(self, weights, layer)
 
 The device runs its samples through the common extractor (``training/sparsity.py``) and averages eq. (2) over them. Not
-in the paper: it does so for two random halves of its data. The divergence of the halves tells how much its vector
-varies by chance (h_i, ``clustering/divergence.py: noise_floor``).
+in the paper: it does so for two random halves of its data, whose divergence measures the vector's chance variation
+(h_i, ``clustering/divergence.py: noise_floor``).
 
-With ``Noise`` the vector is differentially private. A sample's vector minus a public centre is clipped to the L2 norm
-``clip``. If one sample is replaced by another, the mean of its half of n samples moves by at most 2 clip / n in L2, and
-the other half does not move. Where a public basis is given, this is about coordinates along it. Gaussian noise of std
-multiplier * 2 clip / n is added to each half's mean, so both together are one release of the Gaussian mechanism with
-this multiplier. All else follows from the noisy means and from what is public: centre, basis and number of samples.
+With ``Noise`` the vector is differentially private. Each sample's vector minus a public centre is clipped to L2 norm
+``clip``, along a public basis if one is given. Replacing one sample moves the mean of its half of n samples by at most
+2 clip / n in L2, and not the other half. Each half's mean gets Gaussian noise of std multiplier * 2 clip / n, so both
+together are one release of the Gaussian mechanism with this multiplier. All else follows from the noisy means and
+from public values: centre, basis and number of samples.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Doubles = NDArray[np.float64]
 
 
 class Described(NamedTuple):
-    """vector: (C,) float64 in [0, 1], the mean of eq. (2).  floor: h_i >= 0, what two halves of the data differ by."""
+    """vector: (C,) float64 in [0, 1], the mean of eq. (2).  floor: h_i >= 0, the halves' divergence."""
 
     vector: Doubles
     floor: float
@@ -57,8 +57,8 @@ class Noise:
     """Gaussian noise on a description.
 
     clip: L2 norm that no sample's vector minus the centre exceeds.  multiplier: std of the noise over the sensitivity.
-    centre: (C,) in [0, 1], public.  basis: (B, C), public, with orthonormal rows. With it only what lies along these
-    directions is clipped and sent, with noise along them alone: B numbers of noise instead of C, and a smaller norm.
+    centre: (C,) in [0, 1], public.  basis: (B, C), public, with orthonormal rows: only components along it are clipped,
+    noised and sent, so B numbers get noise instead of C, with a smaller norm.
     Raises UserError for a clip or multiplier that is not positive and finite.
     """
 
@@ -76,8 +76,8 @@ class Noise:
 class Public(NamedTuple):
     """Of public samples. mean: (C,) float32 of eq. (2).  norms: (n,) float32, L2 norm of each vector minus the mean.
 
-    basis: (B, C) float32, orthonormal directions in which the means of the classes differ; none where there are no
-    classes, or one.  lengths: (n,) float32, L2 norm along these.
+    basis: (B, C) float32, orthonormal directions in which the classes' means differ; empty with fewer than two
+    classes.  lengths: (n,) float32, L2 norm along these.
     """
 
     mean: Vector
@@ -91,10 +91,10 @@ STEPS = 150
 
 
 def pretraining(weights: Vector, samples: int, seed: int, steps: int = STEPS) -> Fit:
-    """The effect by which a hub trains an extractor on so many public samples of its own: at least so many steps.
+    """The effect by which a hub trains an extractor on its public samples for at least so many steps.
 
-    weights: (d,) float32 start.  seed: of the order of the batches. Plain SGD: with momentum,
-    convolutions tell groups apart less well. Raises UserError unless there are a sample and a step.
+    weights: (d,) float32 start.  seed: of the order of the batches. Plain SGD: with momentum, convolutions separate
+    groups less well. Raises UserError unless there are a sample and a step.
     """
     if samples < 1 or steps < 1:
         raise UserError(
@@ -107,11 +107,10 @@ def pretraining(weights: Vector, samples: int, seed: int, steps: int = STEPS) ->
 def describe(
     party: Party, weights: Vector, layer: str, *, gamma: float = 1.0, round: int = 0, noise: Noise | None = None
 ) -> Work[Described]:
-    """What a device tells of its data.
+    """A device's description of its data.
 
     weights: (d,) float32 of the common extractor.  layer: as in ``training/sparsity.py: relu_layer``.  gamma: of the
-    divergence (eq. 3).  round: of this description, whose halves and noise are drawn anew. A party that
-    repeats a round repeats its noise.
+    divergence (eq. 3).  round: of this description; a repeated round repeats its halves and noise.
     Raises PeerError for an extractor, a layer or a centre that does not fit.
     """
     seed = int(party.rng("sparsity halves", round).integers(1 << 62))
@@ -130,7 +129,7 @@ def describe(
 
 
 def described(found: Halves, gamma: float = 1.0) -> Described:
-    """The mean over all samples, and h_i. A device with one sample has no halves, and the floor 0."""
+    """The mean over all samples, and h_i; a single sample has h_i = 0."""
     vector = np.average(found.means, axis=0, weights=found.counts)
     floor = noise_floor(found.means[0], found.means[1], gamma) if len(found.means) == 2 else 0.0
     return Described(vector, floor)
@@ -148,8 +147,8 @@ def halves(
 ) -> Halves:
     """Means of the sparsity vectors of two random halves, which ``seed`` draws.
 
-    centre: (C,). With it the samples' vectors minus the centre are clipped to the L2 norm ``clip``.
-    basis: (B, C), orthonormal rows. With it these differences are projected first.
+    centre: (C,). Samples' vectors minus the centre are clipped to L2 norm ``clip``.
+    basis: (B, C), orthonormal rows. These differences are projected first.
     Raises PeerError for an extractor, a layer, a centre or a basis that does not fit.
     """
     return _many([own], [(weights, layer, seed, centre, clip, basis)])[0]
@@ -157,7 +156,7 @@ def halves(
 
 @halves.batched
 def _many(data: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]) -> list[Halves]:
-    """The extractor is set up once for all devices that were sent the same."""
+    """One extractor serves all devices that were sent the same."""
     extractor: _Shared | None = None
     found = []
     for own, (weights, layer, seed, *clipping) in zip(data, arguments, strict=True):
@@ -180,7 +179,7 @@ def split(vectors: Vector | Doubles, seed: int) -> Halves:
 
 @local("public sparsity")
 def public(own: OwnData, weights: Vector, layer: str) -> Public:
-    """What a hub tells of public samples of its own, so that devices can centre, project and clip their vectors."""
+    """A hub's statistics of its public samples, by which devices centre, project and clip their vectors."""
     vectors = _Shared(own, weights, layer)(own)
     mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
     apart = (vectors - mean).astype(np.float64)
@@ -192,7 +191,7 @@ def public(own: OwnData, weights: Vector, layer: str) -> Public:
 def class_directions(apart: Doubles, labels: NDArray[Any]) -> Doubles:
     """(B, C): orthonormal directions that the classes' means span, of vectors (n, C) minus their mean, labels (n,).
 
-    B is the number of classes less one, or less where means depend on each other; 0 where labels are no classes.
+    B is at most the number of classes less one; 0 where labels are no classes.
     """
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         return np.zeros((0, apart.shape[1]))
@@ -204,7 +203,7 @@ def class_directions(apart: Doubles, labels: NDArray[Any]) -> Doubles:
 
 
 class _Shared:
-    """The extractor of one device, and of others with the same model, weights, layer and accelerator."""
+    """The extractor of devices with the same model, weights, layer and accelerator."""
 
     def __init__(self, own: OwnData, weights: Vector, layer: str) -> None:
         from coterie.training.sparsity import Extractor  # imports torch, which no list of systems needs
@@ -221,7 +220,6 @@ class _Shared:
 
 
 def _or_peer_error(function: Any, *arguments: Any) -> Any:
-    """The extractor and its layer come from another party."""
     try:
         return function(*arguments)
     except UserError as error:
@@ -229,9 +227,8 @@ def _or_peer_error(function: Any, *arguments: Any) -> Any:
 
 
 def bounded(vectors: Vector | Doubles, centre: Vector, clip: float, basis: NDArray[Any] | None = None) -> Doubles:
-    """What a device with ``Noise`` makes of its samples' vectors (n, C), before the mean and the noise.
+    """The vectors (n, C) clipped to ``clip`` in L2 from the centre (C,) and projected on the basis, if any.
 
-    None is further than ``clip`` from the centre (C,) in L2, and all lie in the span of the basis where there is one.
     Raises PeerError for a centre or a basis that does not fit.
     """
     if np.shape(centre) != vectors.shape[1:] or not np.isfinite(centre).all():

@@ -5,8 +5,8 @@
     class Client(SumClient):     sums = MEAN      cipher = yield from MEAN.seal(self, weights, r)
     class Server(SumServer):     sums = MEAN      box = self.box(r); box.take(name, cipher); yield from box.mean()
 
-Who can open is a setting (``SumKeys``): any client, by the key that a key centre has dealt to all of them, or only all
-clients together, by a key that they have made (``threshold_keys``). docs/own_system.md has a system that uses it.
+``SumKeys`` sets who can open: any client, by a dealt key, or only all clients together, by a key that they have made
+(``threshold_keys``). docs/own_system.md has a system that uses it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Sums:
         return (Joint(self.name, "threshold-8192-sum", roles=(CLIENT,), **limits),)
 
     def parties(self, server: PartyFactory, client: PartyFactory) -> Callable[[SumKeys], Mapping[str, PartyFactory]]:
-        """For ``System.parties``: these, and the key centre where it deals the key."""
+        """For ``System.parties``: these, and the key centre if it deals the key."""
 
         def centre(own: Own, common: Common, config: SumKeys) -> KeyCentre:
             return KeyCentre(own, common, [Pair(self.name, CLIENT, partial(keygen, "ckks-4096-add"))])
@@ -103,7 +103,6 @@ class Sums:
     # ---- at a client
 
     def cost(self, client: Any, msg: Message) -> Cost:
-        """One training and one encryption."""
         crypto_s = client.keys.public(self.name).nominal_seconds_encrypt(client.spec.size)
         return Cost(client.samples * client.epochs, client.spec.flops_per_sample, crypto_s)
 
@@ -119,7 +118,7 @@ class Sums:
         return bytes((yield Encrypt(key, values)).to_bytes())
 
     def read(self, client: Any, mean: Vector | None, cipher: bytes | None, count: int) -> Work[Vector]:
-        """(d,) float32 the mean that the server sent as ``Box.mean`` gave it. Raises PeerError if it can't be one."""
+        """(d,) float32 the mean that ``Box.mean`` gave. Raises PeerError for an impossible one."""
         values: Any = None
         if client.config.keys == "threshold":
             values = mean if cipher is None else None
@@ -140,7 +139,6 @@ class SumClient(Party, role=CLIENT):
     making, opening, pads = KeyMaking(), KeyOpening(), JointPads()
 
     def fit(self, start: Vector, r: int) -> Fit:
-        """The effect of its training in round r."""
         return Fit(start, self.config.solver(), self.epochs, batch_seed(self, r))
 
 
@@ -157,7 +155,6 @@ class SumServer(Party, role=SERVER):
             yield from make_keys(self, self.sums.name, self.clients, 0)
 
     def box(self, r: int) -> Box:
-        """An empty box for the vectors of round r."""
         return Box(self, r)
 
     def ask(self, r: int, request: Message, reply: type[M], fold: Callable[[str, M], None]) -> Steps[dict[str, Any]]:
@@ -181,7 +178,7 @@ class Box:
             self._got[name] = public.from_bytes(data, hub.spec.size, terms=1, blinded=0, form=public.fresh)
 
     def mean(self) -> Steps[tuple[Vector | None, bytes | None, int]]:
-        """For ``Sums.read``: the mean, if clients opened it together, or the sum's ciphertext; and how many are in it.
+        """For ``Sums.read``: the mean, if clients opened it together, or the sum's ciphertext; and their number.
 
         Raises NoAnswerError if they are too few, or if the sum can't be opened.
         """

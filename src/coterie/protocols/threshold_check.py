@@ -7,8 +7,8 @@
 Joint pads (``threshold_pads``) need senders that hold shares. Here anybody sends whole ciphertexts. A sender that has
 changed the second polynomial of one, to read the key off the sum (``attacks/key_in_sum.py``), does not know what it
 opens to, and so cannot answer (``crypto/threshold_check.py``, which says how small a change is found). Those who fail
-are left out before anything of theirs is added. Costs: a ciphertext and an answer of its size more a sender, and an
-opening of one ciphertext for each.
+are left out before anything of theirs is added. Cost for each sender: one more ciphertext, an answer of its size, and
+an opening.
 
 A sender answers one challenge for a claim: two would show its vector. Emulated ciphertexts have nothing to forge.
 """
@@ -41,7 +41,7 @@ FORGED = "its ciphertexts do not hold what it knows"
 
 @message(src=ANY, dst=ANY)
 class Challenge(OfKey, frozen=True):
-    """Answer this challenge for what you have sent in this round."""
+    """Answer this challenge for your ciphertext of this round."""
 
     challenge: bytes
 
@@ -54,7 +54,7 @@ class Response(OfKey, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """SECRET: what a sender has said that it knows in a round. values: (d,).  seed: of its random rho."""
+    """SECRET: a sender's claim in a round. values: (d,).  seed: of its random rho."""
 
     round: int
     values: NDArray[np.float64]
@@ -96,7 +96,7 @@ class Checks(Component):
         return Response(msg.round, msg.key, msg.number, answer)
 
     def claim(self, name: str, r: int, values: ArrayLike) -> bytes:
-        """What a sender sends beside its ciphertext of these (d,) values. It keeps them until it is challenged."""
+        """What a sender sends beside its ciphertext of these (d,) values, which it keeps until it is challenged."""
         array = np.asarray(values, np.float64)
         claim = threshold.claim(self.party.keys.public(name), array, self.party.secrets(f"claim under {name}", r).bytes)
         self.secret.of[name] = Claimed(r, array, claim.seed)
@@ -111,7 +111,7 @@ def check_senders(
     *,
     deadline_s: float | None = None,
 ) -> Steps[dict[str, str]]:
-    """By name, why a sender is to be left out. uploads: of each, its ciphertext as it came and what it ``claimed``.
+    """By name, the reason to leave a sender out. uploads: each sender's ciphertext as it came, and its ``claimed``.
 
     Raises NoAnswerError if the holders open nothing.
     """
@@ -145,6 +145,5 @@ def check_senders(
 
 
 def _ready_then(ready: threshold.Prepared, make: Callable[[], threshold.Prepared]) -> Callable[..., threshold.Prepared]:
-    """The first one as it is, and then new ones."""
     waiting = [ready]
     return lambda random_bytes: waiting.pop() if waiting else make()

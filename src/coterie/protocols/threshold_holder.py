@@ -1,6 +1,5 @@
-"""Making joint keys and handing them over (``threshold_keys``): the messages, and what a holder does.
-
-``threshold_making`` has the hub's side.
+"""A holder's part in making joint keys and handing them over, with its messages. ``threshold_making`` is the hub's
+part.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ DIGEST_BYTES, SIGNATURE_BYTES = 32, 64
 
 @message(src=ANY, dst=ANY)
 class Begin(OfKey, frozen=True):
-    """Make a key with these holders (names, one a line). sources: those who hand it over, if it is an old one."""
+    """Make a key with these holders (names, one a line). sources: the holders that hand over an existing key."""
 
     holders: str
     sources: str
@@ -48,7 +47,7 @@ class Begin(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Committed(OfKey, frozen=True):
-    """A holder's commitment to its public part, before it has seen another's. Nothing where a key is handed over."""
+    """A holder's commitment to its public part, before it has seen another's; empty in a hand-over."""
 
     digest: bytes
 
@@ -62,21 +61,21 @@ class Reveal(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Revealed(OfKey, frozen=True):
-    """A holder's public part, that for products (nothing where there are none), and what opens its commitment."""
+    """A holder's public part, that for products (or nothing), and the opening of its commitment."""
 
     part: Bundle
 
 
 @message(src=ANY, dst=ANY)
 class Exchange(OfKey, frozen=True):
-    """All that was revealed, by the order of the holders; nothing where a key is handed over. Send your pieces."""
+    """All revealed parts, in the order of the holders; empty in a hand-over. Send your pieces."""
 
     parts: Bundle
 
 
 @message(src=ANY, dst=ANY)
 class Pass(OfKey, frozen=True):
-    """Hand your share over: send these new holders their pieces. sources: all that do."""
+    """Hand your share over: send these new holders their pieces. sources: all that hand over."""
 
     holders: str
     sources: str
@@ -91,7 +90,7 @@ class Passed(OfKey, frozen=True):
 class Piece(OfKey, frozen=True):
     """SECRET, from holder to holder, sealed: half of a common seed, and a piece of the sender's share, if any.
 
-    opened: how many ciphertexts the sender has helped to open under a key that is handed over.
+    opened: in a hand-over, how many ciphertexts the sender has helped to open under the key.
     """
 
     seed: bytes
@@ -104,9 +103,9 @@ class Piece(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Endorsed(OfKey, frozen=True):
-    """A holder's signature over the joint public key that follows from all parts, and over who holds it.
+    """A holder's signature over the joint public key and its holders.
 
-    second: its second part for products; nothing where there are none.
+    second: its second part for products, or nothing.
     """
 
     signature: bytes
@@ -122,8 +121,6 @@ class Evaluate(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Evaluated(OfKey, frozen=True):
-    """A holder's part of these keys."""
-
     part: bytes
 
 
@@ -139,7 +136,7 @@ class Lacking(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Lacks(OfKey, frozen=True):
-    """The names of those whose pieces have not come, one a line."""
+    """The holders whose pieces have not come, one a line."""
 
     names: str
 
@@ -148,7 +145,7 @@ class Lacks(OfKey, frozen=True):
 class JointKey(OfKey, frozen=True):
     """The joint public key and its holders, with all their signatures (64 bytes each). Older keys are erased.
 
-    summands: how many contributions the key sums up; those who made it may have handed it over.
+    summands: how many contributions the key sums up, perhaps of former holders.
     """
 
     holders: str
@@ -159,18 +156,18 @@ class JointKey(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Known(OfKey, frozen=True):
-    """This party has the key, and has erased what it held of older ones."""
+    """This party has the key, and has erased its shares of older ones."""
 
 
 def endorsement(
     common: Common, key: str, number: int, holders: Sequence[str], summands: int, public: bytes
 ) -> tuple[Field, ...]:
-    """What each holder signs: the session, the key, and who holds it."""
+    """What each holder signs: the session, the key and its holders."""
     return "joint key", common.roster.session, key, number, text(holders), summands, hashlib.sha256(public).digest()
 
 
 def common_seed(a: str, b: str, of_a: bytes, of_b: bytes) -> bytes:
-    """The seed that two holders share, of which each has drawn a half."""
+    """The seed that two holders share, from a half of each."""
     (first, x), (second, y) = sorted(((a, of_a), (b, of_b)))
     return digest("common seed", first, second, x, y)
 
@@ -179,11 +176,11 @@ def common_seed(a: str, b: str, of_a: bytes, of_b: bytes) -> bytes:
 
 
 class Making(msgspec.Struct, kw_only=True, tag=True):
-    """SECRET: a key that a party is about to hold, and what other holders have sent for it, which may come early.
+    """SECRET: a key that a party is about to hold, and other holders' pieces, which may come early.
 
-    sources: whose pieces make up the share; none where it is the holder's own contribution.  summands: of the key.
+    sources: whose pieces make up the share; none if it is the holder's own contribution.  summands: of the key.
     own, seeds: halves of common seeds, by the other holder's name.  pieces: of the share, by their source.
-    opened: how many ciphertexts were opened before, of a key that is handed over.
+    opened: in a hand-over, how many ciphertexts were opened before.
     """
 
     number: int
@@ -199,12 +196,11 @@ class Making(msgspec.Struct, kw_only=True, tag=True):
         return f"<{type(self).__name__} {self.number} of {len(self.holders)} holders>"
 
     def lacks(self, me: str) -> list[str]:
-        """Whose pieces have not come yet."""
+        """The sources whose pieces have not come yet."""
         lacking = {name for name in self.holders if name != me and name not in self.seeds}
         return sorted(lacking | {name for name in self.sources if name not in self.pieces})
 
     def next(self, kind: type[N], **more: Any) -> N:
-        """The same making in its next round."""
         return kind(**{name: getattr(self, name) for name in Making.__struct_fields__}, **more)
 
 
@@ -224,7 +220,7 @@ class Committing(Making):
 
 
 class Revealing(Making):
-    """SECRET: the contribution has been shown. digests: all commitments."""
+    """SECRET: the contribution was shown. digests: all commitments."""
 
     secret: bytes
     ephemeral: bytes
@@ -232,7 +228,7 @@ class Revealing(Making):
 
 
 class Exchanged(Making):
-    """SECRET: all parts are joined, and pieces are under way. secret: None for a key that is handed over.
+    """SECRET: all parts are joined, and pieces are under way. secret: None in a hand-over.
 
     turned: whether this holder gave its part of rotations.
     """
@@ -243,7 +239,7 @@ class Exchanged(Making):
 
 
 class Whole(Making):
-    """SECRET: all pieces are there, so that the share is whole. seeds: common ones, from here on."""
+    """SECRET: the share is whole. seeds: common ones, from here on."""
 
     secret: bytes | None
     public: bytes
@@ -264,7 +260,7 @@ class Makings(msgspec.Struct):
 
 
 def _cost(making: KeyMaking, msg: Any) -> Cost:
-    """The nominal work of what a holder is asked for. Raises PeerError for a key or holders that cannot be."""
+    """The nominal work of a request. Raises PeerError for a key or holders that cannot be."""
     party, made = making.party, making.secret.rounds.get(msg.key)
     joint = party.joint.of(msg.key)
     if isinstance(msg, Begin | Pass):
@@ -287,8 +283,8 @@ def _cost(making: KeyMaking, msg: Any) -> Cost:
 class KeyMaking(OfGrants):
     """How a party makes joint keys and takes them over, beside its ``keys`` and ``joint``.
 
-    Its handlers refuse what does not come from the hub (but for pieces, which come from other holders), what belongs to
-    another making of the key or to another round of it, and whatever would weaken what is declared (``Joint``).
+    Handlers refuse senders other than the hub (for pieces: other holders), another making or round of the key, and
+    whatever would weaken its declaration (``Joint``).
     """
 
     Secret = Makings
@@ -301,7 +297,7 @@ class KeyMaking(OfGrants):
 
     @on(Begin, _cost)
     def begin(self, msg: Begin, src: str) -> Committed:
-        """Draw a contribution and commit to it; for a key that is handed over, only wait for pieces."""
+        """Draw a contribution and commit to it; in a hand-over, only wait for pieces."""
         party = self.party
         from_hub(party, msg, src)
         joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
@@ -346,7 +342,6 @@ class KeyMaking(OfGrants):
 
     @on(Reveal)
     def reveal(self, msg: Reveal, src: str) -> Revealed:
-        """Show the contribution, now that all are committed to theirs."""
         made: Committing = self._at(msg, src, Committing)
         mine = made.holders.index(self.party.name)
         if len(msg.digests) != DIGEST_BYTES * len(made.holders):
@@ -387,7 +382,9 @@ class KeyMaking(OfGrants):
 
     @on(Evaluate, _cost)
     def evaluate(self, msg: Evaluate, src: str) -> Evaluated:
-        """This holder's part of the keys for rotations, which only the hub needs. Once: two would show their noise."""
+        """This holder's part of the keys for rotations, which only the hub needs. Given once: two would show their
+        noise.
+        """
         made: Exchanged | Whole = self._at(msg, src, Exchanged, Whole)
         joint = self.party.joint.of(msg.key)
         if made.secret is None or made.turned or not joint.products:
@@ -401,7 +398,7 @@ class KeyMaking(OfGrants):
 
     @on(Pass, _cost)
     def hand_over(self, msg: Pass, src: str) -> tuple[To, ...]:
-        """Send the new holders pieces of the share. The share itself is erased when all are told of the new holders."""
+        """Send the new holders pieces of the share. It is erased once all are told of the new holders."""
         party = self.party
         from_hub(party, msg, src)
         joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
@@ -428,7 +425,7 @@ class KeyMaking(OfGrants):
 
     @on(Piece)
     def take_piece(self, msg: Piece, src: str) -> tuple[To, ...]:
-        """Keep what another holder has sent, each thing once."""
+        """Keep another holder's piece, each once."""
         made = self.secret.rounds.get(msg.key)
         if made is None or made.number != msg.number or isinstance(made, Whole):
             raise PeerError(f"a piece of key {msg.key!r:.40}, making {msg.number}, which is not being made")
@@ -446,14 +443,13 @@ class KeyMaking(OfGrants):
 
     @on(Lacking)
     def lacking(self, msg: Lacking, src: str) -> Lacks:
-        """Whose pieces are missing."""
         made: MakingRound = self._at(msg, src, Making)
         missing = () if isinstance(made, Whole) else made.lacks(self.party.name)
         return Lacks(msg.round, msg.key, msg.number, text(missing))
 
     @on(JointKey)
     def know(self, msg: JointKey, src: str) -> Known:
-        """Use this key from now on, and erase what was held of older ones."""
+        """Use this key from now on, and erase older shares."""
         party, joint = self.party, self.party.joint.of(msg.key)
         from_hub(party, msg, src)
         secret, holders = party.joint.secret, lines(msg.holders)
@@ -479,7 +475,7 @@ class KeyMaking(OfGrants):
         return Known(msg.round, msg.key, msg.number)
 
     def _at(self, msg: OfKey, src: str, *rounds: type[Making]) -> Any:
-        """The making that a message of the hub is about. Raises PeerError unless it is in one of these rounds."""
+        """The making that the hub's message is about. Raises PeerError unless it is in one of these rounds."""
         from_hub(self.party, msg, src)
         made = self.secret.rounds.get(msg.key)
         if made is None or made.number != msg.number:
@@ -490,18 +486,17 @@ class KeyMaking(OfGrants):
         return made
 
     def _group(self, key: str, made: Making) -> threshold.Group:
-        """The group whose key is being made."""
         return group(self.party.common, self.party.joint.of(key), made.number, made.holders, made.summands)
 
     def _may_pass(self, joint: Joint, sources: tuple[str, ...]) -> None:
-        """Raises PeerError unless these are as many of the known holders as open a sum."""
+        """Raises PeerError unless these known holders are as many as open a sum."""
         terms = self.party.joint.terms(joint.name)
         needed = joint.needed(len(terms.holders))
         if not set(sources) <= set(terms.holders) or not len(set(sources)) == len(sources) == needed:
             raise PeerError(f"key {joint.name!r} is handed over by {needed} of its holders, each once")
 
     def _complete(self, msg: OfKey) -> tuple[To, ...]:
-        """Tell the hub, as soon as the share is whole. A piece that cannot be read has to come again."""
+        """Tell the hub once the share is whole. An unreadable piece has to come again."""
         party, made = self.party, self.secret.rounds[msg.key]
         if not isinstance(made, Exchanged) or made.lacks(party.name):
             return ()
@@ -529,7 +524,7 @@ def committed(shown: bytes) -> bytes:
 
 
 def shown_parts(parts: bytes, holders: Sequence[str], digests: bytes) -> Mapping[str, tuple[bytes, bytes]]:
-    """By holder what it has shown: its public part, and that for products. Raises PeerError unless it was committed."""
+    """By holder, its public part and that for products. Raises PeerError unless it was committed."""
     found = unbundle(parts, 3 * len(holders))
     shown = {}
     for i, name in enumerate(holders):

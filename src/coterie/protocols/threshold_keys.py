@@ -1,4 +1,4 @@
-"""Keys that nobody holds: parties make them together, open sums with them, and hand them over when they change.
+"""Joint keys, which no single party holds: parties make them, open sums with them and hand them over.
 
     hub --Begin / Committed--> holder            each draws a contribution, and commits to it
     hub --Reveal / Revealed--> holder            all are shown, once all are committed
@@ -7,31 +7,24 @@
     hub <--Complete-- holder
     hub --JointKey / Known--> everybody          the public key, which all its holders have signed
 
-    hub --Announce / Present--> holder           who is there for these sums? The set that opens is fixed by that
+    hub --Announce / Present--> holder           which holders are there; this fixes the set that opens
     hub --Decrypt / Partials--> holder           one partial decryption of each ciphertext
 
-Holders may have any roles. Nobody but all holders together (n-of-n), or t of them (t-of-n, by Shamir), opens anything.
-The hub relays, adds up and learns the opened values. Every sum is prepared by it (fresh randomness, noise for a stated
-number of openings, a smaller modulus: ``crypto.threshold``), so a sum that is opened again is another ciphertext.
+Only all holders together (n-of-n), or t of them (t-of-n, Shamir), can open a ciphertext. The hub relays, adds up and
+learns the opened values. It re-randomises every sum before each opening (``crypto.threshold``).
 
-**A holder that vanishes or lies.** While a key is made, it is left out, and the others begin again. While a sum is
-opened, its place is taken by another if there are more than t. That a share is false shows only in the sum, which opens
-to nonsense (the bounds on its values are broken). Then the sum is opened again without each holder of the set in turn.
-With n-of-n this cannot be, and the sum stays closed. A share that is false by less than the bounds changes the values
-unnoticed.
+**A holder that vanishes or lies.** While a key is made, it is left out and the others begin again. While a sum is
+opened, another takes its place if there are more than t. A false share shows only when the sum opens to nonsense. Then
+the sum is opened again without each holder of the set in turn. With n-of-n this is impossible, and the sum stays
+closed. A share that is false by less than the bounds changes the values unnoticed.
 
-**When holders change.** ``make_keys`` makes a new key, with which nothing old can be opened. ``hand_over`` keeps the
-key: the new holders get pieces of the old shares (t of them, or all), and old shares no longer fit. Holders erase old
-shares when they hear of the new key. That is an assumption: t former holders (or all of them) that kept their shares
-could open everything under that key.
+**When holders change.** ``make_keys`` makes a new key, which opens nothing old. ``hand_over`` keeps the key: new
+holders get pieces of the old shares, which no longer fit. It is an assumption that holders erase old shares: t former
+holders (or all of them) that kept theirs could open everything under that key.
 
-This file has the declaration of a key, and what parties know and hold of it. ``threshold_making`` makes keys and hands
-them over, ``threshold_opening`` opens sums, ``threshold_pads`` has vectors under joint pads.
-
-A hub that lies about what is a sum is refused where vectors come under joint pads (``threshold_pads``,
-``Joint(pads=True)``): holders compute c_1 of sums themselves. Any other key assumes a hub that follows the protocol.
-There holders refuse what they can see is wrong: sums that were not announced, with too few senders by what they state,
-opened too often.
+**A hub that lies about what is a sum** is refused under joint pads (``threshold_pads``, ``Joint(pads=True)``), where
+holders compute c_1 of sums themselves. Any other key assumes a hub that follows the protocol. There holders refuse only
+what they can see: sums that were not announced, have too few stated senders, or are opened too often.
 """
 
 from __future__ import annotations
@@ -80,18 +73,17 @@ Of = tuple[int, str, int]
 
 @dataclass(frozen=True)
 class Joint:
-    """One joint key, as all parties declare it alike. So a hub cannot have a weaker one made.
+    """The declaration of one joint key. All parties declare it alike, so a hub cannot have a weaker one made.
 
     name: without blanks or line breaks.  parameters: a named set of ``crypto.threshold``.
     roles: only parties of these roles may hold a share.
-    threshold: t, so many holders open a sum; 0 for all of them.  least: the fewest holders.
+    threshold: t, the holders that open a sum; 0 for all.  least: the fewest holders.
     fewest: the fewest senders of a sum that a holder helps to open.
-    dealer: whether the key centre deals the key; else its holders make it themselves.
-    products: whether ciphertexts can be multiplied, and turned as the parameters' evaluation keys allow.
-    pads: whether all vectors come under joint pads (``threshold_pads``): then holders compute c_1 of sums themselves.
+    dealer: whether the key centre deals the key; else its holders make it.
+    products: whether ciphertexts can be multiplied, and rotated as the parameters' evaluation keys allow.
+    pads: whether all vectors come under joint pads (``threshold_pads``).
     effective: with pads, the least effective number of senders by their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
-    scalars: how many scalars are opened in a round for each holder, of whatever they are, such as one sender's distance
-    from the mean.
+    scalars: how many scalars are opened in a round for each holder, whatever they are of.
     openings: Q_D, the ciphertexts that are opened under one key. The flooding noise is sized for so many.
     """
 
@@ -125,11 +117,11 @@ class Joint:
             )
 
     def needed(self, holders: int) -> int:
-        """t, of so many holders."""
+        """t, for so many holders."""
         return self.threshold or holders
 
     def tries(self, holders: int) -> int:
-        """How often one sum may be opened: once, and where others can answer once without each of the first ones."""
+        """How often one sum may be opened: once, and once without each first holder where others can replace it."""
         return self.threshold + 1
 
     @property
@@ -159,7 +151,7 @@ class Joint:
 
 
 class OfKey(OfRound, frozen=True):
-    """Base of messages about one making of one key. number: of the making, which only grows."""
+    """Base of messages about one making of one key. number: of the making; it only grows."""
 
     key: str
     number: int
@@ -178,7 +170,7 @@ def text(names: Iterable[str]) -> str:
 def group(
     common: Common, joint: Joint, number: int, holders: tuple[str, ...], summands: int, label: bytes = b""
 ) -> Group:
-    """The public facts about one key of these holders. label: where a key centre has dealt it."""
+    """The public facts about one key of these holders. label: given if a key centre has dealt it."""
     own = digest("joint key", common.roster.session, joint.name, number, text(holders))
     return _group(joint, holders, label or own, common.emulated, summands)
 
@@ -189,7 +181,7 @@ def _group(joint: Joint, holders: tuple[str, ...], label: bytes, emulated: bool,
 
 
 def pad_context(r: int) -> bytes:
-    """What the pads of a round are for."""
+    """The context of a round's pads."""
     return struct.pack("<q", r)
 
 
@@ -197,10 +189,9 @@ def pad_context(r: int) -> bytes:
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What anybody may know of a key: who holds it, and its public half.
+    """The public part of a key: its holders and its public half.
 
-    summands: how many contributions the key sums up.  label: what names only this key; nothing if that follows from the
-    rest (``group``).
+    summands: how many contributions the key sums up.  label: names only this key; empty if the rest does (``group``).
     """
 
     number: int
@@ -213,7 +204,7 @@ class Terms(msgspec.Struct, frozen=True):
 class Held(msgspec.Struct):
     """SECRET: a holder's share of one key. seeds: one common with each other holder, by its name.
 
-    round, sums: those announced, (senders, length) by number.  tries: how often it has answered for each.
+    round, sums: those announced, (senders, length) by number.  tries: answers given for each sum.
     passed: the last making for which it handed the share over.  nonces: of its own pads, by round.
     """
 
@@ -232,7 +223,7 @@ class Held(msgspec.Struct):
 
 
 class Helped(msgspec.Struct):
-    """What a party has helped to open in a round, under the keys of one name. sum: the name of its one sum of pads."""
+    """A party's openings in a round, under the keys of one name. sum: the name of its one sum of pads."""
 
     round: int
     scalars: int = 0
@@ -240,11 +231,12 @@ class Helped(msgspec.Struct):
 
 
 class JointSecrets(msgspec.Struct):
-    """SECRET: what a party knows and holds of joint keys, by name. numbers: the hub's, of the last making.
+    """SECRET: a party's state of joint keys, by name. numbers: the hub's, of the last making.
 
-    holding: at the hub, who may hold a share of this key or of an earlier one: all but those that said it is erased.
-    helped: with what in the last round, whatever keys were made in it.
-    accounts: what this party has opened, by the digest of the public key, which stays when a key is handed over.
+    holding: at the hub, the parties that may hold a share of this key or an earlier one: all that have not confirmed
+    its erasure.
+    helped: openings in the last round, whatever keys were made in it.
+    accounts: what this party has opened, by digest of the public key, which a hand-over keeps.
     """
 
     terms: dict[str, Terms] = msgspec.field(default_factory=dict)
@@ -255,11 +247,11 @@ class JointSecrets(msgspec.Struct):
     accounts: dict[bytes, Answered] = msgspec.field(default_factory=dict)
 
     def answered(self, name: str) -> Answered:
-        """What was opened under the key that has this name now, whoever held it then."""
+        """What was opened under the key that has this name now, including by former holders."""
         return self.accounts.get(key_digest(self.terms[name].public), Answered())
 
     def account(self, name: str, answered: Answered) -> None:
-        """Keep this account, and those of the keys that were used last."""
+        """Keep this account, and those of the most recently used keys."""
         key = key_digest(self.terms[name].public)
         others = [(other, kept) for other, kept in self.accounts.items() if other != key]
         self.accounts = dict([*others, (key, answered)][-KEPT_ACCOUNTS:])
@@ -274,7 +266,7 @@ def key_digest(public: bytes) -> bytes:
 
 
 class JointKeys(OfGrants):
-    """What a party knows and holds of joint keys, beside its ``keys``: ``joint = JointKeys(declared)``.
+    """A party's joint keys, beside its ``keys``: ``joint = JointKeys(declared)``.
 
     declared(party): all joint keys of the federation, the same at all parties.
     """
@@ -286,14 +278,14 @@ class JointKeys(OfGrants):
         self.declared = declared
 
     def of(self, name: str) -> Joint:
-        """The declaration of a key. Raises PeerError for one that is not declared."""
+        """The declaration of a key. Raises PeerError for an undeclared one."""
         for joint in self.declared(self.party):
             if joint.name == name:
                 return joint
         raise PeerError(f"{self.party.name} knows of no joint key {name!r:.40}")
 
     def terms(self, name: str) -> Terms:
-        """Who holds the key now, as this party was told. Raises PeerError before it was."""
+        """The key's current terms, as this party was told. Raises PeerError before that."""
         if name not in self.secret.terms:
             raise PeerError(f"not provided with keys yet: {self.party.name} knows no joint key {name!r:.40}")
         return self.secret.terms[name]
@@ -310,7 +302,7 @@ class JointKeys(OfGrants):
         return self.secret.held[name]
 
     def current(self, msg: OfKey, src: str) -> Held:
-        """SECRET: the share of the key that a message of the hub is about. Raises PeerError for another."""
+        """SECRET: the share that a message of the hub is about. Raises PeerError for another key."""
         from_hub(self.party, msg, src)
         held = self.held(msg.key)
         if held.number != msg.number:
@@ -318,18 +310,18 @@ class JointKeys(OfGrants):
         return held
 
     def learn(self, name: str, terms: Terms) -> None:
-        """Know this key from now on, and no older one of the name."""
+        """Replace all older keys of the name by this one."""
         self.secret.terms[name] = terms
         self.party.keys.forget_public(name)
         self.party.keys.secret.public[name] = terms.public
 
     def lasts(self, secret: JointSecrets) -> None:
-        """What was opened. (With emulated keys, which keep nothing secret, a repeated attempt opens it once more.)"""
+        """What was opened. (Emulated keys keep nothing secret: a repeated attempt opens once more.)"""
         if not self.party.common.emulated:
             self.secret.accounts = secret.accounts
 
     def granted(self, msg: Granted) -> None:
-        """Of joint keys that the key centre deals: who holds them, and the share."""
+        """Take the holders and the share of a joint key that the key centre deals."""
         granted, own = self.party.keys.secret, self.secret
         for joint in self.declared(self.party):
             name = joint.name
@@ -363,7 +355,6 @@ class JointGrant(Grant):
     works: str = ""
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
-        """The first ones."""
         return self.first
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
@@ -410,7 +401,7 @@ def _read_terms(data: bytes) -> tuple[bytes, tuple[str, ...]]:
 def collect(
     of: Of, requests: Mapping[str, Message], reply: type[M], take: Callable[[str, M], None], deadline_s: float | None
 ) -> Steps[Lost]:
-    """Give each answer to ``take`` as it arrives. Returns by name why there is none."""
+    """Give each answer to ``take`` as it arrives. Returns the failures' reasons by name."""
 
     def fold(name: str, msg: Any) -> None:
         if (msg.round, msg.key, msg.number) != of:
@@ -424,7 +415,7 @@ def collect(
 def gather(
     of: Of, requests: Mapping[str, Message], reply: type[M], check: Callable[[str, M], None], deadline_s: float | None
 ) -> Steps[tuple[dict[str, M], Lost]]:
-    """The answers by name, in order of arrival, and by name why there is none."""
+    """The answers by name, in order of arrival, and the failures' reasons by name."""
     got: dict[str, M] = {}
 
     def keep(name: str, msg: M) -> None:
@@ -436,12 +427,11 @@ def gather(
 
 
 def reasons(missing: Mapping[str, str]) -> str:
-    """In words."""
     return "; ".join(f"{name}: {why}" for name, why in missing.items()) or "nobody is missing"
 
 
 def named(names: Sequence[str], error: DecodeError) -> str:
-    """Whose part an error of ``crypto.threshold`` is about. Raises it again if it names nobody."""
+    """The party that an error of ``crypto.threshold`` is about. Raises it again if it names none."""
     for name in names:
         if str(error).startswith(f"{name}: "):
             return name

@@ -63,7 +63,7 @@ HUB_MESSAGES: tuple[type[Message], ...] = (Committed, Revealed, Endorsed, Comple
 
 @dataclass(frozen=True)
 class Made:
-    """A key that is ready. missing: by name, why a party that was to hold it does not.
+    """A key that is ready. missing: by name, why an intended holder lacks it.
 
     untold: parties that have not confirmed that they know it.
     """
@@ -84,9 +84,9 @@ def make_keys(
     tell: Sequence[str] | None = None,
     deadline_s: float | None = None,
 ) -> Steps[Made]:
-    """A new key for these parties. The old one of this name, if there is one, is erased by all who are told.
+    """A new key for these parties. All who are told erase an old one of this name.
 
-    tell: who is told besides the new holders and the old ones; by default everybody.  deadline_s: of each step.
+    tell: whom to tell besides the new and the old holders; by default everybody.  deadline_s: of each step.
     Raises NoAnswerError (a RunError), with the reasons, if too few holders are left to make it.
     """
     joint = hub.joint.of(name)
@@ -145,7 +145,7 @@ def _with(made: Made, missing: Lost) -> Made:
 def _made(
     hub: Any, joint: Joint, holders: tuple[str, ...], r: int, tell: Sequence[str] | None, deadline_s: float | None
 ) -> Steps[Made | Lost]:
-    """One attempt. Returns who is to be left out of the next, if it fails."""
+    """One attempt. Returns whom to leave out of the next, if it fails."""
     of = _number(hub, joint, r)
     begin = dict.fromkeys(holders, Begin(*of, text(holders), ""))
     begun, lost = yield from gather(of, begin, Committed, _committed, deadline_s)
@@ -202,7 +202,7 @@ def _handed(
     tell: Sequence[str] | None,
     deadline_s: float | None,
 ) -> Steps[Made | Lost]:
-    """One attempt. Returns who is to be left out of the next, if it fails."""
+    """One attempt. Returns whom to leave out of the next, if it fails."""
     of, old = _number(hub, joint, r), hub.joint.terms(joint.name)
     begin = dict.fromkeys(holders, Begin(*of, text(holders), text(sources)))
     _, lost = yield from gather(of, begin, Committed, lambda *_: None, deadline_s)
@@ -234,7 +234,7 @@ def _committed(name: str, msg: Committed) -> None:
 def _exchanged(
     hub: Any, of: Of, terms: Terms, parts: bytes, deadline_s: float | None
 ) -> Steps[tuple[dict[str, bytes], bytes] | Lost]:
-    """The second parts for products by name, and all signatures, once all have all pieces; or who is left out."""
+    """The second parts for products by name, and all signatures, once all have all pieces; or whom to leave out."""
     holders = terms.holders
     fields = endorsement(hub.common, of[1], of[2], holders, terms.summands, terms.public)
 
@@ -261,10 +261,7 @@ def _exchanged(
 
 
 def _lacking(of: Of, holders: tuple[str, ...], left: Sequence[str], deadline_s: float | None) -> Steps[Lost]:
-    """Who is to be left out, as these holders have not all pieces: those whose pieces they lack.
-
-    A holder that lacks those of most others is left out itself.
-    """
+    """Whom to leave out: the holders whose pieces others lack, or one that lacks most others' pieces."""
     asked = dict.fromkeys(left, Lacking(*of))
     told, lost = yield from gather(of, asked, Lacks, lambda *_: None, deadline_s)
     for name, msg in told.items():
@@ -286,7 +283,7 @@ def _told(
 ) -> Steps[Made | Lost]:
     """Tell everybody, and try the key.
 
-    Former holders are told with each new key, until they confirm that they have erased their shares.
+    Former holders are told of each new key until they confirm that they have erased their shares.
     """
     terms, holding = hub.joint.terms(joint.name), hub.joint.secret.holding
     former = holding.get(joint.name, [])
@@ -307,7 +304,7 @@ def _told(
 
 
 def _tried(hub: Any, joint: Joint, r: int, deadline_s: float | None) -> Steps[tuple[str, ...]]:
-    """Open encryptions of zero. Returns whose shares are false."""
+    """Open encryptions of zero. Returns the holders of false shares."""
     one, key = hub.joint.group(joint.name), hub.keys.public(joint.name)
     if joint.pads:
         closed = Closed(0, 1, partial(threshold.sum_dec, one, key, None, {}, {}))

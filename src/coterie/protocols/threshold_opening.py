@@ -5,7 +5,7 @@ and a seed (``crypto/threshold_sums.py``), so no hub has a c_1 of its own opened
 
 - with one sum of pads a round, whatever keys are made in it: two of the same vectors by other weights show single ones;
 - if the senders are holders, each once, and no fewer than ``Joint.fewest``; and none of them has nearly all weights;
-- if its own vector is in the sum under the nonce that it has drawn for this round: so each sender vouches for its own;
+- if its own vector is in the sum under its own nonce of this round: so each sender vouches for its own;
 - with ``Joint.scalars`` scalars a holder and round. It can't see what these are of.
 
 **Any other key.** A holder is given c_1 and takes the hub's word for what it is of.
@@ -50,7 +50,7 @@ from coterie.protocols.threshold_keys import (
 
 @message(src=ANY, dst=ANY)
 class Announce(OfKey, frozen=True):
-    """These sums are to be opened in this round. Who is there? sums: (number, senders, length) of each."""
+    """These sums are to be opened in this round. Are you there? sums: (number, senders, length) of each."""
 
     sums: Integers
 
@@ -62,7 +62,7 @@ class Present(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Decrypt(OfKey, frozen=True):
-    """Give your partial decryptions of these announced sums. among: who does, names, one a line."""
+    """Give your partial decryptions of these announced sums. among: the names that do, one a line."""
 
     among: str
     numbers: Integers
@@ -87,7 +87,7 @@ class KeyOpening(Component):
         return Present(msg.round, msg.key, msg.number)
 
     def decrypt_cost(self, msg: Decrypt) -> Cost:
-        """A partial decryption of each sum; and c_1 of those that holders compute themselves."""
+        """A partial decryption of each sum, and c_1 of those that holders compute themselves."""
         joint, held = self.party.joint.of(msg.key), self.party.joint.secret.held.get(msg.key)
         one = self.party.joint.group(msg.key)
         sums = [held.sums.get(int(n), (0, 1)) for n in msg.numbers] if held else []
@@ -98,7 +98,7 @@ class KeyOpening(Component):
 
     @on(Decrypt, decrypt_cost)
     def decrypt(self, msg: Decrypt, src: str) -> Partials:
-        """Partial decryptions of announced sums, one of a ciphertext, for a set of holders that is fixed."""
+        """Partial decryptions of announced sums, one a ciphertext, for a fixed set of holders."""
         party, among = self.party, lines(msg.among)
         held, joint = party.joint.current(msg, src), party.joint.of(msg.key)
         one, numbers = party.joint.group(msg.key), [int(number) for number in msg.numbers]
@@ -122,7 +122,7 @@ class KeyOpening(Component):
 
 
 def helped_in(party: Any, name: str, r: int) -> Helped:
-    """What this party has helped with in this round under keys of this name. Raises PeerError for an earlier one."""
+    """This party's openings in this round under keys of this name. Raises PeerError for an earlier round."""
     helped: dict[str, Helped] = party.joint.secret.helped
     last = helped.get(name)
     if last is not None and r < last.round:
@@ -133,7 +133,7 @@ def helped_in(party: Any, name: str, r: int) -> Helped:
 
 
 def announced(party: Any, joint: Joint, held: Held, msg: Announce) -> None:
-    """Take the sums that are announced. Raises PeerError if some of them may not be opened."""
+    """Take the announced sums. Raises PeerError if some may not be opened."""
     sums = as_sums(msg.sums)
     if msg.round < held.round:
         raise PeerError(f"sums of round {msg.round} are announced after round {held.round}")
@@ -183,7 +183,7 @@ def check_sum(
     pads: Mapping[str, threshold.Pad],
     weights: Mapping[str, int],
 ) -> None:
-    """Raises PeerError unless this sum of padded vectors may be opened, and keeps that it is the round's only one."""
+    """Raises PeerError unless this sum of padded vectors may be opened, and records it as the round's only one."""
     if len(pads) < joint.fewest:
         raise PeerError(f"a sum of {len(pads)} vectors: of fewer than {joint.fewest} it shows too much")
     if effective([*weights.values()]) < joint.balance:
@@ -212,7 +212,7 @@ def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A sum that was opened. values: (d,) float64.  among: by whom.  blamed: whose shares made it nonsense before.
+    """An opened sum. values: (d,) float64.  among: the holders that opened it.  blamed: holders of false shares.
 
     tries: how often it was opened.
     """
@@ -233,7 +233,7 @@ def open_sum(
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
 ) -> Steps[Opened]:
-    """One sum under this key, opened; as ``open_sums``."""
+    """As ``open_sums``, for one sum."""
     opened = yield from open_sums(hub, name, {number: cipher}, r, deadline_s=deadline_s, present=present)
     return opened[number]
 
@@ -251,7 +251,7 @@ def open_sums(
 ) -> Steps[dict[int, Opened]]:
     """Sums under this key, opened together. ciphers: by a number of at least 0 that occurs once a round.
 
-    deviation: by number, of a sum's error where it is not that of its form (``threshold.server_dec``).
+    deviation: by number, of a sum's error where it differs from its form's (``threshold.server_dec``).
     partly: leave out those that open to nonsense while others do not, so that their ciphertexts are at fault.
     deadline_s: of each step.  present: whom to ask, if not all holders.
     Raises NoAnswerError (a RunError), with the reasons, if they cannot be opened.
@@ -271,7 +271,7 @@ def open_sums(
 
 @dataclass(frozen=True, eq=False)
 class Closed:
-    """What is to be opened. senders: of how many vectors it is the sum.
+    """A sum to open. senders: how many vectors are in it.
 
     prepare: makes it ready, anew each time, from random bytes for an emulated one.
     """
@@ -292,7 +292,7 @@ def open_closed(
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
 ) -> Steps[dict[int, Opened]]:
-    """As ``open_sums``, of whatever can be prepared. control: where this one opens to nonsense, all of them do."""
+    """As ``open_sums``, for anything that can be prepared. control: if this one opens to nonsense, all do."""
     terms, one = hub.joint.terms(name), hub.joint.group(name)
     of = r, name, terms.number
     rows = [(number, closed.senders, closed.length) for number, closed in sums.items()]
@@ -347,7 +347,7 @@ def _answered(
     tries: int,
     deadline_s: float | None,
 ) -> Steps[tuple[dict[int, Floats | None], Lost]]:
-    """What these holders open the sums to, None for nonsense; and by name who did not answer."""
+    """What these holders open the sums to, None for nonsense; and missing holders, by name."""
     prepared = {}
     for number, closed in sums.items():
         draw = hub.secrets(f"opening {tries} of sum {number} under {of[1]} {of[2]}", of[0]).bytes

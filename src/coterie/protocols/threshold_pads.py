@@ -4,20 +4,20 @@
     hub --Contribute / Contributed--> other holders           -a_j s_k + e of each: together a ciphertext
     hub --Count / Present, AnswerFor / Answer--> senders      or only what opens their weighted sum
 
-Whoever sends a ciphertext (c_0, c_1 + K) and reads what comes of it gets K s more, the key (``attacks/key_in_sum.py``).
+A sender of a ciphertext (c_0, c_1 + K) who reads the opened result gets K s more, the key (``attacks/key_in_sum.py``).
 Here c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``). A sender
 moves c_0 only, and that opens to what it has chosen and nothing times s.
 
 ``complete_pads`` gives ciphertexts under the joint key, which can be multiplied. All other holders contribute to each.
 ``open_padded`` opens a weighted sum without that: each sender answers once. Senders that are gone when they are counted
-are left out. One that goes between being counted and answering keeps the sum closed. To open the others' after that
-would show its vector to a hub that has its answer after all, so no sender answers twice for one pad.
+are left out. One that goes between being counted and answering keeps the sum closed: opening the others' afterwards
+would show its vector to a hub that has its answer after all. So no sender answers twice for one pad.
 
-Of a key that is declared for pads (``Joint.pads``) nothing else is opened than one weighted sum a round, whose c_1 each
-holder computes itself (``open_weighted``), and some scalars (``threshold_opening``).
+Under a key declared for pads (``Joint.pads``) only one weighted sum a round is opened, whose c_1 each holder computes
+itself (``open_weighted``), and some scalars (``threshold_opening``).
 
-Keys are n-of-n for sums; with t-of-n keys the holders that contribute are fixed before anybody sends (``among``). What
-is not undone: lies inside a vector, a hub that leaves senders out, and n - 1 holders together.
+Keys are n-of-n for sums; with t-of-n keys the contributing holders are fixed before anybody sends (``among``). Not
+prevented: lies inside a vector, a hub that leaves senders out, and n - 1 holders together.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class OfPads(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Contribute(OfPads, frozen=True):
-    """Give your contributions to these pads. among: all who contribute, names, one a line."""
+    """Give your contributions to these pads. among: all contributors, names, one a line."""
 
     among: str
 
 
 @message(src=ANY, dst=ANY)
 class Contributed(OfKey, frozen=True):
-    """A holder's contributions, by the order of the senders, without its own."""
+    """A holder's contributions, in the order of the senders, without its own."""
 
     parts: Bundle
 
@@ -91,7 +91,7 @@ class Count(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class AnswerFor(OfPads, frozen=True):
-    """Give your part in opening the weighted sum of what these have sent. weights: by the order of the senders."""
+    """Give your part in opening the weighted sum of these senders' vectors. weights: in their order."""
 
     weights: Integers
 
@@ -111,7 +111,7 @@ PAD_HUB_MESSAGES: tuple[type[Message], ...] = (Present, Answer)
 
 
 class JointPads(Component):
-    """How a party helps with vectors under joint pads, its own among them, beside its ``keys`` and ``joint``."""
+    """How a party helps with vectors under joint pads, its own included, beside its ``keys`` and ``joint``."""
 
     def cost(self, msg: OfPads) -> Cost:
         """The nominal work of contributions, or of an answer."""
@@ -122,7 +122,7 @@ class JointPads(Component):
 
     @on(Contribute, cost)
     def contribute(self, msg: Contribute, src: str) -> Contributed:
-        """Contributions to the pads of others, so that they become ciphertexts. The same, however often it is asked."""
+        """Contributions that complete others' pads to ciphertexts; the same ones for a repeated request."""
         joint, me = self.party.joint, self.party.name
         held, one = joint.current(msg, src), joint.group(msg.key)
         share = threshold.Share.load(one, held.share)
@@ -134,13 +134,12 @@ class JointPads(Component):
 
     @on(Count)
     def count_me(self, msg: Count, src: str) -> Present:
-        """Say that this sender is there."""
         self.party.joint.current(msg, src)
         return Present(msg.round, msg.key, msg.number)
 
     @on(AnswerFor, cost)
     def answer_for(self, msg: AnswerFor, src: str) -> Answer:
-        """This sender's part in a sum that its own vector is in, once for that."""
+        """This sender's part in one sum that contains its own vector, given once."""
         joint, me = self.party.joint, self.party.name
         held, one = joint.current(msg, src), joint.group(msg.key)
         pads = _pads(one, msg, one.holders)
@@ -157,14 +156,13 @@ class JointPads(Component):
 
 @dataclass
 class Once:
-    """What encrypts one vector under one pad, and no second: two would show their difference."""
+    """Encrypts one vector under one pad, and no second: two would show their difference."""
 
     padding: threshold.Padding
     used: bool = False
 
     @property
     def emulated(self) -> bool:
-        """As of a key, in whose place it stands."""
         return self.padding.emulated
 
     def encrypt(self, values: ArrayLike) -> threshold.Padded:
@@ -176,7 +174,7 @@ class Once:
 
 
 def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> Once:
-    """What a sender gives to ``Encrypt`` in the place of the public key. An upload is half as long as a ciphertext.
+    """What a sender gives to ``Encrypt`` in place of the public key. An upload is half as long as a ciphertext.
 
     among: the holders who will contribute, of a t-of-n key. Raises PeerError for a party without a share.
     """
@@ -195,7 +193,7 @@ def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> Once:
 def loaded(
     hub: Any, name: str, sender: str, data: bytes, length: int, r: int, among: Sequence[str] = ()
 ) -> threshold.Padded:
-    """What a sender has sent, for a fold to check. Raises DecodeError, and PeerError for a sender without a share."""
+    """A sender's upload, checked in a fold. Raises DecodeError, and PeerError for a sender without a share."""
     one = hub.joint.group(name)
     if sender not in one.holders:
         raise PeerError(f"{sender} holds no share of key {name!r}, and pads need one")
@@ -212,7 +210,7 @@ def complete_pads(
 ) -> Steps[dict[str, CipherVector]]:
     """By sender, the ciphertext under the joint key. uploads: of one round, ``loaded``.
 
-    Raises NoAnswerError, with the reasons, unless all holders who contribute do.
+    Raises NoAnswerError, with the reasons, unless all contributors answer.
     """
     one, of = hub.joint.group(name), (r, name, hub.joint.terms(name).number)
     among = next(iter(uploads.values())).pad.among
@@ -243,10 +241,10 @@ def open_weighted(
     number: int = 0,
     deadline_s: float | None = None,
 ) -> Steps[Opened]:
-    """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves. ``number`` as ever.
+    """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves.
 
-    ciphers, pads: by sender, of ``complete_pads`` and of what was ``loaded``.  weights: integers of at least 1; who has
-    none is left out. Raises NoAnswerError, with the reason, if it can't be opened, or if no holder would help.
+    ciphers, pads: by sender, of ``complete_pads`` and ``loaded``.  weights: integers of at least 1; senders without one
+    are left out. Raises NoAnswerError, with the reason, if it can't be opened, or if no holder would help.
     """
     joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
     if len(weights) < joint.fewest or effective([*weights.values()]) < joint.balance:
@@ -271,7 +269,7 @@ def open_padded(
     number: int = 0,
     deadline_s: float | None = None,
 ) -> Steps[Opened]:
-    """The weighted sum of what these senders sent in this round (``loaded``). ``among`` says who is in it.
+    """The weighted sum of these senders' uploads in this round (``loaded``). ``among`` says who is in it.
 
     weights: integers of at least 1, by sender; 1 each by default.
     Raises NoAnswerError, with the reason, if too few are there, or if one goes before it has answered.
@@ -305,7 +303,7 @@ def _told(uploads: Mapping[str, threshold.Padded]) -> tuple[str, bytes, int]:
 
 
 def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str, threshold.Pad]:
-    """The pads that a message names. Raises PeerError for what cannot be."""
+    """The pads that a message names. Raises PeerError for impossible ones."""
     senders = lines(msg.senders)
     fits = len(set(senders)) == len(senders) and set(senders) <= set(one.holders) and set(among) <= set(one.holders)
     if not 1 <= msg.length <= MOST_VALUES:
