@@ -134,7 +134,7 @@ def test_a_packet_is_taken_from_its_sender_by_its_recipient_once() -> None:
 
 def _renumbered(body: bytes, number: int) -> bytes:
     fields = msgspec.msgpack.decode(body)
-    fields[0] = number
+    fields[1] = number
     return msgspec.msgpack.encode(fields)
 
 
@@ -425,3 +425,35 @@ def test_a_party_that_is_enrolled_anew_begins_anew() -> None:
     apart.run(4, live)
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 3, 3, 3]
     assert [one.gone for one in apart.rounds] == [{}] * 5
+
+
+def test_the_hub_forgets_what_an_earlier_key_has_sent() -> None:
+    """A letter of an earlier round is kept for another attempt. Then its sender is enrolled anew, with another key."""
+    apart = made()
+    old = apart.made.common
+    fresh = new_identity("client/1", Randomness(9, True))
+    changed = [entry("client/1", "client", fresh) if e.name == "client/1" else e for e in old.roster.entries]
+    common = replace(old, roster=msgspec.structs.replace(old.roster, entries=tuple(changed)))
+    hub_keys = apart.made.owns["server"].identity
+    assert hub_keys is not None
+    plans = iter([None, None, b"newer"])
+    renewed = PartyKeys(common.roster, {"server": hub_keys}), common
+    node, noted = opened(apart, "server", renew=lambda plan: renewed, newest=lambda: next(plans, None))
+    assert isinstance(node, HubNode)
+    node._announce((1, 0))
+    node._announce((2, 0))
+    steps = node.member.party.round(2)
+    node.lead = node.leading(steps, "server", (2, 0), node.clock.times.at)
+    for name in ("client/1", "client/2"):
+        envelope = Envelope(name, "server", "client", "Update", old.roster.session.hex(), 1, 0, 3, 0, False, 1)
+        body = wrap(keys(apart, name), name, "server", 3, Letter(envelope, b"x", (1, 0)))
+        apart.exchange.put(name, "server", body, name)
+    take_all(node)
+    assert [one.envelope.src for one in node._coming] == ["client/1", "client/2"], noted.said
+    node.lead = None
+    node._announce((2, 1))
+    assert [one.envelope.src for one in node._coming] == ["client/2"]
+    assert [
+        one.envelope.src for one in unpack(apart.stores["server"].data or b"", apart.parties["server"])[0].again
+    ] == ["client/2"]
+    node.close()

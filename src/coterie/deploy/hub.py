@@ -351,6 +351,10 @@ class HubNode(Node):
     def forget(self, name: str) -> None:
         super().forget(name)
         self._ahead.pop(name, None)
+        for kept in (self._coming, self._left):
+            for one in [one for one in kept if one.envelope.src == name]:
+                kept.remove(one)
+                self.member.spool.drop(one.ticket)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
