@@ -15,6 +15,8 @@ Path({mark!r}).touch()
 from torch import nn
 def net(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 def share(scores, labels): return 0.5
+def deal(sizes, clients, rng): return sizes
+def lie(party, fit, strength): yield fit
 from coterie.baselines.fedavg import SYSTEM
 """
 
@@ -33,8 +35,10 @@ WORDS = {
     "model": ["run", "fedavg"],
     "loss": ["run", "fedavg"],
     "metrics": ["compare", "fedavg", "fedprox"],
+    "partition": ["run", "fedavg"],
+    "attack": ["compare", "fedavg", "fedprox"],
 }
-NAMES = {"system": "SYSTEM", "model": "net", "loss": "net", "metrics": "share"}
+NAMES = {"system": "SYSTEM", "model": "net", "loss": "net", "metrics": "share", "partition": "deal", "attack": "lie:2"}
 
 
 @pytest.mark.parametrize("what", WORDS)
@@ -67,8 +71,19 @@ def test_code_elsewhere_is_run(cli: Command, beside: Path) -> None:
     assert (ended.code, beside.exists()) == (0, True), ended.err
 
 
-def test_a_resumed_run_has_no_such_way_out(cli: Command, beside: Path) -> None:
-    Path("config.toml").write_text('system = "fedavg"\nmodel = "sprung:net"\n')
+def test_a_kind_of_partition_or_attack_is_no_code(cli: Command, beside: Path) -> None:
+    Path("dirichlet.csv").touch()
+    Path("scale.py").touch()
+    Path("config.toml").write_text('system = "fedavg"\npartition = "dirichlet:1.0"\nattack = "scale:10"\n')
+    ended = cli("run", "--config", "config.toml", "--out", "a", *QUICK)
+    assert (ended.code, beside.exists()) == (0, False), ended.err
+
+
+@pytest.mark.parametrize(
+    "named", ['model = "sprung:net"', 'partition = "rotate:2+sprung:deal"', 'attack = "sprung:lie"']
+)
+def test_a_resumed_run_has_no_such_way_out(cli: Command, beside: Path, named: str) -> None:
+    Path("config.toml").write_text(f'system = "fedavg"\n{named}\n')
     ended = cli("run", "--resume", "--out", ".")
     assert (ended.code, "is code that lies in" in ended.err, "command line" in ended.err) == (2, True, False)
     assert not beside.exists()

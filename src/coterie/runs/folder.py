@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from coterie.data.own import name_of
+from coterie.data.schemes import is_own
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.import_path import check_elsewhere
 from coterie.record.files import atomic_write, umask, writing
@@ -105,9 +106,15 @@ def check_code(config: Path, said: Collection[str] | None = None) -> None:
 
     said: options that the command line gives in its place; None where it cannot.
     """
-    given = {key: value for key, value in read_toml(config).items() if key not in (said or ())}
-    for what in ("system", "model", "loss", "metrics"):
-        for path in map(str.strip, str(given.get(what, "")).split(",")):
+    from coterie.privacy.attacks.active import KINDS
+
+    given = {key: str(value) for key, value in read_toml(config).items() if key not in (said or ())}
+    named = {what: [given.get(what, "")] for what in ("system", "model", "loss")}
+    named["metrics"] = list(map(str.strip, given.get("metrics", "").split(",")))
+    named["partition"] = [part for part in given.get("partition", "").split("+") if is_own(part)]
+    named["attack"] = [path for path in [given.get("attack", "")] if path.partition(":")[0] not in KINDS]
+    for what, paths in named.items():
+        for path in paths:
             word = path if what == "system" else f"--{what} {path}"
             advice = () if said is None else (f"name it on the command line: {word}",)
             if ":" in path:
