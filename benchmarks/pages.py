@@ -412,17 +412,6 @@ def thieves(record: Record) -> str:
     return grid([*head, *THIEF], found)
 
 
-def pads_thieves(record: Record) -> str:
-    head = ["clients", "thieves that got the key", "forged updates", "agreement, largest", "constant guess"]
-    found = []
-    for row in record["thieves"]:
-        at = max(range(row["thieves"]), key=lambda i: row["agreement"][i])
-        got, forged = f"{row['with the key']} of {row['thieves']}", ", ".join(map(str, row["forged"]))
-        agreed = [short(row[key][at], 3) for key in ("agreement", "chance")]
-        found.append([str(row["clients"]), got, forged, *agreed, *accuracies(row)])
-    return grid([*head, *THIEF], found)
-
-
 # -- selection ---------------------------------------------------------------------------------------------------------
 
 
@@ -502,7 +491,6 @@ TABLES: dict[str, Table] = {
     "leading": leading,
     "security": security,
     "thieves": thieves,
-    "pads-thieves": pads_thieves,
     "regret": regret,
     "selection-liars": selection_liars,
     "poisoned": poisoned,
