@@ -236,7 +236,7 @@ def test_a_single_vector_is_not_opened() -> None:
         ("client/0\nclient/1", pad.nonce, SIZE),
         ("client/0\nclient/1", pad.nonce * 2, 0),
     ]:
-        with pytest.raises(PeerError, match=r"pads with .* bytes of nonces"):
+        with pytest.raises(PeerError, match=r"pads with .* bytes of nonces|pads for 0 values"):
             party.pads.answer_for(AnswerFor(1, KEY, 1, senders, nonces, length, np.array([1, 1])), "hub")
     for kind in (AnswerFor, Contribute):
         extra = np.array([1, 1]) if kind is AnswerFor else ""

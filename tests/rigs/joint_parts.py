@@ -20,7 +20,6 @@ from coterie.protocol.system import System
 from coterie.protocols import threshold_keys
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
 from coterie.protocols.local_training import LocalTraining
-from coterie.protocols.threshold_check import Checks
 from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import Joint, JointGrant, JointKeys
 from coterie.protocols.threshold_making import make_keys
@@ -75,12 +74,12 @@ class Hub(Party, role="hub"):
 
 class Helper(Party, role="helper"):
     keys, joint = HeldKeys(ckks.PublicKey, ckks.SecretKey), JointKeys(declared)
-    making, opening, pads, checks = KeyMaking(), KeyOpening(), JointPads(), Checks()
+    making, opening, pads = KeyMaking(), KeyOpening(), JointPads()
 
 
 class Client(Party, role="client"):
     keys, joint = HeldKeys(ckks.PublicKey, ckks.SecretKey), JointKeys(declared)
-    making, opening, pads, checks = KeyMaking(), KeyOpening(), JointPads(), Checks()
+    making, opening, pads = KeyMaking(), KeyOpening(), JointPads()
 
 
 def parties(config: Config) -> dict[str, Any]:

@@ -14,12 +14,11 @@ Only keys and opening are different.
 
 ``threshold_group``: the facts, noise and bounds.  ``_generation``: keys.  ``_sharing``: shares, handing over, zero.
 ``_opening``: ServerDec, PartDec, FinDec.  ``_pads``: joint pads.  ``_sums``: sums of these, whose c_1 holders compute
-themselves.  ``_check``: the masked-sum check.
+themselves.
 """
 
 from __future__ import annotations
 
-from coterie.crypto.threshold_check import Claim, claim, difference, is_noise
 from coterie.crypto.threshold_generation import (
     Secret,
     commitment,
@@ -52,7 +51,6 @@ __all__ = [
     "OPENINGS",
     "SECURITY_BITS",
     "Answered",
-    "Claim",
     "Group",
     "Joining",
     "Pad",
@@ -64,15 +62,12 @@ __all__ = [
     "Share",
     "SumRequest",
     "Zero",
-    "claim",
     "commitment",
     "contribution",
     "dealt",
-    "difference",
     "evaluation",
     "galois",
     "gathered",
-    "is_noise",
     "joined",
     "joint",
     "opened",

@@ -62,7 +62,7 @@ KINDS = (
 
 _MILLISECONDS = {
     **{"server_dec": 8.5, "partial": 1.1, "opened": 1.3, "zero": 0.08, "c1": 0.4},
-    **{"pad": 2.0, "contribution": 1.5, "joint": 0.4, "pad_partial": 2.9, "padded_sum": 3.5, "claim": 6.0},
+    **{"pad": 2.0, "contribution": 1.5, "joint": 0.4, "pad_partial": 2.9, "padded_sum": 3.5},
     **{"public": 4.5, "first": 9.0, "second": 5.5, "galois": 4.5, "joined": 0.3, "handed": 0.4, "gathered": 0.2},
 }
 """Nominal times of one typical core with N = 8192 and three primes: for one ciphertext, or one row of a key.
@@ -218,10 +218,10 @@ class Group:
             error = (2 * bound + 2) * error + space.added(level) / space.added(space.levels)
         return float(terms * error * self.fresh_deviation * space.scale(form) / space.scale(space.fresh))
 
-    def switched(self, form: Form, scale: float | None = None, *, divided: bool = True) -> Switched:
-        """How a vector of a form is brought to the modulus that is opened. scale: another than that of its form."""
-        at, level, levels, divisor = scale or self.ring.scale(form), form.level, [], 1.0
-        while divided and level > self.opened_limbs - 1:
+    def switched(self, form: Form) -> Switched:
+        """How a vector of a form is brought to the modulus that is opened."""
+        at, level, levels, divisor = self.ring.scale(form), form.level, [], 1.0
+        while level > self.opened_limbs - 1:
             prime = float(self.ring.moduli[level, 0])
             if at / prime < 2.0**_LEAST_SCALE_BITS:
                 break

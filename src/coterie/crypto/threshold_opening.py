@@ -148,21 +148,19 @@ def server_dec(
     cipher: ckks.CipherVector,
     *,
     random_bytes: RandomBytes = urandom,
-    scale: float | None = None,
     deviation: float | None = None,
-    divided: bool = True,
 ) -> Prepared:
     """ServerDec. A product that isn't rescaled is opened as it is. Raises CryptoError for what can't be opened.
 
-    scale, deviation: of the polynomials, and of their error (a coefficient), where they aren't those of its form.
-    divided: False only drops primes, so that the error stays as it is. random_bytes: n -> n bytes, for an emulated one.
+    deviation: of the polynomials' error, a coefficient, where it isn't that of its form.
+    random_bytes: n -> n bytes, for an emulated one.
     """
     form, terms = cipher.tally.form, cipher.terms
     if cipher.key.parameters.identity != group.space.identity or cipher.emulated != group.emulated:
         raise CryptoError(f"a vector under {cipher.key!r} isn't one of {group.parameters}")
     if cipher.blinded or form.conjugated:
         raise CryptoError(f"a {form} with {cipher.blinded} masks can't be opened")
-    switched = group.switched(form, scale, divided=divided)
+    switched = group.switched(form)
     error = group.deviation(form, terms) if deviation is None else deviation
     flood = group.flood(error, scalar=form.scalar)
     opened = math.hypot(error / switched.divisor, group.rounding(switched))

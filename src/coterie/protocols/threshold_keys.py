@@ -56,8 +56,6 @@ from coterie.protocols.key_centre import EVALUATION, Dealt, Draw, Grant, Granted
 SEED_BYTES = 32
 TRIAL = -1
 """The number of the sum that is opened to try a new key: encryptions of zero."""
-CHECKS = -2
-"""Numbers from here down are of what is opened to check a sender, not of sums."""
 KEPT_ACCOUNTS = 256
 """Keys of which a party knows what it has opened: more than are made in one round."""
 TERMS = "terms"
@@ -134,10 +132,10 @@ class Joint:
         return self.scalars > 0 and length == 1 and 1 <= senders < self.fewest
 
     def opens(self, number: int, senders: int, length: int) -> bool:
-        """Whether a holder helps to open this: a sum of enough senders, a scalar, a check, or a trial of the key."""
+        """Whether a holder helps to open this: a sum of enough senders, a scalar, or a trial of the key."""
         if self.pads and number < 0:
             return (number, senders, length) == (TRIAL, 0, 1)
-        return senders >= self.fewest or self.single(senders, length) or number <= CHECKS
+        return senders >= self.fewest or self.single(senders, length)
 
     def checked(self, holders: Sequence[str], roster: Roster) -> None:
         """Raises PeerError unless these parties may hold the key together."""
@@ -363,7 +361,7 @@ class JointGrant(Grant):
         if len(holders) < joint.least:
             raise PeerError(f"key {joint.name!r} is for at least {joint.least} holders, not for {len(holders)}")
         label = draw(f"{self.name} label").bytes(SEED_BYTES)
-        group = threshold.Group(joint.parameters, tuple(holders), joint.threshold, joint.openings, label, emulated)
+        group = Group(joint.parameters, tuple(holders), joint.threshold, joint.openings, label, emulated)
         key, evaluation, shares = threshold.dealt(group, products=joint.products, random_bytes=draw(self.name).bytes)
         pairs = {
             frozenset(pair): draw(f"{self.name} seed of {text(pair)}").bytes(SEED_BYTES)

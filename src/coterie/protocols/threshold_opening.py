@@ -288,11 +288,10 @@ def open_closed(
     r: int,
     *,
     partly: bool = False,
-    control: int | None = None,
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
 ) -> Steps[dict[int, Opened]]:
-    """As ``open_sums``, for anything that can be prepared. control: if this one opens to nonsense, all do."""
+    """As ``open_sums``, for anything that can be prepared."""
     terms, one = hub.joint.terms(name), hub.joint.group(name)
     of = r, name, terms.number
     rows = [(number, closed.senders, closed.length) for number, closed in sums.items()]
@@ -313,9 +312,8 @@ def open_closed(
         gone |= lost
         if lost:
             continue
-        spoilt = control in values and values[control] is None
         for number, opened in values.items():
-            if opened is not None and not spoilt:
+            if opened is not None:
                 done[number] = Opened(opened, among, (suspect,) if suspect else (), tries)
                 del left[number]
         if not left:
