@@ -55,7 +55,6 @@ from coterie.systems.fedepc.server import Server
 
 
 def key_centre(own: Own, common: Common, config: FedEPCConfig) -> KeyCentre:
-    """Two key pairs."""
     keygen = partial(paillier.keygen, config.key_bits, config.lanes(len(common.clients)), config.randomness)
     return KeyCentre(own, common, cluster_sums.pairs(keygen, HELPER, DEVICE))
 
@@ -63,7 +62,7 @@ def key_centre(own: Own, common: Common, config: FedEPCConfig) -> KeyCentre:
 def models(federation: Federation) -> Mapping[str, Vector]:
     """Each device's cluster model; W^0 for a device that was in no cluster yet.
 
-    In modes paper and literal it is the hub's, as algorithm 4 hands it out at the end. In mode hardened only devices
+    In modes paper and literal it is the hub's, as algorithm 4 sends it out at the end. In mode hardened only devices
     have models.
     """
     if federation.common.mode == "hardened":
@@ -89,7 +88,7 @@ def observe(federation: Federation) -> Mapping[str, Any]:
 
 
 def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
-    """What every device has released of its data. Losses and models have no proof of privacy in any mode."""
+    """Every device's releases. Losses and models have no proof of privacy in any mode."""
     return {device.name: device.releases() for device in federation.of_role(DEVICE)}
 
 

@@ -1,9 +1,8 @@
-"""What the hub keeps of one cluster: its model, the bandit of algorithm 3, and the losses of its panel.
+"""The hub's state of one cluster: its model, the bandit of algorithm 3, and the losses of its panel.
 
-The paper does not say whose data give L_k (algorithm 4, l. 12). Here each cluster has a panel: some of its devices,
-drawn when the cluster is made, that measure W_k in every round on their own training data. L_k is the mean of their
-losses. A loss on the chosen devices' data would reward a choice that fits no other device: the model of one device,
-measured by it.
+The paper does not say whose data give L_k (algorithm 4, l. 12). Here it is the mean loss of W_k on the training data of
+the cluster's panel, drawn when the cluster is made. The chosen devices' own losses would reward a choice that fits no
+other device.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ LEAST_LOSS = 1e-6
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """A choice whose reward is not known yet: the contexts (n, 5) that it was made by, and the places of the chosen.
+    """A choice whose reward is not known yet: its contexts (n, 5), and the places of the chosen.
 
-    losses: by name, those of the model that it started from.
+    losses: by name, of the model that it started from.
     """
 
     contexts: Doubles
@@ -42,11 +41,11 @@ class Chosen(msgspec.Struct, frozen=True):
 class Cluster(msgspec.Struct):
     """One cluster. weights: (d,) W_k, None for W^0.  total: mode hardened: the message with its sum, encoded.
 
-    panel: the devices that measure W_k.  losses: by name, those that they have measured of W_k as it is.
+    panel: the devices that measure W_k.  losses: by name, measured on the current W_k.
     bandit: of algorithm 3.  chosen: the last choice that trained, until its reward is known.
-    budget: T_max.  owed: places in a round that it has not had yet (``selection/places.py``).
-    moved: by how much the last training has changed L_k, infinite as long as that is not known.
-    calm: rounds in a row in which that was little.  stopped: whether it has converged (stop=cluster).
+    budget: T_max.  owed: places in a round still due to it (``selection/places.py``).
+    moved: the last training's change of L_k, infinite while unknown.
+    calm: rounds in a row with little change.  stopped: whether it has converged (stop=cluster).
     """
 
     weights: Vector | None = None
@@ -69,11 +68,11 @@ class Cluster(msgspec.Struct):
 
     @property
     def is_measured(self) -> bool:
-        """Whether L_k of W_k as it is, is known, and no reward is waited for."""
+        """Whether L_k of the current W_k is known, and no reward is pending."""
         return bool(self.losses) and self.chosen is None
 
     def drawn(self, names: Sequence[str], size: int, source: np.random.Generator) -> None:
-        """Fill the panel up to ``size`` devices of these, the cluster's; those that are still there stay in it."""
+        """Fill the panel up to ``size`` of these devices, the cluster's; present members stay."""
         kept = [name for name in self.panel if name in names]
         others = [name for name in names if name not in kept]
         more = source.permutation(len(others))[: max(0, size - len(kept))]
@@ -81,11 +80,12 @@ class Cluster(msgspec.Struct):
         self.losses = {name: loss for name, loss in self.losses.items() if name in kept}
 
     def measured(self, losses: Mapping[str, float], settings: Cics) -> float | None:
-        """Note what this round's devices have measured. Returns how far the last training has moved L_k.
+        """Note this round's measurements. Returns the last training's change of L_k, or None.
 
-        Only devices of the panel count that have measured the models before and after this training. None if there are
-        none. The reward of the choice that trained (algorithm 3, l. 7 and 8) is ln(L_k before / L_k now). Late rounds
-        lower a loss by less than early ones, whichever devices train, but by about the same factor.
+        Only panel devices that have measured the models before and after this training count. The reward of the choice
+        that trained (algorithm 3, l. 7 and 8) is ln(L_k before / L_k now): a late round lowers a loss by less than an
+        early
+        one, but by about the same factor.
         """
         self.losses |= {name: losses[name] for name in self.panel if name in losses}
         if self.chosen is None or not (both := sorted(self.chosen.losses.keys() & self.losses.keys())):
@@ -99,7 +99,7 @@ class Cluster(msgspec.Struct):
 
 @dataclass(frozen=True, eq=False)
 class Pick:
-    """A choice among the devices of a cluster. names: of these.  contexts: (n, 5), by which it was made.
+    """A choice among the devices ``names`` of a cluster, by their ``contexts`` (n, 5).
 
     waits: it has no place in this round.  can_train: whether its T_max has room for a choice.
     """
@@ -116,7 +116,7 @@ class Pick:
         return [self.names[i] for i in self.choice.chosen]
 
     def trained(self, cluster: Cluster, trained: Collection[str], settings: Cics) -> None:
-        """Note whether it was carried out. A choice of which no device has trained brought nothing."""
+        """Note whether the choice was carried out. One of which no device has trained earns nothing."""
         if any(name in trained for name in self.chosen):
             cluster.chosen = Chosen(self.contexts, self.choice.chosen, cluster.losses)
             cluster.losses = {}  # nobody has measured the new model
@@ -124,17 +124,13 @@ class Pick:
             cluster.bandit = learned(cluster.bandit, self.contexts, self.choice.chosen, 0.0, settings)
 
     def note(self) -> dict[str, Any]:
-        """What the metrics say of it."""
         numbers = ("mean", "deviation", "ucb", "candidates", "skipped")
         return {"chosen": self.chosen, **{key: getattr(self.choice, key) for key in numbers}}
 
 
 @dataclass
 class Trained:
-    """What a round brought. names: of the devices that trained.  losses: by name, of W_k, before any training.
-
-    notes: for the metrics.
-    """
+    """A round's result. names: of the devices that trained.  losses: by name, of W_k, before any training."""
 
     names: set[str] = field(default_factory=set)
     losses: dict[str, float] = field(default_factory=dict)
@@ -142,7 +138,7 @@ class Trained:
 
 
 def successor(names: Sequence[str], before: Mapping[str, int], known: Mapping[int, Cluster]) -> Cluster:
-    """A new cluster of these devices, with the model of the one that most of them were in; of several, the first."""
+    """A new cluster of these devices, with the model of the one that most were in; on ties, the first."""
     votes = Counter(before.get(name, -1) for name in names)
     parent = known.get(min(votes, key=lambda k: (-votes[k], k)))
     return Cluster() if parent is None else Cluster(weights=parent.weights, total=parent.total)

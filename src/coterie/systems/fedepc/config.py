@@ -1,4 +1,4 @@
-"""The settings of FedEPC, and which of them work together."""
+"""The settings of FedEPC, and their valid combinations."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class FedEPCConfig(LocalTraining):
     """Settings of FedEPC. The paper gives theta_merge and theta_split (table 2); all others had to be chosen.
 
     mu: weight of the proximal term of eq. (14).
-    participation: p, the largest share of the devices that trains in a round, with ``time_budget=auto``. Where it is
-    too small for all clusters they take turns.  time_budget: T_max of algorithm 3 in samples / GHz, for each cluster;
+    participation: p, the largest share of the devices that trains in a round, with ``time_budget=auto``. If it is
+    too small for all clusters, they take turns.  time_budget: T_max of algorithm 3 in samples / GHz, for each cluster;
     or "auto": the share p of sum_i |D_i| / f_i over the cluster's devices, and at least ``straggler`` times the median
-    |D_i| / f_i of all devices. It is fixed when clusters are made.  straggler: a device that takes longer than so many
-    median ones gets no time made for it; alone in its cluster it never trains.
+    |D_i| / f_i of all devices. It is fixed when clusters are made.  straggler: the budget makes no time for a device
+    slower than so many median ones; alone in its cluster it never trains.
 
     extractor: W_ext of algorithm 1, "pretrained" on the hub's public samples (``--public``), or the "random" initial
     weights.  extractor_steps: of the pre-training, at least.  layer: of the model, whose ReLU is read: "auto" (the
@@ -41,12 +41,12 @@ class FedEPCConfig(LocalTraining):
     "classes" of the public samples differ, or "all" channels.  clip: L2 norm to which a sample's vector minus the
     public mean is clipped (along the same directions); 0 for the median norm of the public samples.
     describe_every: rounds between two descriptions of all devices, whose data may have changed; 0: once.
-    leave_after: a device that gave no answer so many times in a row leaves its cluster until it can be described again.
+    leave_after: a device that gave no answer so many times in a row leaves its cluster until it is described again.
 
     gamma: weight of eq. (4) in eq. (3).  theta_merge, theta_split: thresholds of eq. (7) and (8).  eta: of eq. (6).
-    neighbours: k of a device's radius.  singles_to: up to so many devices clusters are merged from single devices, and
-    ``eta`` and ``neighbours`` mean nothing; beyond from the dense parts of eq. (5) and (6).  floors_per_scale: a
-    divergence of 1 is at least so many median noise floors; fewer tell finer groups apart, which devices with few
+    neighbours: k of a device's radius.  singles_to: up to so many devices clusters are merged from single devices,
+    without ``eta`` and ``neighbours``; beyond, from the dense parts of eq. (5) and (6).  floors_per_scale: a
+    divergence of 1 is at least so many median noise floors; fewer separate finer groups, which devices with few
     samples need.  reference_mode: distances to one reference device (section 3.5).
     force_thresholds: allow theta_split below theta_merge, as in table 2.
 
@@ -59,8 +59,8 @@ class FedEPCConfig(LocalTraining):
     threshold; 0 to train all rounds.  settle: in so many rounds in a row.
     distribute: a cluster's model goes to all of its devices at the "end" (algorithm 4), or after every "round".
 
-    min_cluster: mode hardened: the helper releases no sum of fewer models. So a cluster has at least so many devices,
-    and so has a choice.  key_bits, fraction_bits, value_bits, kappa, randomness: of Paillier, as in FedCAPrivacy.
+    min_cluster: mode hardened: the helper releases no sum of fewer models, so each cluster and each choice has at
+    least so many devices.  key_bits, fraction_bits, value_bits, kappa, randomness: of Paillier, as in FedCAPrivacy.
     """
 
     lr: float = 0.1
@@ -147,7 +147,6 @@ class FedEPCConfig(LocalTraining):
         return True
 
     def clustering(self, mode: str = "paper") -> Aidc:
-        """The settings of AIDC."""
         return Aidc(
             gamma=self.gamma,
             theta_merge=self.theta_merge,
@@ -162,11 +161,10 @@ class FedEPCConfig(LocalTraining):
         )
 
     def selection(self, mode: str = "paper") -> Cics:
-        """The settings of CICS."""
         return Cics(confidence=self.confidence, window=self.window, literal=mode == "literal")
 
     def multiplier(self) -> float:
-        """The noise multiplier with which one description has ``epsilon`` at ``dp_delta``."""
+        """The noise multiplier that gives one description ``epsilon`` at ``dp_delta``."""
         return noise_multiplier(self.epsilon, self.dp_delta)
 
     def lanes(self, clients: int) -> Lanes:
@@ -174,7 +172,7 @@ class FedEPCConfig(LocalTraining):
         return Lanes(self.fraction_bits, self.value_bits, max(8, (clients - 1).bit_length()), self.kappa)
 
     def most(self, clients: int) -> int | None:
-        """How many devices may train in a round among so many; None: T_max alone says it."""
+        """How many of so many devices may train in a round; None if T_max alone decides."""
         return sample_size(clients, self.participation) if self.time_budget == "auto" else None
 
     def beyond_budget(self) -> Mapping[str, str]:
@@ -198,7 +196,7 @@ HARDENING = ("min_cluster", "key_bits", "fraction_bits", "value_bits", "kappa", 
 
 
 def check(config: FedEPCConfig, common: Common) -> None:
-    """Raises UserError for settings that can't work among these clients, or have no effect with the others."""
+    """Raises UserError for settings that do not fit these clients, or have no effect."""
     hardened = common.mode == "hardened"
     config.clustering(common.mode), config.selection(common.mode)  # they check their own settings
     for setting, value in (("extractor", "pretrained"), ("send", "noise")):

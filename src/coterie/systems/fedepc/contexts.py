@@ -1,7 +1,7 @@
-"""What the hub knows of each device: bounds on what devices say, the contexts of eq. (9), costs and the time budget.
+"""The hub's knowledge of each device: bounds on its claims, the contexts of eq. (9), costs and the time budget.
 
-All of it but the gradient's norm in modes paper and literal is what a device says of itself. The bounds refuse what no
-device can be. A lie within them is taken (docs/systems/fedepc.md says how far it reaches).
+All but the gradient's norm in modes paper and literal is the device's own claim. The bounds refuse the impossible; a
+lie within them is taken (docs/systems/fedepc.md says how far it reaches).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MEMORY_GIB = (1e-6, 1e6)
 
 
 class Known(msgspec.Struct):
-    """What the hub knows of one device.
+    """The hub's knowledge of one device.
 
-    losses: of its cluster's models, which it has measured, the newest last; norms: of its gradients in the rounds in
-    which it has trained.  missed: how often in a row it gave no answer.
+    losses: of its cluster's models, newest last.  norms: of its gradients in the rounds in which it has trained.
+    missed: unanswered requests in a row.
     """
 
     samples: int
@@ -43,9 +43,8 @@ class Known(msgspec.Struct):
     missed: int = 0
 
     def answered(self, samples: int, loss: float, norm: float, history: int) -> None:
-        """Note what it has measured, and the norm of its gradient if it has trained (else NaN).
-
-        history: tau, the rounds to remember; one more loss gives tau differences.
+        """Note a measured loss, and the gradient's norm if it has trained (else NaN). history: tau, the rounds to
+        remember.
         """
         self.samples, self.missed = samples, 0
         self.losses = [*self.losses, loss][-history - 1 :]
@@ -53,7 +52,7 @@ class Known(msgspec.Struct):
             self.norms = [*self.norms, norm][-history:]
 
     def context(self) -> tuple[float, float, float, float, float]:
-        """x_i of eq. (9). The mean loss reduction telescopes. NaN: not known yet."""
+        """x_i of eq. (9). The mean loss reduction telescopes. NaN: unknown."""
         steps = len(self.losses) - 1
         reduction = (self.losses[0] - self.losses[-1]) / steps if steps > 0 else nan
         norm = sum(self.norms) / len(self.norms) if self.norms else nan
@@ -61,25 +60,25 @@ class Known(msgspec.Struct):
 
     @property
     def cost(self) -> float:
-        """|D_i| / f_i, its part of the time budget, in samples / GHz."""
+        """|D_i| / f_i, in samples / GHz."""
         return self.samples / self.cpu_ghz
 
 
 def check_within(name: str, what: str, value: float, least: float, most: float) -> None:
-    """Raises PeerError, with the client's name, for a number that is outside what it can be (or NaN)."""
+    """Raises PeerError, with the client's name, for a number out of range (or NaN)."""
     if not least <= value <= most:
         raise PeerError(f"{name}: {what} is {value:.6g}; from {least:.6g} to {most:.6g} are taken")
 
 
 def check_device(name: str, samples: int, cpu_ghz: float, memory_gib: float) -> None:
-    """Raises PeerError for samples, a processor or a memory that no device has."""
+    """Raises PeerError for impossible samples, processor or memory."""
     check_within(name, "the number of samples", samples, 1, MOST_SAMPLES)
     check_within(name, "cpu_ghz", cpu_ghz, *CPU_GHZ)
     check_within(name, "memory_gib", memory_gib, *MEMORY_GIB)
 
 
 def check_training(name: str, samples: int, loss: float, norm: float = 0.0) -> None:
-    """Raises PeerError for samples, a loss or a gradient norm that no training has."""
+    """Raises PeerError for impossible samples, loss or gradient norm."""
     check_within(name, "the number of samples", samples, 1, MOST_SAMPLES)
     check_within(name, "the loss", loss, 0, MOST_LOSS)
     check_within(name, "the gradient norm", norm, 0, MOST_NORM)
@@ -88,7 +87,7 @@ def check_training(name: str, samples: int, loss: float, norm: float = 0.0) -> N
 def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, channels: int | None) -> Doubles:
     """s^(i) of eq. (2), (C,) float64. gamma: of eq. (3).  channels: C, if it is known.
 
-    Raises PeerError for another length, a sparsity outside [0, 1] (or NaN), or a noise floor that is negative or that
+    Raises PeerError for another length, a sparsity outside [0, 1] (or NaN), or a noise floor that is negative or
     exceeds the largest divergence of C channels.
     """
     if not len(vector) or (channels is not None and len(vector) != channels):
@@ -102,9 +101,9 @@ def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, ch
 def gradient_norm(spec: ModelSpec, start: NDArray[Any], end: NDArray[Any], lr: float) -> float:
     """|g_i| of eq. (9) for one round: the L2 norm of (W_k - W_i) / lr over the parameters.
 
-    Without momentum and weight decay that is the norm of the sum of the gradients of eq. (14) over all steps. So it
-    grows with their number. The hub computes it from what it has sent and received, so a device cannot say another one
-    without sending the model that belongs to it.
+    Without momentum and weight decay that is the norm of the sum of the gradients of eq. (14) over all steps, so it
+    grows with their number. The hub computes it from sent and received models, so a device can fake it only by a
+    matching model.
     """
     change = np.where(spec.buffers, 0, start.astype(np.float64) - end)
     return min(float(np.linalg.norm(change)) / lr, MOST_NORM)
@@ -113,8 +112,8 @@ def gradient_norm(spec: ModelSpec, start: NDArray[Any], end: NDArray[Any], lr: f
 def time_budget(costs: Doubles, longest: float, share: float, least: int = 1) -> float:
     """T_max of a cluster with ``time_budget=auto``: share * sum_i cost_i, and at least ``least * longest``.
 
-    costs: (n,) of the cluster's devices.  longest: the most time that is made for one device. A larger cost counts as
-    this much, so a slow device raises its own cluster's budget by at most share * longest, and no other's.
+    costs: (n,) of the cluster's devices.  longest: the largest cost that counts. So a slow device raises its own
+    cluster's budget by at most share * longest, and no other's.
     """
     return float(max(share * np.minimum(costs, longest).sum(), least * longest))
 
@@ -122,7 +121,7 @@ def time_budget(costs: Doubles, longest: float, share: float, least: int = 1) ->
 def room(costs: Doubles, budget: float, cheapest: float) -> int:
     """How many of these devices (n,) the time budget has room for at most: the cheapest ones.
 
-    A cost below the share ``cheapest`` of their median is not believed, and counts as the median, as in
-    ``selection/bandit.py``. So a device that claims to cost nothing never trains a cluster of slow devices alone.
+    A cost below the share ``cheapest`` of their median counts as the median, as in ``selection/bandit.py``. So a device
+    that claims to cost nothing never trains a cluster of slow devices alone.
     """
     return int(affordable(np.cumsum(np.sort(believed(costs, cheapest))), budget).sum())

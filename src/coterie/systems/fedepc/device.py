@@ -37,7 +37,7 @@ CHANNELS = 64
 
 @local("data digest")
 def digest(own: OwnData) -> bytes:
-    """16 bytes that tell whether a party's training data are still the same."""
+    """16 bytes that identify a party's training data."""
     hashed = hashlib.blake2b(repr((own.x.shape, own.y.shape)).encode(), digest_size=16)
     hashed.update(own.x.tobytes())
     hashed.update(own.y.tobytes())
@@ -45,9 +45,9 @@ def digest(own: OwnData) -> bytes:
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a device has said of its data: the vector (C,) float32 and h_i; in mode hardened under the helper's key.
+    """A device's description: the vector (C,) float32 and h_i; in mode hardened under the helper's key.
 
-    of: a digest of the data and of what was asked.
+    of: a digest of the data and of the request.
     """
 
     of: bytes
@@ -57,7 +57,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Describer(Party):
-    """A device that describes its data. The parties of both kinds of mode are below."""
+    """A device that describes its data; the base of both kinds below."""
 
     class State(msgspec.Struct):
         """extractor: (d,) W_ext.  said: its last description.  weights: (d,) its cluster's model, if it has one.
@@ -81,12 +81,12 @@ class Describer(Party):
         return self.common.initial if self.state.weights is None else self.state.weights
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """What has been released, when a round is tried again. The same description again releases nothing more."""
+        """What has been released, when a round is tried again: repeating a description releases nothing more."""
         super().lasts(state, secret)
         self.state.released = state.released
 
     def noise(self, msg: Describe) -> Noise | None:
-        """The noise that the settings want. The hub chooses the public mean, the clip and the directions only."""
+        """The noise of the settings. The hub chooses the public mean, the clip and the directions only."""
         if self.config.send == "clear":
             return None
         along = 0 if msg.basis is None else len(msg.basis)
@@ -97,7 +97,7 @@ class Describer(Party):
         return Noise(msg.clip, self.config.multiplier(), msg.centre, msg.basis)
 
     def described(self, msg: Describe) -> Work[tuple[Description, bool]]:
-        """Its description, and whether it is the one before: data that are the same are never described twice.
+        """Its description, and whether it is the one before: unchanged data are never described twice.
 
         So noise on them is drawn once, and their privacy is spent once. No hub can ask for more with another extractor
         or layer.
@@ -150,7 +150,7 @@ class Describer(Party):
         return fitted.weights, loss
 
     def releases(self) -> list[Release]:
-        """Everything that has left this device and depends on its data, for the ledger."""
+        """All releases of this device that depend on its data, for the ledger."""
         said = "sparsity vector and noise floor"
         if self.config.send == "clear":
             found = [Release(said, round=r) for r, *_ in self.state.released]
@@ -200,7 +200,7 @@ class HardenedDevice(Describer, role=DEVICE):
     State = Describer.State
 
     def concealing_cost(self, msg: Describe) -> Cost:
-        """As in the clear; the encryption of a few hundred numbers is no more than that of a model's part."""
+        """As in the clear: encrypting a few hundred numbers takes little."""
         crypto_s = self.keys.public(SERVICE).nominal_seconds_encrypt(CHANNELS + 1)
         return Cost(FORWARD * self.samples, self.spec.flops_per_sample, crypto_s)
 

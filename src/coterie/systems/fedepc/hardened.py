@@ -28,17 +28,14 @@ from coterie.systems.fedepc.server import Server
 
 
 class HardenedServer(Server, role=HUB):
-    """The hub in mode hardened.
-
-    Every device has a place, drawn once, under which the helper knows it. Only the hub knows whose place is which.
-    """
+    """The hub in mode hardened. The helper knows every device by a place, drawn once; only the hub knows the names."""
 
     keys = Keys(PublicKey, SecretKey)
 
     class State(Server.State):
         """places: the names by their places.
         unsent: ciphertexts by name that the helper has not clustered.
-        has: by name, the cluster and round of the sum that the device has opened last.
+        has: by name, the cluster and round of the last sum that the device has opened.
         """
 
         places: list[str] = msgspec.field(default_factory=list)
@@ -52,7 +49,6 @@ class HardenedServer(Server, role=HUB):
         return self.config.min_cluster
 
     def setup(self) -> Steps[None]:
-        """Keys first."""
         yield from self.keys.setup()
         order = self.secrets("places").permutation(len(self.clients))
         self.state.places = [self.clients[i] for i in order]
@@ -61,7 +57,7 @@ class HardenedServer(Server, role=HUB):
     # -- algorithms 1 and 2 --------------------------------------------------------------------------------------------
 
     def describe(self, r: int, names: Sequence[str]) -> Steps[dict[str, Any]]:
-        """Ask these devices. Returns by name the ciphertext of those whose data are new."""
+        """Ask these devices. Returns by name the ciphertexts of changed data."""
         found: dict[str, bytes] = {}
 
         def fold(name: str, msg: messages.Concealed) -> None:
@@ -118,7 +114,7 @@ class HardenedServer(Server, role=HUB):
     # -- algorithm 4 ---------------------------------------------------------------------------------------------------
 
     def train(self, r: int, selected: Mapping[str, int], panel: Mapping[str, int]) -> Steps[Trained]:
-        """The chosen devices train, and every cluster's sum is formed under encryption, if it is large enough."""
+        """The chosen devices train, and every large enough cluster's sum is formed under encryption."""
         of = {**panel, **selected}
         yield from self.catch_up(of)
         trained, service, size = Trained(), self.keys.public(SERVICE), self.spec.size
@@ -167,12 +163,12 @@ class HardenedServer(Server, role=HUB):
         return trained
 
     def distribute(self, r: int, clusters: Collection[int]) -> Steps[Answers]:
-        """The sums of these clusters to all of their devices."""
+        """Send these clusters' sums to all of their devices."""
         members = self.members()
         return (yield from self.send({k: members[k] for k in clusters}))
 
     def catch_up(self, of: Mapping[str, int]) -> Steps[None]:
-        """Send the last sum of its cluster to each of these devices that has not opened it."""
+        """Send each of these devices its cluster's last sum, unless it has opened that."""
         behind: dict[int, list[str]] = {}
         for name, k in of.items():
             if not self.is_up_to_date(name, k):
@@ -181,7 +177,6 @@ class HardenedServer(Server, role=HUB):
             yield from self.send(behind)
 
     def send(self, to: Mapping[int, Sequence[str]]) -> Steps[Answers]:
-        """The last sums of these clusters to these devices."""
         last = {k: self.last(k) for k in to}
         models = {k: model for k, model in last.items() if model is not None}
         answers = yield from distribute(models, {k: to[k] for k in models}, self.config.deadline_s)
@@ -191,18 +186,17 @@ class HardenedServer(Server, role=HUB):
         return answers
 
     def last(self, k: int) -> ClusterModel | None:
-        """The last sum of a cluster, for its devices."""
         total = self.state.clusters[k].total
         return codec.decode(total, ClusterModel) if total else None
 
     def is_up_to_date(self, name: str, k: int) -> bool:
-        """Whether a device has opened the last sum of its cluster, if there is one."""
+        """Whether a device has opened its cluster's last sum, if any."""
         model = self.last(k)
         return model is None or self.state.has.get(name) == (model.cluster, model.round)
 
 
 def changes(old: Mapping[str, int], new: Mapping[str, int]) -> tuple[Event, ...]:
-    """What the hub can tell of a clustering: which devices have joined, left and moved. The values are not known."""
+    """The changes that the hub can see: devices that joined, left and moved."""
     events = []
     for name in sorted({*old, *new}):
         if old.get(name) == new.get(name):

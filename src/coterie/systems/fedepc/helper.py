@@ -37,8 +37,8 @@ class Helper(Party, role=HELPER):
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
-        """groups: those that AIDC made, of places as text.  come: vectors and floors of ``round``, by place.
-        formed: the sums of a round.
+        """groups: of AIDC, places as text.  come: vectors and floors of ``round``, by place.  formed: the sums of a
+        round.
         """
 
         groups: Groups | None = None
@@ -51,7 +51,6 @@ class Helper(Party, role=HELPER):
 
     @cached_property
     def aidc(self) -> Aidc:
-        """How it clusters."""
         return self.config.clustering(self.common.mode)
 
     def lasts(self, state: Any, secret: Any) -> None:
@@ -74,7 +73,7 @@ class Helper(Party, role=HELPER):
 
     @on(messages.Cluster)
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
-        """Algorithm 2, for the vectors that have come; all other devices stay as they are."""
+        """Algorithm 2, for the vectors that have come; all other devices stay."""
         from_hub(self, msg, src)
         come = self.state.come if msg.round == self.state.round else {}
         self.state.come = {}
@@ -97,7 +96,6 @@ class Helper(Party, role=HELPER):
 
     @on(Convert, lambda self, msg: cluster_sums.conversion_cost(self, self.spec.size))
     def convert(self, msg: Convert, src: str) -> Work[ClusterSum]:
-        """A masked sum, from its own key to the users'."""
         if msg.count < self.config.min_cluster:
             raise PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
         answer = yield from cluster_sums.convert(self, msg, src, self.spec.size)
@@ -106,15 +104,15 @@ class Helper(Party, role=HELPER):
 
 
 def divergences(groups: Groups, settings: Aidc) -> NDArray[Any]:
-    """(n, n) calibrated as for the clustering, so that devices with few samples seem no farther away than they are."""
+    """(n, n), calibrated as for the clustering, so that few samples do not make a device seem farther away."""
     mjs = modified_divergence(groups.features, groups.gamma) if groups.mjs is None else groups.mjs
     return calibrated(mjs, groups.floors, per_scale=settings.floors_per_scale)[0]
 
 
 def without_small(d: NDArray[Any], labels: Labels, least: int) -> Labels:
-    """Clusters (n,) of at least so many devices: the smallest one joins the nearest, by mean divergence, until all are.
+    """Merge clusters (n,) until all have so many devices: the smallest joins the nearest, by mean divergence.
 
-    d: (n, n) divergences. A cluster that others join keeps its number. One cluster may be smaller: that of all devices.
+    d: (n, n) divergences. A cluster that others join keeps its number. A single cluster of all devices may be smaller.
     """
     labels = labels.copy()
     while True:

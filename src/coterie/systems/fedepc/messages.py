@@ -11,11 +11,10 @@ HELPER = "helper"
 
 @message(src=HUB, dst=DEVICE)
 class Describe(OfRound, frozen=True):
-    """Algorithm 1, l. 1: describe your data. weights: (d,) W_ext, for a device whose description the hub does not have.
+    """Algorithm 1, l. 1: describe your data. weights: (d,) W_ext, or None to use the extractor that you have.
 
-    None: use the extractor that you have. layer: whose ReLU is read.  centre: (C,) the public mean, with send=noise.
-    basis: (B, C) public directions along which noise is sent, with noise_along=classes.  clip: as in the settings,
-    resolved.
+    layer: whose ReLU is read.  centre: (C,) the public mean, with send=noise.  basis: (B, C) public directions along
+    which noise is sent, with noise_along=classes.  clip: as in the settings, resolved.
     """
 
     spec: bytes
@@ -28,10 +27,10 @@ class Describe(OfRound, frozen=True):
 
 @message(src=DEVICE, dst=HUB)
 class Described(OfRound, frozen=True):
-    """Algorithm 1, l. 7, and what a device tells of itself (eq. 9).
+    """Algorithm 1, l. 7, and a device's claims (eq. 9).
 
     samples: of its training data.  cpu_ghz, memory_gib: of the device.
-    vector: (C,) s of eq. (2), or None if its data are those that it has described.  floor: h_i, its noise floor.
+    vector: (C,) s of eq. (2), or None if its data have not changed.  floor: h_i, its noise floor.
     """
 
     samples: int
@@ -101,14 +100,14 @@ class Kept(OfRound, frozen=True):
 
 @message(src=HUB, dst=HELPER)
 class Cluster(OfRound, frozen=True):
-    """Mode hardened: all changed vectors were relayed. Cluster the devices. left: places that are no longer there."""
+    """Mode hardened: all changed vectors were relayed. Cluster the devices. left: places that are gone."""
 
     left: Integers
 
 
 @message(src=HELPER, dst=HUB)
 class Clustered(Signed, frozen=True):
-    """labels: (m,) the cluster of each of these positions (m,), which are all that are there."""
+    """labels: (m,) the clusters of these positions (m,), all that are there."""
 
     positions: Integers
     labels: Integers

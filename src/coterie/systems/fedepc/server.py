@@ -1,8 +1,5 @@
 """FedEPC's edge server, the hub: it groups devices (algorithm 2), chooses some of each group (algorithm 3), and
-averages their models (algorithm 4).
-
-``HardenedServer`` (``hardened.py``) does the same with ciphertexts: it replaces the methods that handle what devices
-send.
+averages their models (algorithm 4). ``HardenedServer`` (``hardened.py``) does the same with ciphertexts.
 """
 
 from __future__ import annotations
@@ -54,9 +51,9 @@ class Server(Party, role=HUB):
         """extractor: (d,) W_ext.  centre: (C,) the mean of the public samples' vectors; empty without public samples.
 
         basis: (B, C) the public directions of noise along classes.  clip: of descriptions with noise.
-        devices: by name, what is known.  groups: those that AIDC made.
-        cluster_of: by name, those that are in a cluster.  former: the same of those that have left.
-        settled: whether a clustering is not noted yet by a round.  events: of this clustering.
+        devices: by name.  groups: of AIDC.
+        cluster_of: by name, of devices in a cluster.  former: the same of those that have left.
+        settled: whether no round has noted a clustering yet.  events: of this clustering.
         calm: rounds in a row in which the clusters' losses have moved little (stop=together).
         """
 
@@ -83,17 +80,15 @@ class Server(Party, role=HUB):
 
     @cached_property
     def aidc(self) -> Aidc:
-        """How it clusters."""
         return self.config.clustering(self.common.mode)
 
     @cached_property
     def cics(self) -> Cics:
-        """How it chooses."""
         return self.config.selection(self.common.mode)
 
     @property
     def believing(self) -> float:
-        """The least share of a device's claim that is believed (``contexts``)."""
+        """The least believed share of a device's claim (``contexts``)."""
         return 0.0 if self.cics.literal else self.cics.cheapest
 
     # -- before round 1 ------------------------------------------------------------------------------------------------
@@ -124,7 +119,7 @@ class Server(Party, role=HUB):
         yield from self.regroup(0)
 
     def forward(self) -> Cost:
-        """A forward pass of its public samples."""
+        """The cost of a forward pass of its public samples."""
         return Cost(self.samples / 3, self.spec.flops_per_sample)
 
     # -- a round -------------------------------------------------------------------------------------------------------
@@ -162,10 +157,11 @@ class Server(Party, role=HUB):
         return notes
 
     def finish(self) -> Steps[Mapping[str, Any]]:
-        """Algorithm 4, l. 18 to 20: every device gets its cluster's model, unless it has it already.
+        """Algorithm 4, l. 18 to 20: send every device its cluster's model, unless it has it already.
 
-        With distribute=round it lacks only that of a cluster in which it has never trained. Where nobody but the device
-        itself can use its model (``Common.deployed``), it is sent then, too.
+        With distribute=round it lacks only that of a cluster in which it has never trained. It is sent then, too, if
+        only
+        the device itself can use its model (``Common.deployed``).
         """
         slow = {"too_slow": found} if (found := self.too_slow()) else {}
         if self.config.distribute == "round" and not (self.common.deployed and self.common.mode != "hardened"):
@@ -176,7 +172,7 @@ class Server(Party, role=HUB):
     # -- algorithms 1 and 2: descriptions and clusters -----------------------------------------------------------------
 
     def regroup(self, r: int) -> Steps[None]:
-        """Describe the devices that are new, have been away or may have changed, and cluster what has moved."""
+        """Describe devices that are new, were away or may have changed, and cluster what has moved."""
         state, every = self.state, self.config.describe_every
         here = joined(self.clients, self.config, max(r, 1))
         silent = [name for name in state.cluster_of if state.devices[name].missed >= self.config.leave_after]
@@ -191,11 +187,11 @@ class Server(Party, role=HUB):
             yield from self.cluster(r, moved, left)
 
     def unsent(self) -> Mapping[str, Any]:
-        """Descriptions that came in earlier rounds and are not clustered yet."""
+        """Descriptions of earlier rounds that are not clustered yet."""
         return {}
 
     def describe(self, r: int, names: Sequence[str]) -> Steps[dict[str, Any]]:
-        """Algorithm 1: ask these devices. Returns by name the vector and floor of those whose data are new."""
+        """Algorithm 1: ask these devices. Returns by name the vector and floor of changed data."""
         found: dict[str, tuple[Doubles, float]] = {}
 
         def fold(name: str, msg: messages.Described) -> None:
@@ -219,18 +215,18 @@ class Server(Party, role=HUB):
         return Describe(r, self.spec.digest, extractor, self.config.layer, centre, self.state.basis, clip)
 
     def channels(self) -> int | None:
-        """C, or None before it is known: it is then what most devices say."""
+        """C; before it is known, what most devices say, or None."""
         if self.state.groups is not None:
             return int(self.state.groups.features.shape[1])
         return len(self.state.centre) or None
 
     def check_known(self, name: str) -> None:
-        """Raises PeerError for a device that refers to a description that is not here."""
+        """Raises PeerError for a device that refers to a missing description."""
         if name not in self.state.cluster_of:
             raise PeerError(f"{name}: its data are as described before, but it was not described before")
 
     def know(self, name: str, samples: int, cpu_ghz: float, memory_gib: float) -> None:
-        """Note what a device tells of itself. What it did in earlier rounds stays known."""
+        """Note a device's claims, and keep its record of earlier rounds."""
         known = self.state.devices.get(name)
         if known is None:
             self.state.devices[name] = Known(samples, cpu_ghz, memory_gib)
@@ -238,7 +234,7 @@ class Server(Party, role=HUB):
             known.samples, known.cpu_ghz, known.memory_gib, known.missed = samples, cpu_ghz, memory_gib, 0
 
     def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> Steps[None]:
-        """Algorithm 2, for these devices: all others stay as they are."""
+        """Algorithm 2, for these devices: all others stay."""
         yield from ()
         groups, names = self.state.groups, list(moved)
         if groups is None:
@@ -269,7 +265,7 @@ class Server(Party, role=HUB):
         state.events, state.settled = [*state.events, *events], True
 
     def allow(self, members: Mapping[int, Sequence[str]]) -> None:
-        """T_max of every cluster."""
+        """Set T_max of every cluster."""
         fixed, p = self.config.time_budget, self.config.participation
         costs = {k: self.costs(names) for k, names in members.items()}
         longest = self.config.straggler * float(np.median(np.concatenate(list(costs.values())))) if costs else 0.0
@@ -281,13 +277,12 @@ class Server(Party, role=HUB):
         return np.array([self.state.devices[name].cost for name in names])
 
     def too_slow(self) -> list[str]:
-        """The devices that take longer than their cluster's T_max, so that no choice can have them."""
+        """The devices that take longer than their cluster's T_max, and so can't be chosen."""
         budgets = {k: cluster.budget for k, cluster in self.state.clusters.items()}
         of = self.state.cluster_of
         return [name for name, k in of.items() if not affordable(self.state.devices[name].cost, budgets[k])]
 
     def members(self) -> dict[int, list[str]]:
-        """The devices of every cluster, by its number."""
         found: dict[int, list[str]] = {k: [] for k in sorted(set(self.state.cluster_of.values()))}
         for name in self.clients:
             if name in self.state.cluster_of:
@@ -295,14 +290,14 @@ class Server(Party, role=HUB):
         return found
 
     def membership(self) -> list[list[int]]:
-        """The cluster of every client, in their order; none for a device that is not in one."""
+        """The clusters of every client, in their order."""
         of = self.state.cluster_of
         return [[of[name]] if name in of else [] for name in self.clients]
 
     # -- algorithm 3: selection ----------------------------------------------------------------------------------------
 
     def picks(self, r: int) -> dict[int, Pick]:
-        """A_t of every cluster that has not converged, as far as the round has places for them."""
+        """A_t of every cluster that has not converged, as far as the round has places."""
         members = {k: names for k, names in self.members().items() if not self.state.clusters[k].stopped}
         costs = {k: self.costs(names) for k, names in members.items()}
         rooms = {k: room(own, self.state.clusters[k].budget, self.believing) for k, own in costs.items()}
@@ -324,7 +319,7 @@ class Server(Party, role=HUB):
         return found
 
     def places(self, r: int, members: Mapping[int, Sequence[str]], rooms: Mapping[int, int]) -> dict[int, int]:
-        """How many devices of each cluster that can train may do so in round r (``selection/places.py``)."""
+        """How many trainable devices of each cluster may train in round r (``selection/places.py``)."""
         sizes = {k: len(names) for k, names in members.items() if rooms[k] >= self.least}
         number = self.config.most(len(joined(self.clients, self.config, r)))
         if number is None:
@@ -337,7 +332,7 @@ class Server(Party, role=HUB):
         return given
 
     def panels(self, picks: Mapping[int, Pick]) -> dict[str, int]:
-        """The devices that measure W_k: those of all clusters but of one that waits and is measured already."""
+        """The devices that measure W_k: of all clusters but measured ones that wait."""
         clusters = self.state.clusters
         return {
             name: k
@@ -347,7 +342,7 @@ class Server(Party, role=HUB):
         }
 
     def learn(self, picks: Mapping[int, Pick], trained: Trained) -> dict[int, float | None]:
-        """Note losses, and what the last choices have brought. Returns how far L_k has moved where W_k was trained."""
+        """Note losses and rewards. Returns the change of L_k where W_k was trained."""
         moved = {}
         for k, pick in picks.items():
             cluster = self.state.clusters[k]
@@ -361,7 +356,7 @@ class Server(Party, role=HUB):
     # -- algorithm 4: training -----------------------------------------------------------------------------------------
 
     def train(self, r: int, selected: Mapping[str, int], panel: Mapping[str, int]) -> Steps[Trained]:
-        """L. 5 to 10: the chosen devices of all clusters train, and every cluster's model is the mean of theirs.
+        """L. 5 to 10: the chosen devices of all clusters train, and every cluster's model becomes their mean.
 
         The panel measures the models meanwhile.
         """
@@ -398,12 +393,12 @@ class Server(Party, role=HUB):
         return trained
 
     def weights(self, k: int | None) -> Vector:
-        """W_k, (d,); W^0 before its first round, and for what is no cluster."""
+        """W_k, (d,); W^0 before its first round, and for no cluster."""
         cluster = None if k is None else self.state.clusters.get(k)
         return self.common.initial if cluster is None or cluster.weights is None else cluster.weights
 
     def ask(self, r: int, requests: Mapping[str, Message], reply: type[M], fold: Any) -> Steps[Answers]:
-        """Ask these devices, and count for each how often in a row it gave no acceptable answer."""
+        """Ask these devices, and count unanswered requests in a row."""
 
         def checked(name: str, answer: M) -> None:
             if (stated := getattr(answer, "round", None)) != r:
@@ -415,7 +410,7 @@ class Server(Party, role=HUB):
         return answers
 
     def heard(self, got: Iterable[str], missing: Iterable[str]) -> None:
-        """Count for each of these devices how often in a row it gave no answer."""
+        """Count for each of these devices its unanswered requests in a row."""
         for name in got:
             self.state.devices[name].missed = 0
         for name in missing:
@@ -423,11 +418,12 @@ class Server(Party, role=HUB):
                 self.state.devices[name].missed += 1
 
     def converged(self, r: int, picks: Mapping[int, Pick], moved: Mapping[int, float | None]) -> str | None:
-        """L. 12 to 16: why the run ends, or None. moved: by how much L_k has changed, of each cluster that had trained.
+        """L. 12 to 16: why the run ends, or None. moved: the change of L_k of each cluster that had trained.
 
         It ends after ``settle`` rounds in a row in which the clusters' losses have moved little. Changes of several
-        clusters do not cancel. One that waits for its turn counts with its last change, and one that cannot train has
-        not moved. As long as a loss is not known, or devices are still to come, no run ends.
+        clusters do not cancel. A cluster that waits counts with its last change, and one that cannot train has not
+        moved.
+        No run ends while a loss is unknown, or devices are still to come.
         """
         state, least, settle = self.state, self.config.converged, self.config.settle
         for k, value in moved.items():
@@ -447,7 +443,7 @@ class Server(Party, role=HUB):
         return f"the clusters' losses have moved by less than {least:g} {_in_a_row(settle)}" if done else None
 
     def distribute(self, r: int, clusters: Collection[int]) -> Steps[Answers]:
-        """L. 19: these clusters' models to all of their devices."""
+        """L. 19: send these clusters' models to all of their devices."""
         models = {k: messages.Model(r, self.spec.digest, self.weights(k)) for k in clusters}
         to_all = {name: models[k] for name, k in self.state.cluster_of.items() if k in models}
         return (yield from self.ask(r, to_all, messages.Kept, lambda *_: None))
@@ -458,6 +454,5 @@ def _in_a_row(rounds: int) -> str:
 
 
 def why_nobody(picks: Mapping[int, Pick]) -> str:
-    """Why no device was chosen in a round."""
     reasons = sorted({pick.choice.skipped for pick in picks.values() if pick.choice.skipped})
     return f"no device was chosen: {'; '.join(reasons) or 'none is in a cluster that still trains'}"

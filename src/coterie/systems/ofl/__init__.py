@@ -51,19 +51,18 @@ from coterie.systems.ofl.server import Server
 
 
 def key_centre(own: Own, common: Common, config: OFLConfig) -> KeyCentre:
-    """Deals the joint key, to the first clients before round 1 and then to the leaders of the day."""
+    """Deals the joint key, to the first clients before round 1 and then to the current leaders."""
     first = tuple(common.clients[: max(LEAST_LEADERS, config.threshold)])
     return KeyCentre(own, common, [JointGrant(MODEL, CLIENT, joint_of(config), first, works=HUB)])
 
 
 def parties(config: OFLConfig) -> Mapping[str, PartyFactory]:
-    """A key centre only where it deals the key."""
     dealer: dict[str, PartyFactory] = {KEY_CENTRE: key_centre} if config.keys == "dealer" else {}
     return {HUB: Server, **dealer, CLIENT: Client}
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
-    """Each client's own model: what it has downloaded, and what it has trained since."""
+    """Each client's own model: its downloads, and its training since."""
     return {client.name: client.model for client in federation.of_role(CLIENT)}
 
 

@@ -38,8 +38,9 @@ NOISE = "upload noise"
 
 
 class Released(msgspec.Struct, frozen=True):
-    """One upload: the round that it is of, how many values it had, and 16 bytes that name the models before and after
-    the training that it is made of. The same ones give the same values and the same noise (``Party.kept``).
+    """One upload: its round, its number of values, and 16 bytes that name the models before and after its training.
+
+    The same models give the same values and the same noise (``Party.kept``).
     """
 
     round: int
@@ -48,7 +49,7 @@ class Released(msgspec.Struct, frozen=True):
 
 
 class MemberState(msgspec.Struct):
-    """What a client keeps. Vectors are (d,) float32.
+    """A client's state. Vectors are (d,) float32.
 
     weights: its model.  last, before: theta_0 and theta_1 of eq. (5), its model after the last two downloads, where
     the o-factor is used.  synced: (p,) by parameter the round of its last download.
@@ -73,7 +74,7 @@ class MemberState(msgspec.Struct):
 
 
 class Member(Party, role=CLIENT, also=(LEADER,)):
-    """A client that trains, selects, adds noise and uploads to its leader, and downloads what it lacks most."""
+    """A client that trains, selects, adds noise and uploads to its leader, and downloads its stalest parameters."""
 
     keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(declared)
     making, opening, pads = KeyMaking(), KeyOpening(), JointPads()
@@ -88,16 +89,15 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
 
     @property
     def model(self) -> Vector:
-        """(d,) its model."""
         return self.common.initial if self.state.weights is None else self.state.weights
 
     @property
     def synced(self) -> NDArray[np.int32]:
-        """(p,) by parameter the round of its last download; 0 for the model that all begin with."""
+        """(p,) by parameter the round of its last download; 0 for the initial model."""
         return np.zeros(len(self.places), np.int32) if self.state.synced is None else self.state.synced
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """What has been released, when a round is tried again. The same upload again releases nothing more."""
+        """What has been released, when a round is tried again: repeating an upload releases nothing more."""
         super().lasts(state, secret)
         self.state.released = state.released
 
@@ -105,13 +105,12 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
 
     @on(Tell)
     def tell(self, msg: Tell, src: str) -> Work[StatusReport]:
-        """Its signed status, for the hub."""
         if msg.round < self.state.told:
             raise PeerError(f"asked for a report of round {msg.round} after round {self.state.told}")
         return (yield from self.status(msg.round))
 
     def status(self, r: int) -> Work[StatusReport]:
-        """Its signed status; the same one again within a round."""
+        """Its signed status, made once a round."""
         if self.state.told == r and self.state.report:
             return codec.decode(self.state.report, StatusReport)
         epsilon = left(self.config, len(self.state.released))
@@ -123,20 +122,21 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
 
     @on(messages.Work, training_cost)
     def work(self, msg: messages.Work, src: str) -> Work[Upload]:
-        """Algorithm 2, l. 6 to 14, for the leader that the hub has named."""
+        """Algorithm 2, l. 6 to 14."""
         self.check_leader(msg, src)
         return (yield from self.opportunity(msg.round, msg.usual))
 
     def check_leader(self, msg: messages.Work | Fresh, leader: str) -> None:
-        """Raises PeerError unless the hub has made this party its leader in this round."""
+        """Raises PeerError unless the hub has named this party its leader in this round."""
         named = Mandate(msg.round, msg.cluster, leader, msg.usual, signature=msg.mandate)
         check_signed(self.common, self.common.roster.hub, named, self.name)
 
     def opportunity(self, r: int, usual: float) -> Work[Upload]:
         """Train, select as much as eq. (4) allows, and add noise.
 
-        A client that may not spend any more of its privacy, or whose resources suffice for no upload, trains nothing
-        and sends nothing of its data. It downloads all the same.
+        A client without privacy budget, or without resources for an upload, trains nothing and sends nothing of its
+        data.
+        It downloads all the same.
         """
         if r <= self.state.trained:
             raise PeerError(f"asked to work for round {r} after round {self.state.trained}")
@@ -160,7 +160,7 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
         return signed(self.own, msgspec.structs.replace(upload, report=codec.encode(report)))
 
     def upload(self, r: int, gamma: Ratios, places: Indices, values: Vector) -> Upload:
-        """The message, with the wish for the stalest parameters."""
+        """The message, which also asks for the stalest parameters."""
         total = len(self.places)
         self.state.wants = count(gamma.down, total) if gamma.down > 0 else 0
         self.state.ratios = gamma.up, gamma.down
@@ -171,7 +171,7 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
         return Upload(r, self.spec.digest, sent, values, wanted, b"")
 
     def selected(self, r: int, start: Vector, trained: Vector, k: int, asked: bytes) -> tuple[Indices, Vector]:
-        """The places in the model of k parameters, and what is sent of them. asked: names both models, for the noise.
+        """The places of k parameters in the model, and the values sent. asked: names both models, for the noise.
 
         "paper": the exponential mechanism with the o-factor as utility (l. 11), and Laplace noise around density
         clusters (l. 12 and 13). "standard": the clipped change at public places with Gaussian noise.
@@ -215,7 +215,6 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
     # -- privacy -------------------------------------------------------------------------------------------------------
 
     def releases(self) -> list[Release]:
-        """Every upload, for the ledger."""
         config = self.config
         if config.mechanism == "standard":
             return [config.standard().release(one.round) for one in self.state.released]

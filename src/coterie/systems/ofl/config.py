@@ -1,4 +1,4 @@
-"""The settings of OFL, and which of them work together."""
+"""The settings of OFL, and their valid combinations."""
 
 from __future__ import annotations
 
@@ -137,26 +137,25 @@ class OFLConfig(LocalTraining):
         self.budget()
 
     def standard(self) -> Standard:
-        """The mechanism with a proof."""
         return Standard(self.clip, self.noise)
 
     @property
     def sends_changes(self) -> bool:
-        """Whether leaders encrypt changes of the global model, and not their models."""
+        """Whether leaders encrypt changes of the global model instead of their models."""
         return self.detection == "norms"
 
     def unit(self, parameters: int) -> float:
-        """By what a leader divides the change that it encrypts, so that its norm is about 1 at most.
+        """The divisor of an encrypted change, which makes its norm about 1 at most.
 
-        Then norms and dot products have room, and stand out from the noise that they are opened with. It follows from
-        public numbers: C, and the length of the noise on all parameters.
+        Norms and dot products then have room, and stand out from the opening noise. It follows from public numbers: C,
+        and
+        the length of the noise on all parameters.
         """
         if not self.sends_changes or self.mechanism == "paper":
             return 1.0
         return self.clip + 2 * self.clip * self.noise * sqrt(parameters)
 
     def budget(self) -> Budget | None:
-        """What a client may spend; None for no limit."""
         return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
 
     def beyond_budget(self) -> Mapping[str, str]:
@@ -167,14 +166,14 @@ class OFLConfig(LocalTraining):
 
 @lru_cache(maxsize=4096)
 def left(config: OFLConfig, uploads: int) -> float:
-    """The epsilon that a client may still spend after so many uploads; infinite without a budget."""
+    """The epsilon left to a client after so many uploads; infinite without a budget."""
     budget = config.budget()
     return inf if budget is None else budget.left(_spent(config, uploads))
 
 
 @lru_cache(maxsize=4096)
 def affords(config: OFLConfig, uploads: int) -> bool:
-    """Whether the budget of a client that has made so many uploads allows one more."""
+    """Whether the budget allows one more upload after so many."""
     budget = config.budget()
     return budget is None or budget.fits(_spent(config, uploads), config.standard().release())
 
@@ -184,14 +183,14 @@ def _spent(config: OFLConfig, uploads: int) -> Ledger:
 
 
 def usual_samples(config: OFLConfig, reports: Iterable[StatusReport]) -> float:
-    """What the hub tells everybody: the median number of samples of these reports, or 0 where nobody needs it."""
+    """The median number of samples of these reports, or 0 if nobody needs it."""
     if config.full_samples is not None:
         return 0.0
     return float(median([limits(report).data for report in reports] or [1.0]))
 
 
 def check_usual(config: OFLConfig, usual: float) -> float:
-    """The median that the hub has told. Raises PeerError for one that is none."""
+    """The hub's median. Raises PeerError for an impossible one."""
     least, most = (0.0, 0.0) if config.full_samples is not None else RANGES["samples"]
     if not least <= usual <= most:
         raise PeerError(f"a median of {usual} samples; from {least:g} to {most:g} are taken")
@@ -220,7 +219,7 @@ def shares(report: StatusReport, spec: ModelSpec, config: OFLConfig, usual: floa
 def joint_of(config: OFLConfig) -> Joint:
     """The leaders' joint key. A holder opens scalars of single leaders, too: the detection's.
 
-    With detection "norms" weights fall with lengths, so one may have most of them without having most of the sum.
+    With detection "norms" weights fall with lengths, so one leader may have most weight without most of the sum.
     """
     return Joint(
         MODEL,
@@ -238,7 +237,7 @@ def joint_of(config: OFLConfig) -> Joint:
 
 
 def check(config: OFLConfig, common: Common) -> None:
-    """Raises UserError for settings that can't work among these clients; warns of a budget that allows no upload."""
+    """Raises UserError for settings that do not fit these clients; warns of a budget that allows no upload."""
     if config.clusters > len(common.clients):
         raise UserError(f"{config.clusters} clusters for {len(common.clients)} clients: lower clusters")
     if not affords(config, 0):
@@ -254,5 +253,4 @@ def check(config: OFLConfig, common: Common) -> None:
 
 
 def declared(party: Any) -> tuple[Joint, ...]:
-    """The leaders' key, as each party declares it."""
     return (joint_of(party.config),)

@@ -37,9 +37,9 @@ TRIES = 3
 
 @dataclass(frozen=True, eq=False)
 class Aggregated:
-    """One global aggregation. weights: (d,) the new global model.  judged: what weight each leader's model has in it.
+    """One global aggregation. weights: (d,) the new global model.  judged: the weight of each leader's model in it.
 
-    blamed: leaders whose shares made the sum nonsense, where others took their place.
+    blamed: replaced leaders whose shares made the sum nonsense.
     """
 
     weights: Vector
@@ -47,7 +47,6 @@ class Aggregated:
     blamed: tuple[str, ...] = ()
 
     def notes(self) -> dict[str, Any]:
-        """For the round's metrics."""
         return {**self.judged.notes(), **({"blamed": list(self.blamed)} if self.blamed else {})}
 
 
@@ -70,7 +69,7 @@ def aggregated(hub: Any, r: int, leaders: Sequence[str]) -> Steps[Aggregated]:
 
 
 def moved(hub: Any, mean: Doubles) -> Vector:
-    """The global model of a mean: of the leaders' parameters, or where they encrypt changes, of these."""
+    """The global model of a mean: of the leaders' parameters, or of their changes."""
     places, weights = eligible(hub.spec), hub.state.weights.astype(np.float64)
     weights[places] = weights[places] + mean * hub.config.unit(len(places)) if hub.config.sends_changes else mean
     return check_model(hub.spec, hub.spec.digest, weights.astype(np.float32))
@@ -79,7 +78,7 @@ def moved(hub: Any, mean: Doubles) -> Vector:
 def completed(
     hub: Any, r: int, leaders: Sequence[str]
 ) -> Steps[tuple[dict[str, CipherVector], dict[str, threshold.Pad]]]:
-    """The leaders' encrypted models, as ciphertexts under a joint key that these leaders hold, and their pads."""
+    """The leaders' encrypted models, as ciphertexts under the joint key of these leaders, and their pads."""
     for left in reversed(range(TRIES)):
         uploads = yield from submitted_by_all(hub, r, leaders)
         try:
@@ -94,7 +93,7 @@ def completed(
 
 
 def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> Steps[dict[str, threshold.Padded]]:
-    """The models of these leaders under pads, of all that hold the joint key then.
+    """The models of these leaders under pads, from all that then hold the joint key.
 
     A leader that is gone before its model is here is left out. The others, whose pads are made with its share, encrypt
     anew. Raises NoAnswerError if fewer than two are left.
@@ -115,8 +114,8 @@ def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> Steps[dict[str
 def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[tuple[str, ...]]:
     """Make sure that these leaders hold the joint key. Returns those that do.
 
-    A new key is made when the leaders change; with ``renew=shares`` the old one is handed over, while enough of its
-    holders are there to do so. A key of t holders serves as long as all these leaders are among its holders.
+    A change of leaders makes a new key; with ``renew=shares`` the old one is handed over while enough of its holders
+    are there. A key of t holders serves as long as all these leaders are among its holders.
     """
     config: OFLConfig = hub.config
     known = hub.joint.secret.terms.get(MODEL)
@@ -145,7 +144,7 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[tuple[str, ...]]:
 
 
 def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[dict[str, threshold.Padded]]:
-    """The models that come of these leaders, in their order, each under a pad of all of them."""
+    """The models of these leaders that come, in their order, each under a pad of all of them."""
     length, got = len(eligible(hub.spec)), dict[str, threshold.Padded]()
 
     def fold(name: str, answer: Submitted) -> None:

@@ -1,4 +1,4 @@
-"""What weight each leader's encrypted model gets (eq. 6): scalars under encryption, opened, and s-factors in the clear.
+"""The weight of each leader's encrypted model (eq. 6): scalars under encryption, opened, and s-factors in the clear.
 
 Detection "fourier": of each model the energy of its high frequencies, its squared norm, and its squared distance to the
 global model. Detection "norms": of each change of the global model its squared norm, and its dot product with the
@@ -32,11 +32,11 @@ NORM = 2.0**10
 
 @dataclass(frozen=True)
 class Judged:
-    """weights: whole numbers of at least 1, by leader; one that is not there is left out of the sum.
+    """weights: integers of at least 1, by leader; a leader without one is left out of the sum.
 
     divisor: of the opened sum.  factors: s-factors in [0, 1], of all leaders.
-    fallback: why the weights are not those of the s-factors, or nothing.  scalars: what was opened of each leader,
-    infinite for what opened to nonsense.  squares: of these, the squared length of its change of the global model.
+    fallback: why the weights are not those of the s-factors, or nothing.  scalars: opened, of each leader; infinite for
+    nonsense.  squares: of these, the squared length of its change of the global model.
     """
 
     weights: dict[str, int]
@@ -52,7 +52,6 @@ class Judged:
         return cls(dict.fromkeys(leaders, 1), len(leaders), dict.fromkeys(leaders, 1.0))
 
     def notes(self) -> dict[str, Any]:
-        """For the round's metrics."""
         found: dict[str, Any] = {"s_factors": self.factors, "weights": self.weights, "divisor": self.divisor}
         if self.scalars:
             most = max(self.weights.values())
@@ -62,7 +61,7 @@ class Judged:
         return found | ({"fallback": self.fallback} if self.fallback else {})
 
     def check(self, mean: Doubles) -> None:
-        """Raises PeerError for a mean change that is longer than the opened lengths allow: an energy was forged."""
+        """Raises PeerError for a mean change longer than the opened lengths allow: an energy was forged."""
         if self.squares:
             weights = [self.weights.get(name, 0) for name in self.squares]
             if too_long(mean, weights, self.divisor, [*self.squares.values()]):
@@ -112,7 +111,6 @@ def by_norms(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Jud
 
 
 def of_weights(hub: Any, opened: Mapping[str, list[float]], squares: Mapping[str, float], found: Weights) -> Judged:
-    """By the names of the leaders."""
     weights = {name: w for name, w in zip(opened, found.weights.tolist(), strict=True) if w}
     factors = dict(zip(opened, (1 - found.suspicion).tolist(), strict=True))
     if hub.common.mode != "literal":
@@ -122,7 +120,7 @@ def of_weights(hub: Any, opened: Mapping[str, list[float]], squares: Mapping[str
 
 
 def scalars(hub: Any, r: int, wanted: Mapping[str, list[CipherVector]], first: int) -> Steps[dict[str, list[float]]]:
-    """What these scalars of each leader open to; infinite for what opens to nonsense while others do not.
+    """The opened scalars of each leader; infinite for what opens to nonsense while others do not.
 
     first: the number of the first of them in this round. Raises NoAnswerError if none open.
     """

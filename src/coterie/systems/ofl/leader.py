@@ -54,11 +54,11 @@ from coterie.training.solvers import largest
 
 
 class Office(msgspec.Struct):
-    """SECRET: what a leader holds for its cluster.
+    """SECRET: a leader's state for its cluster.
 
     model: (d,) the leader model.  base: (d,) the global model that it began with.  version: of that.
     members: all of the cluster, with their mandates of this round.  wanted: by member, a bit for each parameter.
-    usual: what the mandates name beside.
+    usual: as in the mandates.
     """
 
     round: int
@@ -78,8 +78,9 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
     """A client, which may also lead."""
 
     class Secret(msgspec.Struct):
-        """SECRET. office: what it holds as a leader.  late: by member, an upload that came after its leader had closed
-        the round.  successors: by member, the leader that has it now, for what comes still later.
+        """SECRET. office: as a leader.  late: by member, an upload that came after the round was closed.
+
+        successors: by member, its new leader, for uploads that come still later.
         """
 
         office: Office | None = None
@@ -95,7 +96,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @on(Lead, training_cost)
     def lead(self, msg: Lead, src: str) -> Steps[Led]:
-        """Update the leader model with every upload as it arrives, its own first after those that came too late before.
+        """Update the leader model with every upload as it arrives; late ones of the last round and its own come first.
 
         It waits for its members until its timer ends. What comes later is taken in the next round.
         """
@@ -122,7 +123,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return gathering.led()
 
     def office(self, msg: Lead) -> tuple[Office, dict[str, int], list[str]]:
-        """Its office in this round; by member the round of the last upload that is counted; and whom to ask."""
+        """Its office in this round; by member the round of the last counted upload; and whom to ask."""
         if msg.round <= self.state.led:
             raise PeerError(f"asked to lead in round {msg.round} after round {self.state.led}")
         size, left = divmod(len(msg.mandates), MANDATE_BYTES)
@@ -143,7 +144,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return office, dict(zip(members, msg.counted.tolist(), strict=True)), asked
 
     def sparse(self, name: str, upload: Upload) -> Indices:
-        """Where the values of a member's upload belong. Raises PeerError for what no honest member sends."""
+        """The places of a member's values. Raises PeerError for what no honest member sends."""
         if upload.spec != self.spec.digest:
             raise PeerError(f"{name}: an upload for a model of another shape")
         if (upload.places is None) != (self.config.mechanism == "standard"):
@@ -157,7 +158,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return places
 
     def check_length(self, name: str, values: Vector) -> None:
-        """Raises PeerError for values beyond the clip and its noise, or which no cipher of the leaders has room for.
+        """Raises PeerError for values beyond the clip and its noise, or beyond the room of a cipher of the leaders.
 
         They would keep the leader's whole model out of the round.
         """
@@ -178,7 +179,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @on(Upload)
     def late(self, msg: Upload, src: str) -> tuple[To, ...]:
-        """An upload that came after the round was closed: keep it, or send it on to the member's leader of today."""
+        """Keep an upload that came after the round was closed, or send it on to the member's new leader."""
         check_signed(self.common, src, msg)
         self.sparse(src, msg)
         if (leader := self.secret.successors.get(src)) is not None:
@@ -189,7 +190,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return ()
 
     def retain(self, name: str, upload: Upload) -> None:
-        """Keep an upload for the next round; of one member only the newest."""
+        """Keep a member's newest upload for the next round."""
         known = self.secret.late.get(name)
         if known is None or codec.decode(known, Upload).round < upload.round:
             self.secret.late[name] = codec.encode(upload)
@@ -222,7 +223,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @on(Spread)
     def spread(self, msg: Spread, src: str) -> Steps[Forwarded]:
-        """Take the global model, and give each member those parameters that it lacks most."""
+        """Take the global model, and give each member its stalest parameters."""
         office = self.held(msg.round)
         weights = check_model(self.spec, msg.spec, msg.weights)
         office.base, office.model, office.version = weights, weights, msg.version
@@ -240,7 +241,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @on(HandOver)
     def send_on(self, msg: HandOver, src: str) -> tuple[To, ...]:
-        """Send what no model has counted to the leaders that its members have now."""
+        """Send uncounted uploads to the members' new leaders."""
         count = int.from_bytes(msg.members[:4], "little")
         leaders = [part.decode(errors="replace") for part in unbundle(msg.leaders, count)]
         now = dict(zip(named(msg.members, count), leaders, strict=True))
@@ -274,7 +275,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 class Gathering:
     """The uploads of one round at a leader, each mixed into its model at once (algorithm 2, l. 20).
 
-    Changes are added to the model instead, and so are values in mode literal: in a sum that is the same in any order.
+    Changes, and values in mode literal, are added instead, in any order.
     counted: by member, the round of its last upload that is in a model.
     """
 
@@ -315,7 +316,7 @@ class Gathering:
         self.down.append(len(places_of(upload.wanted, total)) / total)
 
     def led(self) -> Led:
-        """What the hub is told, once all uploads are here."""
+        """The report to the hub, once all uploads are here."""
         office, place = self.office, {name: i for i, name in enumerate(self.office.members)}
         if self.total is not None:
             office.model = (office.model + self.total.value() / len(office.members)).astype(np.float32)
@@ -325,7 +326,7 @@ class Gathering:
 
 
 class Parcels(Mapping[str, Fresh]):
-    """By member, the parameters that it wants, put together when they are sent."""
+    """By member, the parameters that it wants, made on sending."""
 
     def __init__(self, office: Office, parameters: Vector) -> None:
         self._office, self._parameters = office, parameters

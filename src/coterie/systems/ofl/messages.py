@@ -28,7 +28,7 @@ def names(texts: Iterable[str]) -> bytes:
 
 
 def named(data: bytes, count: int, *, once: bool = True) -> list[str]:
-    """The names of a bundle. Raises DecodeError, also for a name that stands twice where each stands ``once``."""
+    """The names of a bundle. Raises DecodeError, also for a repeated name if ``once``."""
     try:
         found = [part.decode() for part in unbundle(data, count)]
     except UnicodeDecodeError as error:
@@ -44,14 +44,14 @@ Places = Annotated[NDArray[np.int32], ArrayOf("<i4", 1)]
 
 @message(src=HUB, dst=CLIENT)
 class Tell(OfRound, frozen=True):
-    """Report your status, for the clusters and elections that begin in this round."""
+    """Report your status, for the clusters and elections of this round."""
 
 
 @message(src=HUB, dst=LEADER)
 class Mandate(Signed, frozen=True):
-    """One member is told that in this round its cluster has this leader. The member is signed, too.
+    """Names a member's cluster and leader in this round. The member is signed, too.
 
-    It never travels alone: the leader is given the signatures of its members' mandates and shows each its own.
+    It never travels alone: the leader gets the signatures of its members' mandates and shows each its own.
     usual: the median number of samples of the clients at the last clustering, 0 where ``full_samples`` is set.
     """
 
@@ -64,10 +64,10 @@ class Mandate(Signed, frozen=True):
 class Lead(OfRound, frozen=True):
     """Aggregate the uploads of this cluster (algorithm 2).
 
-    version: of the global model, the number of global aggregations that led to it.  weights: (d,) the model, None for
-    a leader that has it.  members: the names of all |C|.  mandates: 64 bytes for each, the signature of its
-    ``Mandate``.  asked: a bit for each, whether it takes part in this round.  counted: for each, the round of its last
-    upload that is in a model.  usual: as in ``Mandate``.
+    version: of the global model, its number of global aggregations.  weights: (d,) the model, None for a leader that
+    has it.  members: the names of all |C|.  mandates: 64 bytes for each, the signature of its ``Mandate``.
+    asked: a bit for each, whether it takes part in this round.  counted: for each, the round of its last upload that
+    is in a model.  usual: as in ``Mandate``.
     """
 
     spec: bytes
@@ -108,7 +108,7 @@ class Upload(Signed, frozen=True):
 
 @message(src=LEADER, dst=HUB)
 class Led(OfRound, frozen=True):
-    """The leader's model is ready. It has these uploads, each told by its member and its round; some may be late ones.
+    """The leader's model is ready. It has these uploads, by member and round; some may be late ones.
 
     reports: one for each of these uploads.  up, down: mean gamma_up and gamma_down of these uploads.
     """
@@ -169,7 +169,7 @@ class Forwarded(OfRound, frozen=True):
 
 @message(src=HUB, dst=LEADER)
 class HandOver(OfRound, frozen=True):
-    """You may have uploads that no model has counted. Send each to the leader that its member has now.
+    """Send each upload that no model has counted to its member's new leader.
 
     members, leaders: names, one leader for each member.
     """
@@ -182,7 +182,7 @@ class HandOver(OfRound, frozen=True):
 class Inherited(OfRound, frozen=True):
     """Uploads that came too late for their leader, each signed by the member of this name.
 
-    awaited: whether the hub waits for word that they have come.
+    awaited: whether the hub waits for confirmation.
     """
 
     members: Bundle
@@ -200,4 +200,4 @@ class HandedOver(OfRound, frozen=True):
 
 @message(src=LEADER, dst=HUB)
 class Received(OfRound, frozen=True):
-    """What a former leader has sent on is here, so the round may begin."""
+    """A former leader's uploads have arrived, so the round may begin."""

@@ -47,7 +47,7 @@ from coterie.systems.ofl.sparse import bits
 
 @dataclass
 class Round:
-    """What the leaders have told in one round: by leader, the members whose uploads are in its model, and their rounds.
+    """The leaders' reports of one round: by leader, the members whose uploads are in its model, and their rounds.
 
     up, down: by leader, the mean shares of these uploads.
     """
@@ -63,7 +63,7 @@ class Server(Party, role=HUB):
     keys, joint = Keys(PublicKey, SecretKey), JointKeys(declared)
 
     class State(msgspec.Struct):
-        """weights: theta_global (d,), whose buffers are those of the start.  version: how many aggregations led to it.
+        """weights: theta_global (d,), whose buffers are those of the start.  version: its number of aggregations.
 
         reports: by client, its newest status report.  clusters: the members' clusters.  leaders: by cluster.
         served: by client, terms as a leader.  failed: by cluster, leaders that gave no model since the last clustering.
@@ -90,8 +90,9 @@ class Server(Party, role=HUB):
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, l. 7 to 16.
 
-        A round in which fewer than two leaders answer, or whose sum can't be opened, is skipped. The global model stays
-        then, and leaders go on with their own models. A sum that can't be opened is followed by a new key.
+        A round with fewer than two leaders, or whose sum can't be opened, is skipped: the global model stays, and
+        leaders
+        go on with their own. After a sum that can't be opened comes a new key.
         """
         due = (r - 1) % self.config.recluster_every == 0 or not self.state.leaders
         yield from self.hear(r, joined(self.clients, self.config, r) if due else self.newcomers(r))
@@ -122,12 +123,12 @@ class Server(Party, role=HUB):
     # -- clusters and elections ----------------------------------------------------------------------------------------
 
     def newcomers(self, r: int) -> Sequence[str]:
-        """Clients that are here and in no cluster."""
+        """Present clients without a cluster."""
         known = {} if self.state.clusters is None else self.state.clusters.numbers
         return [name for name in joined(self.clients, self.config, r) if name not in known]
 
     def hear(self, r: int, clients: Iterable[str]) -> Steps[None]:
-        """Ask for status reports. A newcomer joins the cluster that is nearest to it."""
+        """Ask for status reports. A newcomer joins the nearest cluster."""
         heard: list[str] = []
 
         def fold(name: str, report: StatusReport) -> None:
@@ -144,13 +145,12 @@ class Server(Party, role=HUB):
                 clusters.numbers = {**clusters.numbers, name: nearest(clusters, rows[0])}
 
     def know(self, report: StatusReport) -> None:
-        """Keep a report. Raises PeerError for one that is older than what is known."""
+        """Keep a report. Raises PeerError for an outdated one."""
         known = {report.client: self.report(report.client)} if report.client in self.state.reports else {}
         accepted(known, report)
         self.state.reports[report.client] = codec.encode(report)
 
     def report(self, name: str) -> StatusReport:
-        """The newest report of a client."""
         return codec.decode(self.state.reports[name], StatusReport)
 
     def regroup(self, r: int) -> None:
@@ -164,7 +164,7 @@ class Server(Party, role=HUB):
         self.state.failed, self.state.usual = {}, usual_samples(self.config, fresh.values())
 
     def members(self) -> dict[int, list[str]]:
-        """The members of every cluster, by its number, in the order of the clients."""
+        """The members of every cluster, in the order of the clients."""
         numbers = {} if self.state.clusters is None else self.state.clusters.numbers
         found: dict[int, list[str]] = {k: [] for k in sorted(set(numbers.values()))}
         for name in self.clients:
@@ -175,7 +175,7 @@ class Server(Party, role=HUB):
     def elect(self, r: int, due: bool) -> None:
         """Algorithm 1, l. 12: after a clustering, and where a leader gave no model in the last round.
 
-        A leader that has failed is no candidate again before the next clustering, unless all members have.
+        A failed leader is no candidate before the next clustering, unless all members have failed.
         """
         state, before = self.state, set(self.state.leaders.values())
         leaders: dict[int, str] = {}
@@ -200,9 +200,9 @@ class Server(Party, role=HUB):
         return score(limits(report), costs_of(report, self.spec, self.config, self.state.usual), self.spec.size)
 
     def hand_over(self, r: int) -> Steps[int]:
-        """Have former leaders send on what no model has counted. Returns how many uploads were.
+        """Have former leaders send on uncounted uploads. Returns how many were sent.
 
-        One that gives no answer is asked again in later rounds, for as long as its uploads may still count.
+        One that gives no answer is asked again as long as its uploads may count.
         """
         state, moved, letters = self.state, 0, 0
         state.owing = {name: lost for name, lost in state.owing.items() if r - lost < self.config.recluster_every}
@@ -265,7 +265,7 @@ class Server(Party, role=HUB):
         return led, answers, sum(name in asked for of in members.values() for name in of)
 
     def request(self, r: int, cluster: int, leader: str, members: Sequence[str], asked: set[str]) -> Lead:
-        """With the global model for a leader that does not have it."""
+        """With the global model for a leader that lacks it."""
         state = self.state
         mandates = b"".join(
             signed(self.own, Mandate(r, cluster, leader, state.usual), name).signature for name in members
@@ -287,7 +287,7 @@ class Server(Party, role=HUB):
         )
 
     def forwarded(self, member: str, r: int, data: bytes) -> None:
-        """A status report that a leader sends on (algorithm 4, l. 20). One that is known already is left."""
+        """Keep a status report that a leader sends on (algorithm 4, l. 20), unless it is known."""
         report = opened_report(self.common, data, r, self.config.step_s)
         if report.client != member:
             raise PeerError(f"a report of {report.client} for {member}")
@@ -295,7 +295,7 @@ class Server(Party, role=HUB):
             self.know(report)
 
     def spread(self, r: int, leaders: Iterable[str]) -> Steps[int]:
-        """The global model to these leaders, and by them to their members. Returns how many members have got it."""
+        """Send the global model to these leaders, and by them to members. Returns how many members have got it."""
         state, reached = self.state, 0
         state.holds = []
 
@@ -311,7 +311,6 @@ class Server(Party, role=HUB):
         return reached
 
     def told(self, r: int, led: Round, asked: int) -> dict[str, Any]:
-        """Notes of what the leaders have told."""
         taken = [one for of in led.taken.values() for one in of]
         return {
             "participants": len({name for name, _ in taken}),
@@ -333,7 +332,6 @@ def of_round(r: int) -> Callable[[str, Received], None]:
 
 
 def why_too_few(led: Round, answers: Answers) -> str:
-    """Why a round has no global model."""
     if len(led.taken) == 1:
         return f"only the leader {next(iter(led.taken))} has answered, and a sum of one model would show it"
     reasons = "; ".join(f"{name}: {why}" for name, why in sorted(answers.missing.items()))

@@ -35,7 +35,7 @@ def places_of(data: bytes, count: int) -> Indices:
 def check_sparse(places: NDArray[np.integer], values: Vector, eligible: NDArray[np.bool_]) -> Indices:
     """Indices of parameters with one value each. eligible: (d,) which coordinates may be among them.
 
-    Raises PeerError for indices that do not ascend, that are out of range or of buffers, for another number of values,
+    Raises PeerError for indices that do not ascend, are out of range or of buffers, for another number of values,
     and for values beyond ``MOST_WEIGHT``.
     """
     found = places.astype(np.int64)
@@ -60,7 +60,7 @@ def spread(places: Indices, values: Vector, count: int) -> NDArray[np.float32]:
 def mixed(model: Vector, places: Indices, values: Vector, size: int) -> Vector:
     """The leader model after one upload of a cluster with ``size`` members (algorithm 2, l. 20); (d,) each.
 
-    Each parameter is moved by 1/|C| towards the uploaded value: ``(1 - 1/|C|) theta + sel / |C|``. So the last upload
+    Each parameter moves by 1/|C| towards the uploaded value: ``(1 - 1/|C|) theta + sel / |C|``. So the last upload
     counts most. As printed, ``theta + sel / |C|``, the model grows with every upload.
     """
     new = model.astype(np.float64)
