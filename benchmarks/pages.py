@@ -142,12 +142,6 @@ def budget(record: Record) -> str:
     return textwrap.fill(sentences, WIDTH, break_on_hyphens=False) + "\n"
 
 
-def conclusions(record: Record) -> str:
-    lines = [f"- {line.rstrip('.')}." for line in race.sentences(record)]
-    filled = [textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
-    return "\n".join(filled) + "\n"
-
-
 # -- paired differences of learning curves -----------------------------------------------------------------------------
 
 MEASURES = {
@@ -475,7 +469,6 @@ TABLES: dict[str, Table] = {
     "signatures": signatures,
     "comparison": comparison,
     "budget": budget,
-    "conclusions": conclusions,
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,
