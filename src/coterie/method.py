@@ -1,7 +1,7 @@
 """The face for authors of methods: ``import coterie.method as fl``. The page is docs/own_system.md.
 
-``averaging`` is FedAvg with one thing changed; ``system`` is any other method. The other names are those of the parts
-that a method is made of. Importing it takes no time, and no torch.
+``averaging`` is FedAvg with one thing changed; ``system`` is any other method; the other names are their parts.
+Importing it takes no time, and no torch.
 """
 
 from __future__ import annotations
@@ -230,13 +230,13 @@ def system(
     described_in: str = "",
     **more: Any,
 ) -> System:
-    """The description of a method with a server and clients, filled in from its parties.
+    """The description of a method with a server and clients, derived from its parties.
 
     server, client: the classes of the parties.
-    choice: of a client that chooses among the server's models, the number of its last choice, None before the first.
-    model: of a client with a model of its own, this model, (d,). Without both all clients use the server's model.
+    choice: a client's last choice among the server's models, None before the first.
+    model: a client's own model, (d,). Without choice and model all clients use the server's model.
     learns: by role, in words, what it learns.
-    described_in: the module whose first paragraph has title and citation, by default that of the settings. It reads
+    described_in: the module whose first paragraph has title and citation, by default that of the settings, such as
     ``FedProx: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020.``
     more: other fields of ``System``.
     """
@@ -251,7 +251,7 @@ def system(
 
 
 def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any], Any] | None) -> dict[str, Any]:
-    """Fields of a system that say which model each client has."""
+    """The fields of a system that give each client's model."""
     if model is not None:
         return {
             "models": lambda federation: {client.name: model(client) for client in federation.of_role("client")},
@@ -277,7 +277,6 @@ def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any]
 
 
 def global_models(federation: Federation) -> Mapping[str, Vector]:
-    """All clients use the server's model."""
     return dict.fromkeys(federation.common.clients, federation.look(federation.hub).state.weights)
 
 

@@ -1,17 +1,17 @@
 """The byte form of messages: msgpack through msgspec, never pickle, decoded against the expected type.
 
-``decode`` is safe for any bytes. Nested containers are refused before anything is built from them, so memory and time
-are bounded by the length of the input. Decoded arrays are read-only.
+``decode`` is safe for any bytes: nested containers are refused before anything is built, so memory and time are bounded
+by the length of the input. Decoded arrays are read-only.
 
-An emulated ciphertext has the **weight** of a real one, but is not padded to that length. The difference is counted
-wherever bytes are counted (links, meters, views), and never written, hashed or kept. Weighted bytes are a header and
-then the content, in little-endian order:
+An emulated ciphertext has the **weight** of a real one without its length. Weights are counted wherever bytes are
+counted (links, meters, views), and never written, hashed or kept. Weighted bytes are a header and the content, in
+little-endian order:
 
     magic C1 "hollow" 00, weight u64
 
-Only the emulated ciphers make them. No other key or ciphertext vector begins with these eight bytes. A message weighs
-as much as if each of its ``bytes`` fields were as long as its weight says. The recipient checks the weight that the
-envelope states. The weight of a single field is a claim until its cipher has checked it.
+Only the emulated ciphers make them; no other key or ciphertext vector begins so. A message weighs as much as if each of
+its ``bytes`` fields were as long as its weight. The recipient checks the weight that the envelope states. A single
+field's weight is a claim until its cipher has checked it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def ext_to_array(code: int, data: memoryview) -> NDArray[Any]:
 
 
 def to_array(dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview | bytes) -> NDArray[Any]:
-    """The read-only array of these bytes. Raises ValueError, before anything is built, if they are none."""
+    """The read-only array of these bytes. Raises ValueError for anything malformed, before anything is built."""
     if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"an array of {dtype} and shape {shape} in {len(data)} bytes")
     array = np.frombuffer(bytes(data), dtype).reshape(shape)  # the copy of a view is aligned and read-only
@@ -80,16 +80,15 @@ def _decoder(kinds: tuple[type[Message], ...]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message. It is checked first, so that a message that cannot be accepted is never sent.
-
-    Raises TypeError for a field of the wrong type, and DecodeError for values that are not finite.
+    """The bytes of a message, checked first. Raises TypeError for a field of the wrong type, DecodeError for non-finite
+    values.
     """
     _check(message, TypeError)
     return _encoder.encode(message)
 
 
 def decode(data: bytes, *kinds: type[M]) -> M:
-    """The message in these bytes, which must be of one of ``kinds``. Raises no other error than DecodeError."""
+    """The message in these bytes, of one of ``kinds``. Raises no other error than DecodeError."""
     decoder = _decoder(kinds)
     try:
         for element in _elements.decode(data):
@@ -131,22 +130,22 @@ def _check(message: Message, mistyped: type[Exception]) -> None:
 
 
 def weighted(weight: int, *parts: bytes | memoryview) -> bytes:
-    """The parts as one byte string that weighs ``weight``; without a header if the parts have that length."""
+    """The parts as one byte string of this weight, without a header if they have that length."""
     header = () if weight == sum(map(len, parts)) else (_HEADER.pack(_MAGIC, weight),)
     return b"".join((*header, *parts))
 
 
 def weighs(data: bytes | memoryview) -> int:
-    """How many bytes these stand for: the stated weight, or their own length where none is stated."""
+    """The stated weight of these bytes, or else their length."""
     claimed = _claimed(data)
     return len(data) if claimed is None or claimed > MOST_BYTES else claimed
 
 
 def content(data: bytes | memoryview) -> memoryview:
-    """The bytes without the header of weighted bytes; other bytes as they are.
+    """The bytes without the header of weighted bytes; other bytes unchanged.
 
-    Raises DecodeError for a weight that no message can have, and for a header that states the length of its content:
-    the same content must not have two encodings.
+    Raises DecodeError for an impossible weight, and for one that equals the content's length: content must not have two
+    encodings.
     """
     claimed, held = _claimed(data), memoryview(data)[_HEADER.size :]
     if claimed is None:
@@ -157,7 +156,7 @@ def content(data: bytes | memoryview) -> memoryview:
 
 
 def message_weight(message: Message, size: int) -> int:
-    """The weight of a message of ``size`` encoded bytes. Raises DecodeError if it is more than a message can have."""
+    """The weight of a message of ``size`` encoded bytes. Raises DecodeError for an impossible one."""
     weight = size
     for name in message.SCALARS:
         if isinstance(field := getattr(message, name), bytes):
@@ -168,7 +167,7 @@ def message_weight(message: Message, size: int) -> int:
 
 
 def field_weight(message: Message, name: str) -> int:
-    """The weight of a field of bytes. A bundle weighs as much as the bundle of the real parts would."""
+    """The weight of a field of bytes. A bundle weighs as much as that of the real parts."""
     data: bytes = getattr(message, name)
     parts = split(data) if name in message.BUNDLES else None
     if parts is None:
@@ -177,7 +176,7 @@ def field_weight(message: Message, name: str) -> int:
 
 
 def _claimed(data: bytes | memoryview) -> int | None:
-    """The weight that the header states, or None for bytes without such a header."""
+    """The header's weight, or None without a header."""
     if len(data) < _HEADER.size or data[: len(_MAGIC)] != _MAGIC:
         return None
     return int(_HEADER.unpack_from(data)[1])

@@ -1,4 +1,4 @@
-"""Effects: the heavy work that a handler asks for instead of doing it. ``interpreters.py`` says how each is computed.
+"""Effects: the heavy work that a handler asks for instead of doing it. ``interpreters.py`` computes them.
 
 An effect is pure. Its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
 party's own data, which the runner supplies. A simulation may compute many together, and equal ones once.
@@ -86,8 +86,8 @@ class OwnData:
 
     x: (n, ...) float32 and y: (n,) int64, its training samples in their stored order.  device: its own profile
     (``coterie.devices.Profile``), if known.  model: the federation's network (``coterie.training.model.Model``).
-    accelerator: where the network is to run, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
-    presence: of how many seconds between two instants the device is there, where it knows its habits.
+    accelerator: where the network runs, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+    presence: seconds of the device's presence between two instants, where it knows its habits.
     """
 
     x: NDArray[np.float32]
@@ -104,7 +104,7 @@ Many = Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
 
 @dataclass(eq=False)
 class LocalFunction(Generic[T]):
-    """A function that ``local`` registered, and that is called like the function itself. many: its batched form."""
+    """A function registered by ``local``, called like the function itself. many: its batched form."""
 
     name: str
     run: Callable[..., T]
@@ -127,7 +127,7 @@ _REGISTERED: dict[str, LocalFunction[Any]] = {}
 def local(name: str) -> Callable[[Callable[..., T]], LocalFunction[T]]:
     """``@local("class counts")`` registers a pure ``function(own, *arguments)`` for ``Local``, under a unique name.
 
-    It may refuse with a PeerError. Raises TypeError for the name of another function.
+    It may refuse with a PeerError. Raises TypeError for a name in use.
     """
 
     def register(run: Callable[..., T]) -> LocalFunction[T]:
@@ -140,7 +140,7 @@ def local(name: str) -> Callable[[Callable[..., T]], LocalFunction[T]]:
 
 
 def _place(function: Any) -> str:
-    """Where a function is defined, whatever name its module was imported under. For other objects, their repr."""
+    """Where a function is defined, whatever its module's import name; the repr of other objects."""
     code = getattr(function, "__code__", None)
     return repr(function) if code is None else f"{function.__qualname__} of {code.co_filename}"
 
@@ -149,8 +149,8 @@ def _place(function: Any) -> str:
 class Local:
     """``function(own, *arguments)`` of the party's own data: ``-> its result``, whose arrays are read-only.
 
-    function: one that ``@local(name)`` registers, or its name. Others are refused with a TypeError. So nothing else is
-    ever computed from a party's data.
+    function: registered by ``@local(name)``, or its name. Others are refused with a TypeError, so nothing else is ever
+    computed from a party's data.
     """
 
     function: LocalFunction[Any] | str
@@ -165,12 +165,10 @@ class Local:
 
     @property
     def name(self) -> str:
-        """The function's name, or its repr if it has none."""
         return self.function if isinstance(self.function, str) else getattr(self.function, "name", repr(self.function))
 
     @property
     def registered(self) -> LocalFunction[Any]:
-        """The function itself."""
         return _REGISTERED[self.name]
 
 
@@ -198,7 +196,7 @@ class Open:
 class Compute:
     """A pure ``function(*arguments)`` that several parties compute from the same inputs: ``-> its result``.
 
-    A simulation runs it once for equal arguments (arrays by contents). So the result must not be changed in place.
+    A simulation runs it once for equal arguments (arrays by contents), so the result must not be changed in place.
     """
 
     function: Callable[..., Any]

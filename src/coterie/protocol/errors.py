@@ -1,4 +1,4 @@
-"""All exceptions of Coterie. A message says what was wrong, where, and what to do about it."""
+"""All exceptions of Coterie. A message says what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class RunError(CoterieError):
 
 
 class CoterieWarning(UserWarning):
-    """Something works, but hardly as it was meant: an option without effect, a training that taught nothing."""
+    """Something works, but hardly as intended: an option without effect, a training that learnt nothing."""
 
 
 class PeerError(CoterieError):
-    """A message of another party that cannot be accepted. It is refused and counted, and the round goes on.
+    """An unacceptable message of another party. It is refused and counted, and the round goes on.
 
     The text is for the observer alone. It may contain the party's own numbers, so it is never sent to another party.
     """
@@ -40,7 +40,7 @@ class DecodeError(PeerError):
 
 
 class CryptoError(CoterieError):
-    """Our own code uses keys or ciphertexts in a way that would give a wrong or an unsafe result. Never ignored."""
+    """Our own code uses keys or ciphertexts wrongly or unsafely. Never ignored."""
 
 
 class KeyMismatchError(CryptoError):
@@ -79,7 +79,7 @@ _MEANT = {other: ours for ours, others in _SYNONYMS.items() for other in others.
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that a word probably means: another name of the field for it, or one that is written alike."""
+    """The known name that a word probably means, by synonym or spelling."""
     known = list(known)
     plain = word.lower().replace("-", "_")
     if plain in known or (plain := _MEANT.get(plain, "")) in known:

@@ -7,9 +7,9 @@ from importlib.metadata import PackageNotFoundError, requires
 
 
 def to_install(extra: str) -> str:
-    """``pip install 'pandas>=2.2' 'pyarrow>=17'``, however Coterie itself was installed.
+    """``pip install 'pandas>=2.2' 'pyarrow>=17'``, however Coterie was installed.
 
-    It names the packages and not ``coterie[tables]``: no package index has Coterie, so there the name may be anybody's.
+    Not ``coterie[tables]``: no package index has Coterie, so there the name may be anybody's.
     """
     try:
         wanted = [one for one in requires("coterie") or () if re.search(rf"extra == ['\"]{extra}['\"]", one)]

@@ -1,6 +1,5 @@
-"""Objects of a user's own (systems, models, audits) by name.
-
-The name is ``module:ATTRIBUTE``, or within one process ``given:WHAT.NAME``.
+"""A user's own objects (systems, models, audits) by name: ``module:ATTRIBUTE``, or within one process
+``given:WHAT.NAME``.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ _given: dict[str, Any] = {}
 
 
 def import_object(path: str, what: str) -> Any:
-    """The object that ``module:ATTRIBUTE`` names. The module may lie in the current folder.
+    """The object that ``module:ATTRIBUTE`` names, also from the current folder, or one that :func:`name_of` named.
 
-    ``given:WHAT.NAME`` is an object that :func:`name_of` named in this process.
     what: the kind of object, for the error. Raises UserError when there is no such module, attribute or object.
     """
     module, _, attribute = path.partition(":")
@@ -46,17 +44,17 @@ def import_object(path: str, what: str) -> Any:
 
 
 def is_object(path: str) -> bool:
-    """Whether a text has the form of a name that :func:`import_object` takes."""
+    """Whether a text has the form that :func:`import_object` takes."""
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*", path) is not None
 
 
 def check_elsewhere(
     path: str, what: str, folder: Path, otherwise: str = "give a trained model's architecture as model="
 ) -> None:
-    """Raises UserError if the module of ``module:ATTRIBUTE`` could come out of a folder. Imports nothing.
+    """Raises UserError if the module of ``module:ATTRIBUTE`` could come from ``folder``. Imports nothing.
 
-    folder: what somebody else may have written: it must not bring the code along that it names.  otherwise: what else
-    than moving the module helps a user who trusts it.
+    folder: possibly written by others: it must not bring the code that it names.  otherwise: another remedy for a user
+    who trusts it.
     """
     parts, home = path.partition(":")[0].split("."), folder.resolve()
     for entry in (*sys.path, os.getcwd()):
@@ -79,10 +77,10 @@ def _is_there(place: Path) -> bool:
 
 
 def name_of(thing: Any, what: str) -> str:
-    """A name with which :func:`import_object` finds an object: of its module where it can be imported, else given.
+    """A name by which :func:`import_object` finds an object: by its module if importable, else given.
 
     what: the kind of object, so that a model and a loss may have the same name.
-    A given name is known in this process only. The same name given again names the new object.
+    A given name is known in this process only, and names the last object given.
     """
     name = getattr(thing, "__qualname__", None) or type(thing).__name__
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
@@ -93,7 +91,7 @@ def name_of(thing: Any, what: str) -> str:
 
 
 def code_of(thing: Any) -> str:
-    """What tells a function from another of its name: code, names, constants, defaults, plain values around it.
+    """The identity of a function beyond its name: code, names, constants, defaults, plain values around it.
 
     Of another object its class.
     """
@@ -118,7 +116,7 @@ def _instructions(code: CodeType) -> str:
 
 
 def lazily(package: str, names: Collection[str], homes: Sequence[str]) -> Callable[[str], Any]:
-    """A ``__getattr__`` that imports a package's names (and torch) when used. homes: their modules, lightest first."""
+    """A ``__getattr__`` that imports a package's names (and torch) on use. homes: their modules, lightest first."""
 
     def imported(name: str) -> Any:
         if name not in names:

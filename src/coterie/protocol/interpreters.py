@@ -1,4 +1,4 @@
-"""Tables of interpreters: how each type of effect is computed. All have ``PLAIN``, and more for what needs data."""
+"""Tables of interpreters of effects. All have ``PLAIN``, and more for effects that need data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Interpreters = Mapping[type, Interpreter]
 
 
 def by_group(items: Sequence[T], key: Callable[[T], K], run: Callable[[K, Sequence[T]], Sequence[Any]]) -> list[Any]:
-    """One result for each item, in their order. ``run(key, items)`` computes those of one key together."""
+    """One result for each item, in order. ``run(key, items)`` computes those of one key together."""
     results: list[Any] = [None] * len(items)
     groups: dict[K, list[int]] = {}
     for index, item in enumerate(items):
@@ -33,9 +33,9 @@ def by_group(items: Sequence[T], key: Callable[[T], K], run: Callable[[K, Sequen
 
 
 def interpret(table: Interpreters, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-    """Results of ``(party, effect)`` pairs in their order; all effects of one type are computed together.
+    """Results of ``(party, effect)`` pairs in order; effects of one type are computed together.
 
-    Raises TypeError for an effect that the table does not have.
+    Raises TypeError for an effect that the table lacks.
     """
     for party, effect in wanted:
         if type(effect) not in table:
@@ -45,7 +45,7 @@ def interpret(table: Interpreters, wanted: Sequence[tuple[str, Any]]) -> list[An
 
 
 def each(compute: Callable[[str, Any], Any]) -> Interpreter:
-    """The interpreter that computes one effect after the other. The error of a refused effect becomes its result."""
+    """An interpreter that computes effects one by one. The error of a refused effect becomes its result."""
     return lambda wanted: [_or_error(compute, party, effect) for party, effect in wanted]
 
 

@@ -1,7 +1,7 @@
-"""Messages are frozen, typed and flat. Each names the roles at its two ends.
+"""Messages are frozen, typed and flat, and name the roles at their two ends.
 
 A field is one of ``int, float, bool, str, bytes``, a ``Bundle`` of byte strings, an array type marked with ``ArrayOf``,
-or one of these or ``None``. Several values travel as an array, or as one ``bytes`` with a stated layout. So no byte
+or one of these or ``None``. Several values travel as an array, or as one ``bytes`` with a stated layout, so no byte
 string can make a decoder build more than was sent. Ciphertexts stay ``bytes`` until their sender is verified.
 """
 
@@ -47,8 +47,8 @@ Bundle = Annotated[bytes, "bundle"]
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, eq=False):
     """Base of all messages; declare one with ``@message(src=..., dst=...)``.
 
-    By name, the fields that are arrays, and the types that other fields may have. BUNDLES, OPTIONAL: those that are so.
-    TELLS: what it tells of its sender's data, if that is said.
+    By name, the array fields and the types of the others. BUNDLES, OPTIONAL: the fields that are such.
+    TELLS: what it tells of its sender's data, if stated.
     """
 
     SRC: ClassVar[str]
@@ -78,8 +78,8 @@ M = TypeVar("M", bound=Message)
 def message(*, src: str, dst: str, tells: Sequence[str] | None = None) -> Callable[[type[M]], type[M]]:
     """Name the roles at the two ends of a message and check that its fields are flat.
 
-    tells: in words, each release of the sender's data in it, for the ledger; None if that is not said.
-    Raises TypeError at import for a field that could not travel: a programming error, not an input.
+    tells: in words, each release of the sender's data in it, for the ledger; None if not stated.
+    Raises TypeError at import for a field that could not travel.
     """
 
     def declare(cls: type[M]) -> type[M]:
@@ -118,7 +118,7 @@ def bundle(parts: Sequence[bytes]) -> bytes:
 
 
 def unbundle(data: bytes, count: int) -> list[bytes]:
-    """The ``count`` parts of a bundle. Raises DecodeError for anything else, so a sender cannot make it build more."""
+    """The ``count`` parts of a bundle. Raises DecodeError for anything else."""
     return [bytes(part) for part in parts_of(data, count)]
 
 
@@ -134,7 +134,7 @@ def parts_of(data: bytes, count: int) -> list[memoryview]:
 
 
 def split(data: bytes) -> Iterator[memoryview] | None:
-    """The parts of a bundle of any number, one at a time and without a copy; None for what is no bundle."""
+    """The parts of a bundle of any number, one at a time and without a copy; None for no bundle."""
     count = int.from_bytes(data[:4], "little")
     start = 4 + 8 * count
     if len(data) < 4 or len(data) < start:
@@ -153,5 +153,5 @@ def _parts(view: memoryview, start: int) -> Iterator[memoryview]:
 
 
 def _lengths(table: memoryview) -> Iterator[int]:
-    """One at a time: a table may be as long as a message, and its numbers take more room than its bytes."""
+    """One at a time: a table's numbers take more room than its bytes."""
     return (length for (length,) in struct.iter_unpack("<Q", table))

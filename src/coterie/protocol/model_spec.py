@@ -30,7 +30,6 @@ class Part:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
 
@@ -39,8 +38,8 @@ class ModelSpec:
     """All parts of a model, in the order of the flat ``(d,)`` vector.
 
     flops_per_sample: nominal floating-point operations of one forward and backward pass, for virtual time.
-    outputs: numbers that the model gives for a sample (for a classifier one for each class), or 0 if that is unknown.
-    activations: numbers that all layers together give for a sample, which training keeps; 0 if that is unknown.
+    outputs: numbers that the model gives for a sample (classes of a classifier), or 0 if unknown.
+    activations: numbers of all layers together for a sample, which training keeps; 0 if unknown.
     """
 
     parts: tuple[Part, ...]
@@ -55,12 +54,12 @@ class ModelSpec:
 
     @cached_property
     def buffers(self) -> NDArray[np.bool_]:
-        """(d,) bool, the coordinates that are buffers (running statistics) and not parameters; read-only."""
+        """(d,) bool, the coordinates of buffers (running statistics); read-only."""
         return self._mask(lambda part: part.kind == "buffer")
 
     @cached_property
     def variances(self) -> NDArray[np.bool_]:
-        """(d,) bool, the coordinates that are running variances, by the name that torch gives them; read-only."""
+        """(d,) bool, the coordinates of running variances, by torch's name; read-only."""
         return self._mask(lambda part: part.kind == "buffer" and part.name.split(".")[-1] == "running_var")
 
     def _mask(self, wanted: Callable[[Part], bool]) -> NDArray[np.bool_]:
@@ -72,6 +71,6 @@ class ModelSpec:
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes in every message with weights, so that parties with models of different shapes refuse each other."""
+        """16 bytes in every message with weights, so that parties with different shapes refuse each other."""
         text = repr([(p.name, p.shape, p.dtype, p.kind, p.scope, p.offset) for p in self.parts])
         return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Names of many parties, and mappings over them, that take no memory for those that nobody asks for."""
+"""Names of very many parties, and mappings over them, made lazily."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ class Names(Sequence[str]):
         return len(self._first) + int(found[1])
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        """As of a tuple."""
         place = self.place(value)
         if place is None or place not in range(len(self))[start:stop]:
             raise ValueError(f"{value!r} is not among these names")
@@ -78,7 +77,7 @@ class Names(Sequence[str]):
 
 
 class Made(Mapping[str, T]):
-    """A value for each of these names, made by a pure function when it is asked for. The last ``held`` are kept."""
+    """A value for each of these names, made by a pure function on access. The last ``held`` are kept."""
 
     def __init__(self, names: Sequence[str], make: Callable[[str], T], held: int = 4096) -> None:
         self.names, self._make, self._most = names, make, held
@@ -96,7 +95,7 @@ class Made(Mapping[str, T]):
         return value
 
     def forget(self) -> None:
-        """Make every value again, since what it follows from has changed."""
+        """Drop all values, since their sources have changed."""
         self._held.clear()
 
     def __contains__(self, name: object) -> bool:
@@ -110,7 +109,7 @@ class Made(Mapping[str, T]):
 
 
 class Listed(Mapping[str, T]):
-    """A value for each of these names, in their order."""
+    """A value for each of these names, in order."""
 
     def __init__(self, names: Names, values: Sequence[T]) -> None:
         self.names, self.listed = names, values
@@ -122,7 +121,6 @@ class Listed(Mapping[str, T]):
         return self.listed[place]
 
     def values(self) -> ValuesView[T]:
-        """The values in order, each found at once."""
         return _Values(self)
 
     def __contains__(self, name: object) -> bool:
@@ -150,5 +148,5 @@ def listed(names: Sequence[str], values: Sequence[T]) -> Mapping[str, T]:
 
 
 def each(names: Sequence[str], make: Callable[[str], T]) -> Mapping[str, T]:
-    """What a pure function gives for each name: a dict, or for ``Names`` a mapping that calls it when asked."""
+    """A pure function's result for each name: a dict, or for ``Names`` a lazy mapping."""
     return Made(names, make) if isinstance(names, Names) else {name: make(name) for name in names}

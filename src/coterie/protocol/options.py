@@ -1,4 +1,4 @@
-"""Options of a run and settings of a system, described once, where they stand: an annotated field of a dataclass.
+"""Options of a run and settings of a system, described once, as annotated fields of a dataclass.
 
 ``clients: Annotated[int | None, Meta(ge=1), Option("Number of clients.")] = None`` has a bound and its words.
 """
@@ -24,7 +24,7 @@ TaskKind = Literal["classes", "multilabel", "regression"]
 class Option:
     """What a field is for. help: its text, for the command line and the API.
 
-    panel: where the help of a command shows it.  metavar: a word for its value.  flags: its names on the command line,
+    panel: where a command's help shows it.  metavar: a word for its value.  flags: its names on the command line,
     if not ``--field-name``.  known: the names that complete it, a function of ``cli.completing``.
     many: given several times, it is joined by commas.  path: it names a file or folder.
     """
@@ -39,13 +39,13 @@ class Option:
 
 
 def options_of(kind: type) -> Mapping[str, Option]:
-    """The described fields of a dataclass, by name, in their order."""
+    """The described fields of a dataclass, by name, in order."""
     return _notes(kind, Option)
 
 
 @cache
 def _notes(kind: type, wanted: type[T]) -> Mapping[str, T]:
-    """By field, what stands in its annotation of this type; a subclass that gives none keeps its base's."""
+    """By field, its annotation's object of this type, else its base's."""
     found: dict[str, T] = {}
     for base in reversed(kind.__mro__[:-1]):
         hints = get_type_hints(base, include_extras=True)
@@ -57,9 +57,9 @@ def _notes(kind: type, wanted: type[T]) -> Mapping[str, T]:
 
 
 def check_bounds(config: Any, what: str = "{}") -> None:
-    """Raises UserError for the first field of a dataclass that is outside its ``msgspec.Meta``; None has no bounds.
+    """Raises UserError for the first field outside its ``msgspec.Meta``; None has no bounds.
 
-    what: how an error calls a field, ``"option {!r}"``, say.
+    what: how an error calls a field, such as ``"option {!r}"``.
     """
     kind: type = type(config)
     for name, meta in _notes(kind, msgspec.Meta).items():

@@ -1,10 +1,10 @@
 """Parties: each holds only what it may hold, and receives only what it is sent.
 
-A party keeps only its ``state`` and ``secret`` between two messages, which are ``msgspec.Struct``s. So it can be made
-again before any message, from their bytes and what it was told when it was made (``told.py``).
+Between messages a party keeps only its ``state`` and ``secret``, which are ``msgspec.Struct``s. So it can be rebuilt
+before any message from their bytes and its initial knowledge (``told.py``).
 
 A handler is a transaction. It works on a fork of both, which replaces them if the handler returns and is dropped if it
-raises. Arrays in it are shared, and therefore read-only. Other objects in it must not be changed in place.
+raises. Arrays in it are shared, and so read-only. Other objects in it must not be changed in place.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def never(config: Any, mode: str) -> bool:
 
 @dataclass(frozen=True)
 class Handler:
-    """One entry of a party's table: the function, its nominal cost, and what ``System.views`` follows from."""
+    """One entry of a party's table: the function, its nominal cost, and the basis of ``System.views``."""
 
     run: Callable[..., Any]
     cost: Callable[[Any, Any], Cost]
@@ -88,8 +88,9 @@ def on(
     """Mark ``method(self, message, src)``, a function or a generator of effects, as the handler of one message type.
 
     ``cost(self, message)`` states its nominal work beforehand, from committed state and the message alone.
-    answers: the types of messages that it returns.  when: with which settings it is asked. What each role sees follows
-    from both.
+    answers: the types of messages that it returns.  when: with which settings it is asked. Both determine what each
+    role
+    sees.
     """
 
     def mark(method: T) -> T:
@@ -106,7 +107,7 @@ class Nothing(msgspec.Struct):
 
 @dataclass(frozen=True)
 class FromParty:
-    """A default value in a ``State`` or ``Secret`` that is made when the party is: ``make(party)``."""
+    """A default value in a ``State`` or ``Secret``, made with the party: ``make(party)``."""
 
     make: Callable[[Any], Any]
 
@@ -127,11 +128,11 @@ zeros = from_party(lambda party: np.zeros(party.spec.size, np.float32))
 
 
 class Component:
-    """What a party has, such as keys. It brings handlers, a secret, messages that a coordinator takes, and set-up.
+    """A part of a party, such as keys. It brings handlers, a secret, messages that a coordinator takes, and set-up.
 
     ``keys = Keys(...)`` in the body of a party's class gives every such party ``party.keys``, with itself as ``party``,
-    and ``party.secret.keys``, a ``Secret()`` of the component. Its methods may be handlers (``on``), which are the
-    party's, too. The object itself keeps nothing.
+    and ``party.secret.keys``, a ``Secret()`` of the component. Its methods may be handlers (``on``), which become the
+    party's. The object itself keeps nothing.
     """
 
     Secret: ClassVar[type[msgspec.Struct]] = Nothing
@@ -160,11 +161,11 @@ class Component:
         return getattr(self.party.secret, self.name)
 
     def setup(self) -> Work[None]:
-        """Steps of the hub before round 1. By default there are none."""
+        """Steps of the hub before round 1; none by default."""
         yield from ()
 
     def lasts(self, secret: Any) -> None:
-        """As ``Party.lasts``. secret: what this component's was until now."""
+        """As ``Party.lasts``. secret: this component's until now."""
 
 
 def _inherited(cls: type[Any], name: str) -> dict[Any, Any]:
@@ -179,7 +180,7 @@ def _declared(cls: type[Any]) -> dict[type[Message], Handler]:
 
 
 def _of_component(name: str, handler: Handler) -> Handler:
-    """The same handler, in the table of a party that has the component under this name."""
+    """The same handler, for a party that has the component under this name."""
     return replace(
         handler,
         run=lambda party, *given: handler.run(getattr(party, name), *given),
@@ -190,12 +191,12 @@ def _of_component(name: str, handler: Handler) -> Handler:
 class Party:
     """Base of all parties. ``class Client(Party, role="client")`` names the role. The party's ``name`` is unique.
 
-    A subclass is made by ``Client(own, common, config)``. ``also=("leader",)`` names further roles that it may act in:
-    it handles and sends their messages, too.
-    State, Secret: structs of which each party has its own. Where all fields have defaults, some of them ``from_party``,
+    A subclass is made by ``Client(own, common, config)``. ``also=("leader",)`` names further roles whose messages it
+    handles and sends.
+    State, Secret: structs of which each party has its own. If all fields have defaults, some of them ``from_party``,
     the party makes them itself.
     takes: the messages that a coordinator may take in a later round than they arrived in.
-    parts: by name, what it has (``Component``): their secrets and handlers are its own, too.
+    parts: its ``Component``s by name; their secrets and handlers are its own, too.
     """
 
     role: ClassVar[str]
@@ -262,11 +263,12 @@ class Party:
         return self.randomness.secrets(self.name, purpose, round)
 
     def kept(self, purpose: str, of: bytes, round: int = 0) -> Secrets:
-        """Secret randomness for noise on the values ``of``, all that the noise is added to: the same for the same.
+        """Secret randomness for noise on the values ``of``: equal values get equal noise.
 
-        A party that is killed, goes on from an earlier state and releases these values once more sends the same again.
-        Other values get independent noise. It follows from the party's identity; in emulated runs from seed, purpose
-        and round; without an identity it is that of ``secrets``.
+        A party that is killed, resumes from an earlier state and releases these values again sends the same. Other
+        values
+        get independent noise. ``of`` must be all that the noise is added to. It follows from the party's identity; in
+        emulated runs from seed, purpose and round; without an identity it is that of ``secrets``.
         """
         if self.randomness.emulated or self.own.identity is None:
             return self.secrets(purpose, round)
@@ -277,7 +279,7 @@ class Party:
         return Derived(keyed.digest())
 
     def nominal(self, effect: Effect) -> Cost:
-        """The nominal work of an effect on this party's own data, for a party that was told the model's shape.
+        """The nominal work of an effect on this party's own data; the party must know the model's shape.
 
         A training passes forwards and backwards over all samples in every epoch. A forward pass is a third of that
         (``Evaluate``; ``Losses``, once a model). All other effects cost nothing unless a system says so.
@@ -290,15 +292,16 @@ class Party:
         return Cost(self.samples * passes, self.spec.flops_per_sample) if passes else Cost()
 
     def setup(self) -> Work[None]:
-        """Steps of the hub before round 1, for keys and greetings. By default only those of its parts."""
+        """Steps of the hub before round 1, for keys and greetings; by default those of its parts."""
         for name in self.parts:
             yield from getattr(self, name).setup()
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """Take over what must not be undone when a round is tried again, such as the ciphertexts that it has opened.
+        """Take over what must survive when a round is tried again, such as the record of opened ciphertexts.
 
         It is called on the state and secret of the round's beginning.  state, secret: what they were until now. By
-        default only what the parts keep.
+        default
+        only the parts' records survive.
         """
         for name, component in self.parts.items():
             if component.Secret is not Nothing:
@@ -310,10 +313,11 @@ class Party:
         return type(self).finish is not Party.finish
 
     def finish(self) -> Work[Any]:
-        """Steps of the hub after the last round, such as handing out models. By default there are none.
+        """Steps of the hub after the last round, such as sending out models; none by default.
 
-        The run waits until all that they send has arrived and is handled, so ``post`` will do.
-        What they change is kept by no checkpoint: a run that goes on for more rounds goes on from before them.
+        The run waits until all messages are handled, so ``post`` will do. No checkpoint keeps the changes: a run that
+        goes
+        on for more rounds starts from before them.
         """
         yield from ()
 
@@ -322,13 +326,13 @@ class Party:
 
 
 def from_hub(party: Party, message: Message, src: str) -> None:
-    """For a handler of messages that any role may send. Raises PeerError unless the hub sends this one."""
+    """For a handler of messages that any role may send. Raises PeerError unless the hub is the sender."""
     if src != party.common.roster.hub:
         raise PeerError(f"a {type(message).__name__} from {src}; only the hub may send one")
 
 
 def fork(value: T) -> T:
-    """A copy with its own dicts, lists, sets and Structs at any depth, so that changes do not touch the original."""
+    """A copy with its own dicts, lists, sets and Structs at any depth."""
     if isinstance(value, msgspec.Struct):
         if value.__struct_config__.frozen:
             return value
@@ -359,7 +363,7 @@ def unchanged(old: Any, new: Any) -> bool:
 
 
 def freeze(value: Any) -> None:
-    """Make the arrays of a state read-only, at any depth of its containers."""
+    """Make a state's arrays read-only, at any depth."""
     if isinstance(value, np.ndarray):
         value.setflags(write=False)
     elif isinstance(value, msgspec.Struct):
@@ -372,7 +376,7 @@ def freeze(value: Any) -> None:
 
 @contextmanager
 def transaction(party: Party) -> Iterator[tuple[Any, Any]]:
-    """Commits the party's changes at the end of the block, or undoes them if it raises. Gives what they were before."""
+    """Commits the party's changes at the end of the block, or undoes them if it raises. Yields the values before."""
     saved = party.state, party.secret
     freeze(saved)
     try:

@@ -2,10 +2,10 @@
 
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
 from the operating system in real runs, and from the seed in emulated ones, which therefore repeat and resume exactly.
-Each draw names its party, purpose, round and attempt, so a handler that runs again draws the same numbers.
+Each draw names its party, purpose, round and attempt, so a repeated handler draws the same numbers.
 
-Noise for privacy is drawn in real runs from a secret that the party keeps (``Derived``): the same values get the same
-noise, also after a party was killed and went on from an earlier state. So they are released once.
+Noise for privacy is drawn in real runs from a secret that the party keeps (``Derived``): equal values get equal noise,
+also after a party was killed and resumed from an earlier state. So they are released once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class Secrets:
     generator: np.random.Generator | None
 
     def bytes(self, count: int) -> bytes:
-        """``count`` uniform bytes."""
         return secrets.token_bytes(count) if self.generator is None else self.generator.bytes(count)
 
     def normal(self, count: int) -> NDArray[np.float64]:
@@ -52,7 +51,7 @@ class Secrets:
 class Derived(Secrets):
     """Secret randomness that follows from a key alone: SHAKE-256 of it (FIPS 202), in the order of the calls.
 
-    key: SECRET. The same key gives the same numbers, so a key must stand for one use.
+    key: SECRET. Equal keys give equal numbers, so a key must have one use.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -61,7 +60,7 @@ class Derived(Secrets):
         object.__setattr__(self, "_calls", itertools.count())
 
     def bytes(self, count: int) -> bytes:
-        """``count`` bytes. Each call gives others, and so does each count: fewer are no beginning of more."""
+        """``count`` bytes, different for each call and each count: fewer are no prefix of more."""
         call: int = next(self._calls)  # type: ignore[attr-defined]
         of = self._key + call.to_bytes(8, "little") + count.to_bytes(8, "little")  # type: ignore[attr-defined]
         return hashlib.shake_256(of).digest(count)
@@ -86,5 +85,4 @@ class Randomness:
         return rng(self.seed, party, purpose, round, attempt)
 
     def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> Secrets:
-        """Secret randomness for one purpose."""
         return Secrets(self.rng(party, f"secret {purpose}", round, attempt) if self.emulated else None)

@@ -11,7 +11,7 @@ from coterie.protocol.errors import RunError
 
 @dataclass(eq=False)
 class _Frame:
-    """One bytes object. data: it, if it is in memory.  path: its file otherwise.  uses: by how many tickets."""
+    """One bytes object. data: it, if in memory.  path: its file otherwise.  uses: its number of tickets."""
 
     size: int
     data: bytes | None = None
@@ -35,7 +35,6 @@ class Spool:
         self._next = 0
 
     def put(self, data: bytes) -> int:
-        """Keep these bytes."""
         self._next += 1
         frame = self._held.get(id(data))
         if frame is None and self.held_bytes + len(data) <= self.limit_bytes:
@@ -50,11 +49,10 @@ class Spool:
         return self._next
 
     def size(self, ticket: int) -> int:
-        """The number of bytes of a ticket."""
         return self._frames[ticket].size
 
     def place(self, ticket: int) -> int:
-        """A number for where the bytes are, which tickets of one broadcast share and no others."""
+        """A number for the bytes' place, shared only by tickets of one broadcast."""
         return id(self._frames[ticket])
 
     def peek(self, ticket: int) -> bytes:
@@ -69,7 +67,7 @@ class Spool:
         return data
 
     def drop(self, ticket: int) -> None:
-        """Use a ticket up without looking at its bytes."""
+        """Use a ticket up without reading its bytes."""
         frame = self._frames.pop(ticket)
         frame.uses -= 1
         if not frame.uses and frame.data is None:

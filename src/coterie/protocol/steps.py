@@ -1,11 +1,11 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-No step keeps the answers: the fold decides what to keep of each. A fold that raises ``PeerError`` refuses that one
-message. The refusal is counted and the step goes on. So a fold must check a message before it changes anything.
+The fold decides what to keep of each answer. A fold that raises ``PeerError`` refuses that one message. The refusal is
+counted and the step goes on. So a fold must check a message before it changes anything.
 
 The hub coordinates all parties in its ``setup`` and its ``round``. Any other party coordinates if one of its handlers
-yields steps, for instance a client that leads its cluster. Requests to it wait meanwhile. No step waits for ever: a
-step without a deadline ends after ``PATIENCE_S``, or as soon as it is known that nothing more will come.
+yields steps, such as a client that leads its cluster. Requests to it wait meanwhile. A step without a deadline ends
+after ``PATIENCE_S``, or once nothing more can come.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Ask:
 
     @property
     def replies(self) -> tuple[type[Message], ...]:
-        """The types that an answer may have."""
         return self.reply if isinstance(self.reply, tuple) else (self.reply,)
 
 
@@ -87,7 +86,7 @@ class Answers:
 
 
 class NoAnswerError(RunError):
-    """A party that the round cannot do without gave no acceptable answer."""
+    """A party that the round needs gave no acceptable answer."""
 
 
 def for_each(
@@ -99,10 +98,10 @@ def for_each(
 ) -> Steps[Answers]:
     """Ask many at once, and wait for the answers or ``deadline_s`` seconds. ``fold(key, message)`` consumes each.
 
-    requests: by the name of the party that is asked. To ask one party several things, use other keys:
-    ``{k: To("helper", Convert(k)) for k in ...}``. Every request has its own answer and outcome. They are
-    handled in the order in which they are sent. A mapping may make each message when it is looked up, so that not all
-    of them are held at once.  reply: the type of the answers, or types, of which the fold checks which one came.
+    requests: by the party's name, or by any key to ask one party several things:
+    ``{k: To("helper", Convert(k)) for k in ...}``. Every request has its own answer and outcome. They are handled in
+    the order in which they are sent. A mapping may make each message on look-up, so that not all of them are held at
+    once.  reply: the type of the answers, or types, which the fold tells apart.
     """
     answers: Answers = yield Ask(requests, reply, fold, deadline_s)
     return answers
@@ -129,7 +128,7 @@ def ask(
 
 
 def post(messages: Mapping[Any, Message | To]) -> Steps[None]:
-    """Send to each without waiting for an answer. messages: by name, or by any key with ``To(name, message)``."""
+    """Send without waiting for answers. messages: by name, or by any key with ``To(name, message)``."""
     yield Post(messages)
 
 
@@ -138,23 +137,23 @@ def take(
 ) -> Steps[Answers]:
     """Consume messages that answer no open request, unasked or late, in order of arrival: ``fold(sender, message)``.
 
-    Waits until ``at_least`` messages were taken or ``until_s`` seconds have passed. Then takes all others that are
-    there. The rest is dropped when the round ends, but for types that the coordinator's ``takes`` names.
+    Waits until ``at_least`` messages were taken or ``until_s`` seconds have passed, then takes all others that are
+    there. The rest is dropped when the round ends, except types in the coordinator's ``takes``.
     """
     answers: Answers = yield Take(kind, fold, at_least, until_s)
     return answers
 
 
 def spend(cost: Cost) -> Steps[None]:
-    """Let the coordinator's own nominal work take its virtual time. (Handlers of other parties state their own.)"""
+    """Let the coordinator's own nominal work take its virtual time."""
     yield cost
 
 
 def compute(effect: Effect, cost: Cost | None = None) -> Steps[Any]:
     """Run an effect of the coordinator itself, on its own data. Returns its result, after its virtual time.
 
-    A hub's own data are the public samples of the run (``--public``).  cost: its nominal work; without it that of
-    ``Party.nominal``. Raises TypeError for what is no effect, and what the effect raises: a PeerError if it is refused.
+    A hub's own data are the run's public samples (``--public``).  cost: its nominal work, by default that of
+    ``Party.nominal``. Raises TypeError for no effect, and the effect's own errors: a PeerError if it is refused.
     """
     if not isinstance(effect, Effect):
         raise TypeError(f"compute takes an effect, not {effect!r:.80}")

@@ -1,4 +1,4 @@
-"""The description of a system, with which the layers above can run any system without special cases."""
+"""The description of a system, by which the layers above run any system without special cases."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Federation:
         return map(self.look, self.common.clients if role == roster.client_role else roster.of_role(role))
 
     def among(self, clients: Sequence[str], look: Callable[[str], Any] | None = None) -> Federation:
-        """What an observer reads who looks at these clients alone. look: another way to see a party."""
+        """An observer's view of these clients alone. look: another way to see a party."""
         return replace(self, common=replace(self.common, clients=clients), look=look or self.look)
 
 
@@ -85,22 +85,21 @@ Releases = Callable[[Any, str], Mapping[type[Message], Sequence[str]]]
 
 
 def telling(told: Mapping[type[Message], Sequence[str]]) -> Releases:
-    """Messages that tell the same whatever the settings and the mode."""
+    """Messages that tell the same in all settings and modes."""
     return lambda config, mode: told
 
 
 @dataclass(frozen=True)
 class Sees:
-    """The messages that a party of one role receives (tests compare recorded views), and in words what it learns."""
+    """The messages that a party of one role receives (tests compare recorded views), and what it learns, in words."""
 
     receives: tuple[type[Message], ...]
     learns: str
 
 
 def party_type(factory: PartyFactory) -> type[Party]:
-    """The class of the parties that a factory makes: itself, or what its return annotation says.
-
-    Raises TypeError for a function without one.
+    """The class of a factory's parties: itself, or its return annotation. Raises TypeError for a function without
+    one.
     """
     while isinstance(factory, partial):
         factory = factory.func
@@ -111,7 +110,7 @@ def party_type(factory: PartyFactory) -> type[Party]:
 
 
 def received(parties: Mapping[str, type[Party]], config: Any, mode: str) -> dict[str, tuple[type[Message], ...]]:
-    """By role, the messages that it receives with these settings: requests to it, and answers to it.
+    """By role, the messages that it receives with these settings: requests and answers.
 
     parties: their classes by role, the hub's first. A message of no named role is for the party that handles it, and
     its answer for the hub.
@@ -138,12 +137,12 @@ class System:
     config: frozen dataclass of its settings, with one documented field each.
     parties: of a config, by role, the factory of the parties of that role. The hub's role comes first, the clients'
     last. A server is the only party of its role, and the role is its name.  parties_in: the same in modes in which they
-    differ. The hub's role and the clients' are those of all modes.  plain: modes of a system with
-    ciphers that have none.
-    also: by role of the roster, further roles that such parties may act in: what their classes say (``also=``).
+    differ; the hub's and the clients' roles are those of all modes.  plain: modes of a system with ciphers that have
+    none.
+    also: by role of the roster, further roles that such parties may act in, as their classes say (``also=``).
     check: raises UserError for settings that can't work among these clients.
-    leads_s: of a config, the settings that say how many seconds a leader waits for its members, where no setting says
-    how long the hub waits for the leader.
+    leads_s: of a config, the settings of how long a leader waits for its members, in seconds, if none says how long the
+    hub waits for the leader.
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several. A round moved something if it moved one of them.
     observe: arrays and numbers for the report.
@@ -152,19 +151,21 @@ class System:
     sees: instead, by role, the messages that it receives and what it learns.  sees_in: in modes in which it differs.
     sees_with: of a config and a mode, the same for settings that change it, else None.  more: messages that parties
     read only under such settings.
-    own_model: what a client predicts with as far as it knows itself, from its own state alone. Deployments need it.
+    own_model: a client's prediction model from its own state alone. Deployments need it.
     fine_tunes: whether each client has one model of a federation, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
     audit: an own ``coterie.privacy.audits.Audit``, or its ``module:ATTRIBUTE``, imported when needed.
     reproductions: ``module:ATTRIBUTE`` of mappings of one's own tables and figures (``reproductions.study.Item``).
     clients: how many clients a run has by default; 0 for the number that fits its data set.
     delta: the share of its clients that an experiment delays by default.
-    needs_classes: whether it reads labels as classes, so that it takes no other task.
+    needs_classes: whether it reads labels as classes, and so takes no other task.
     public: the share of the training data that its hub holds as public data by default.
-    ledger: by client, the ``dp.ledger.Release`` of everything that depends on its data and was sent, or None if its
-    parties keep no account.  releases: of a config and a mode, by message of the clients what it tells of their data,
-    in words, one for each release. These have no proof, and are counted as they are sent. Both stand in
-    ``result.json`` as one ledger, at the delta of the setting ``dp_delta``, or 1e-5. Without both there is none.
+    ledger: by client, the ``dp.ledger.Release`` of everything sent that depends on its data, or None if its parties
+    keep
+    no account.  releases: of a config and a mode, by client message, in words, each release of their data. These have
+    no
+    proof, and are counted as they are sent. Both stand in ``result.json`` as one ledger, at the delta of the setting
+    ``dp_delta``, or 1e-5. Without both there is none.
     """
 
     name: str
@@ -201,10 +202,7 @@ class System:
     releases: Releases | None = None
 
     def make(self, own: Own, common: Common, config: Any) -> Party:
-        """One party, made from what it alone knows and what everybody knows.
-
-        Raises TypeError if its class acts in other roles than this description says of its role on the roster.
-        """
+        """One party, from its own and the common knowledge. Raises TypeError if its class acts in undescribed roles."""
         role = common.roster.by_name[own.name].role
         party = self.factories(config, common.mode)[role](own, common, config)
         if party.roles != frozenset(self.acting(role)):
@@ -213,15 +211,15 @@ class System:
         return party
 
     def acting(self, role: str) -> tuple[str, ...]:
-        """The roles that a party may act in by its role on the roster, which comes first."""
+        """The roles that a party may act in, its role on the roster first."""
         return role, *sorted(self.also.get(role, ()))
 
     def predicts(self, client: Party) -> ClientModel:
-        """What a client predicts with, from its own state alone. Raises UserError if the system does not say."""
+        """A client's prediction model, from its own state alone. Raises UserError if the system does not say."""
         return self._own_model()(client)
 
     def check_deployed(self, config: Any, patience_s: float = inf) -> None:
-        """Raises UserError for what parties on machines of their own cannot do.
+        """Raises UserError for what parties on separate machines cannot do.
 
         patience_s: how long the hub waits for an answer where no setting says it.
         """
@@ -248,7 +246,6 @@ class System:
         return self.own_model
 
     def encrypts(self, mode: str) -> bool:
-        """Whether it encrypts anything in this mode."""
         return self.encrypted and mode not in self.plain
 
     def counted(self, config: Any, mode: str) -> Mapping[type[Message], Sequence[str]]:
@@ -256,18 +253,17 @@ class System:
         return {} if self.releases is None else self.releases(config, mode)
 
     def factories(self, config: Any, mode: str) -> Mapping[str, PartyFactory]:
-        """By role, the factory of the parties of that role."""
         return self.parties_in.get(mode, self.parties)(config)
 
     def roles(self, config: Any, clients: Sequence[str], mode: str = "paper") -> Mapping[str, str]:
-        """The role of every party in this mode, by name: the servers, then these clients."""
+        """Every party's role in this mode, by name: the servers, then these clients."""
         *servers, client = self.factories(config, mode)
         if isinstance(clients, Names):
             return Made(Names(len(clients), servers), lambda name: client if name in clients else name)
         return {**{server: server for server in servers}, **dict.fromkeys(clients, client)}
 
     def views(self, mode: str, config: Any = None) -> Mapping[str, Sees]:
-        """What each role sees in this mode: under these settings, or the default ones."""
+        """What each role sees in this mode, under these or the default settings."""
         if not self.sees:
             config = config or self.config(**self.defaults(mode))
             words = self.learns(config, mode) if callable(self.learns) else self.learns

@@ -1,7 +1,7 @@
-"""What a party is told before it starts: what everybody knows, and what it alone knows.
+"""A party's knowledge before it starts: what everybody knows, and what it alone knows.
 
-Neither contains anything that belongs to the experiment: which data there are, the observers, which clients are late.
-The operator signs the roster (``crypto/roster.py``). So a party that knows the operator's key knows which to trust.
+Nothing of it belongs to the experiment: data sets, observers, late clients. The operator signs the roster
+(``crypto/roster.py``), so a party that knows the operator's key knows which to trust.
 """
 
 from __future__ import annotations
@@ -41,12 +41,10 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def by_name(self) -> Mapping[str, Entry]:
-        """Entries by name."""
         return {entry.name: entry for entry in self.entries}
 
     @property
     def hub(self) -> str:
-        """The name of the hub."""
         return self.entries[0].name
 
     @property
@@ -55,7 +53,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return self.entries[-1].role
 
     def of_role(self, role: str) -> Sequence[str]:
-        """The names of all parties of a role, in order."""
         return tuple(entry.name for entry in self.entries if entry.role == role)
 
 
@@ -74,11 +71,11 @@ class Common:
     """What every party of a federation knows.
 
     clients: those with data, in the order of their numbers: a tuple, or ``Names`` of very many.
-    starts: (k, d) float32, the weights that k models start with; most systems have one.
+    starts: (k, d) float32, the initial weights of k models; most systems have one.
     mode: ``paper``, ``literal`` or ``hardened``.  emulated: whether the ciphers are.
-    public: how many public samples the hub has as its own data, which no client has.
-    deployed: whether parties are on machines of their own. Then nobody can read a client's model from the hub. So a
-    client keeps the model that it is told, and the hub hands out the last one when the run is over.
+    public: how many public samples the hub has as its own data.
+    deployed: whether parties are on separate machines. Then nobody can read a client's model from the hub. So a client
+    keeps the model that it is sent, and the hub sends the last one when the run is over.
     quorum: how many clients must have their keys before round 1; 0 for all. The others get theirs when they come.
     """
 
@@ -94,7 +91,7 @@ class Common:
 
     @cached_property
     def initial(self) -> Vector:
-        """(d,) float32, the weights that the first model starts with."""
+        """(d,) float32, the first model's initial weights."""
         return np.asarray(self.starts[0])
 
 
@@ -103,8 +100,8 @@ class Own:
     """What one party alone knows.
 
     identity: SECRET, the secret halves of its keys in the roster; None if nothing is signed or sealed.
-    samples: the number of its training samples, for the hub of its public ones.  epochs: local epochs in a round, as
-    many as its device has time for.
+    samples: of its training data, for the hub of its public data.  epochs: local epochs in a round that its device has
+    time for.
     """
 
     name: str
