@@ -14,7 +14,8 @@ from threshold_parts import MUL, SUM, N, answers, group, made, opened, seeds
 
 from coterie.crypto import CiphertextError, ckks, ckks_arrays, fourier, residues, seal
 from coterie.crypto import threshold as th
-from coterie.crypto.threshold_sharing import handed, lagrange
+from coterie.crypto.shamir import lagrange
+from coterie.crypto.threshold_sharing import handed
 from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError, UserError
 
@@ -184,8 +185,7 @@ def test_coefficients_that_multiply_noise_would_spoil_it():
     prime = int(g.moduli(1)[0, 0])
 
     def worst(places):
-        names = tuple(f"leader-{place}" for place in places)
-        sizes = [int(lagrange(g, name, names)[0, 0]) for name in names]
+        sizes = [int(lagrange(place, places, g.moduli(1))[0, 0]) for place in places]
         return max(min(size, prime - size) for size in sizes)
 
     assert worst((1, 2, 3, 4, 5)) == comb(5, 2)

@@ -32,6 +32,7 @@ from coterie.crypto.ckks_parameters import ParameterSet, known
 from coterie.crypto.pads import Polynomials
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import ring
+from coterie.crypto.shamir import lagrange, split
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import CryptoError, DecodeError, UserError
 
@@ -106,7 +107,7 @@ class CommitteeShare:
             seeded = replace(arrays, key_id=arrays.key_id + bytes([self.place]) + cipher.array[:8].tobytes())
             return Partial(key, tally, seeded.flooded(nothing, bits, form))
         moduli = arrays.ring.moduli_at(form.level)
-        share = residues.product(self.numbers[None, : form.level + 1], _lagrange(self.place, among, moduli), moduli)
+        share = residues.product(self.numbers[None, : form.level + 1], lagrange(self.place, among, moduli), moduli)
         made = residues.product(cipher.array[:, 1], np.broadcast_to(share, cipher.array[:, 1].shape), moduli)
         return Partial(key, tally, arrays.flooded(made, bits, form))
 
@@ -152,14 +153,14 @@ def split_keygen(
     secret, pair, relinearise = made.keygen(True, residues.add(secrets[0][None], secrets[1][None], made.moduli)[0])
     arrays = ckks_arrays.Secret(secret, ckks_arrays.Public(opener.parameters, pair, relinearise))
     whole = SecretKey(arrays)
-    shape = 1, len(made.moduli), opener.parameters.degree
-    terms = [residues.uniform(residues.secret_words(drawn(urandom, 32)), shape, made.moduli) for _ in range(needed - 1)]
-    shares = []
-    for place in range(1, members + 1):
-        value = np.zeros(shape, np.uint64)
-        for term in (*reversed(terms), secrets[1][None]):  # Horner's rule
-            value = residues.add(residues.multiple(value, place, made.moduli), term, made.moduli)
-        shares.append(CommitteeShare(opener.parameters, whole.fingerprint, place, value[0]))
+    shape = needed - 1, len(made.moduli), opener.parameters.degree
+    random = residues.uniform(residues.secret_words(drawn(urandom, 32)), shape, made.moduli)
+    places = range(1, members + 1)
+    given = split(secrets[1], random, places, made.moduli)
+    shares = (
+        CommitteeShare(opener.parameters, whole.fingerprint, place, numbers)
+        for place, numbers in zip(places, given, strict=True)
+    )
     return SplitKey(whole, opener, tuple(shares))
 
 
@@ -182,18 +183,6 @@ def joined(public: PublicKey, opener: SecretKey, shares: Sequence[CommitteeShare
     moduli, among = ring(public.parameters).moduli, [share.place for share in shares]
     total: Residues = opener.arrays.secret[None]  # type: ignore[union-attr]
     for share in shares:
-        part = residues.product(share.numbers[None], _lagrange(share.place, among, moduli), moduli)
+        part = residues.product(share.numbers[None], lagrange(share.place, among, moduli), moduli)
         total = residues.add(total, part, moduli)
     return SecretKey(ckks_arrays.Secret(total[0], public.arrays))
-
-
-def _lagrange(place: int, among: Sequence[int], moduli: Residues) -> Residues:
-    """``(1, limbs, 1)``: the coefficient of one place, modulo each prime, where these answer."""
-    made = []
-    for (prime,) in moduli.tolist():
-        top = bottom = 1
-        for other in among:
-            if other != place:
-                top, bottom = top * other % prime, bottom * (other - place) % prime
-        made.append(top * pow(bottom, -1, prime) % prime)
-    return np.array(made, dtype=np.uint64)[None, :, None]

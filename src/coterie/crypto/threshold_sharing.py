@@ -1,9 +1,8 @@
 """Shares of a key: additive (n-of-n) and Shamir's (t-of-n), handing them over, and shares of zero.
 
-A share is an element of the ciphertexts' ring, modulo each prime. n-of-n: the shares add up to the key. t-of-n: the
-share of the holder at place x is a polynomial's value at x, of degree t - 1, whose value at 0 is the key (A. Shamir,
-"How to share a secret", 1979). Which holders answer is fixed first; then each one's share times its Lagrange
-coefficient is an additive share, and nothing with noise is ever multiplied by a large coefficient.
+A share is an element of the ciphertexts' ring, modulo each prime. n-of-n: the shares add up to the key. t-of-n: they
+are Shamir's (``shamir``). Which holders answer is fixed first; then each one's share times its Lagrange coefficient is
+an additive share, and nothing with noise is ever multiplied by a large coefficient.
 
 **Handing over.** Each of the answering holders shares its additive share anew, and a new holder adds up what it gets.
 The key stays the same, the new shares are independent of the old: an old and a new share together say nothing. Who has
@@ -27,6 +26,7 @@ from coterie.crypto import residues
 from coterie.crypto.arrays import RandomBytes, drawn
 from coterie.crypto.packing import Integers
 from coterie.crypto.residues import Residues
+from coterie.crypto.shamir import lagrange, split
 from coterie.crypto.threshold_group import Group
 from coterie.protocol.errors import CryptoError, DecodeError, UserError
 
@@ -62,7 +62,9 @@ class Share:
             raise UserError(f"{me} is not among those that answer: {', '.join(names)}")
         if self.group.additive:
             return self.numbers
-        return np.asarray(self.group.times(self.numbers[None], lagrange(self.group, me, names))[0])
+        places = [self.group.place(name) for name in names]
+        coefficient = lagrange(self.group.place(me), places, self.group.moduli(self.group.limbs))
+        return np.asarray(self.group.times(self.numbers[None], coefficient)[0])
 
     def handed(
         self, me: str, among: Sequence[str], group: Group, random_bytes: RandomBytes = urandom
@@ -76,18 +78,6 @@ class Share:
         return handed(group, self.additive(me, among), self.group.answering(tuple(among)), random_bytes)
 
 
-def lagrange(group: Group, me: str, names: Sequence[str]) -> Residues:
-    """``(limbs, 1)``: the coefficient of one holder, modulo each prime, where these answer."""
-    own, coefficients = group.place(me), []
-    for (prime,) in group.moduli(group.limbs).tolist():
-        value = 1
-        for name in names:
-            if name != me:
-                value = value * group.place(name) * pow(group.place(name) - own, -1, prime) % prime
-        coefficients.append([value])
-    return np.array(coefficients, dtype=np.uint64)
-
-
 def handed(
     group: Group, numbers: Residues, senders: Sequence[str], random_bytes: RandomBytes = urandom
 ) -> dict[str, bytes]:
@@ -97,7 +87,10 @@ def handed(
     """
     tag = senders_tag(senders)
     random = group.uniform(drawn(random_bytes, 32), group.needed - 1, group.limbs)
-    given = _additive(group, numbers, random) if group.additive else _shamir(group, numbers, random)
+    if group.additive:
+        given = _additive(group, numbers, random)
+    else:
+        given = split(numbers, random, range(1, len(group.holders) + 1), group.moduli(group.limbs))
     return {
         name: group.pack("part", tag, part, real=_real(group)) for name, part in zip(group.holders, given, strict=True)
     }
@@ -168,16 +161,6 @@ def _additive(group: Group, numbers: Residues, random: Residues) -> list[Residue
     for one in random:
         rest = group.minus(rest, one[None])
     return [*random, rest[0]]
-
-
-def _shamir(group: Group, numbers: Residues, random: Residues) -> list[Residues]:
-    shares = []
-    for place in range(1, len(group.holders) + 1):
-        at, value = np.full((group.limbs, 1), place, dtype=np.uint64), np.zeros_like(numbers)[None]
-        for coefficient in reversed(random):  # Horner: (...(c x + c) x + ...) x + s
-            value = group.times(group.plus(value, coefficient[None]), at)
-        shares.append(group.plus(value, numbers[None])[0])
-    return shares
 
 
 def _real(group: Group) -> tuple[int, int]:
