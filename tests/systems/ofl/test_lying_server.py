@@ -15,7 +15,7 @@ from coterie.crypto import threshold
 from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocol.steps import Steps
 from coterie.protocols.threshold_opening import Closed, open_closed
-from coterie.systems.ofl import SYSTEM, inter, judging
+from coterie.systems.ofl import SYSTEM, global_aggregation, poison_detection
 from coterie.systems.ofl.messages import MODEL
 
 TARGETS = planted([0, 0, 0, 1, 1, 1, 2, 2, 2], 24)
@@ -70,7 +70,7 @@ def test_a_server_that_has_something_else_opened_in_the_place_of_the_mean_is_ref
     ) -> Steps[Any]:
         return (yield from open_closed(hub, name, {number: lie(hub, ciphers, pads)}, r))
 
-    monkeypatch.setattr(inter, "open_weighted", lying)
+    monkeypatch.setattr(global_aggregation, "open_weighted", lying)
     before = made.hub.state.weights.copy()
     note = made.round(2)
     assert "refused" in note["skipped"]
@@ -85,17 +85,17 @@ def test_a_server_gets_as_many_numbers_of_each_leader_as_the_detection_has(
     """Three of each leader by the paper's detection, two by the other; one more is refused."""
     made = ofl(TARGETS, clusters=3, recluster_every=9, mode=mode, **{**SYSTEM.defaults(mode), "detection": detection})
     each = {"fourier": 3, "norms": 2}[detection]
-    honest = inter.judged
+    honest = global_aggregation.judge
 
     def curious(hub: Any, r: int, ciphers: Any) -> Steps[Any]:
         found = yield from honest(hub, r, ciphers)
         first = next(iter(ciphers.values()))
-        norm = judging.fourier.energy(first, hub.keys.evaluation(MODEL))
-        yield from judging.scalars(hub, r, {"one more": [norm]}, each * len(ciphers))
+        norm = poison_detection.fourier.energy(first, hub.keys.evaluation(MODEL))
+        yield from poison_detection.scalars(hub, r, {"one more": [norm]}, each * len(ciphers))
         return found
 
     made.round(1)
-    monkeypatch.setattr(inter, "judged", curious)
+    monkeypatch.setattr(global_aggregation, "judge", curious)
     note = made.round(2)
     assert "refused" in note["skipped"]
     most = 3 * each

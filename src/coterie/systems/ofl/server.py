@@ -26,7 +26,7 @@ from coterie.protocols.reports import opened as opened_report
 from coterie.protocols.threshold_keys import JointKeys
 from coterie.selection.resources import elected, score, serving
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, costs_of, declared, usual_samples
-from coterie.systems.ofl.inter import aggregated
+from coterie.systems.ofl.global_aggregation import aggregate
 from coterie.systems.ofl.messages import (
     HUB,
     MODEL,
@@ -112,7 +112,7 @@ class Server(Party, role=HUB):
             return {**notes, "skipped": why_too_few(led, answers)}
         leaders = [name for _, name in sorted(self.state.leaders.items()) if name in led.taken]
         try:
-            made = yield from aggregated(self, r, leaders)  # in an order of their own: else each needs a new key
+            made = yield from aggregate(self, r, leaders)  # in an order of their own: else each needs a new key
         except (NoAnswerError, PeerError) as error:  # its key may be spent, or a share of it false: the next is new
             self.joint.secret.terms.pop(MODEL, None)
             return {**notes, "skipped": str(error)}

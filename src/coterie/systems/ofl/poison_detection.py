@@ -68,7 +68,7 @@ class Judged:
                 raise PeerError("the mean is longer than the opened lengths of what it is a mean of allow")
 
 
-def judged(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Judged]:
+def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Judged]:
     """The weights of these models. Raises NoAnswerError if their scalars can't be opened, or only those of one."""
     if hub.config.detection == "none":
         return Judged.alike(tuple(ciphers))

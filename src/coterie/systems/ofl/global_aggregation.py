@@ -2,7 +2,7 @@
 
 server --Submit / Submitted--> leader             a model under a joint pad
 (threshold_pads: the other leaders complete it to a ciphertext under their joint key)
-server                                            ``judging.py``: scalars under encryption, opened; s-factors
+server                                            ``poison_detection.py``: scalars under encryption, opened; s-factors
 (threshold_keys: the leaders open the weighted sum)
 """
 
@@ -25,8 +25,8 @@ from coterie.protocols.local_training import check_model
 from coterie.protocols.threshold_making import hand_over, make_keys
 from coterie.protocols.threshold_pads import complete_pads, loaded, open_padded, open_weighted
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig
-from coterie.systems.ofl.judging import Judged, judged
 from coterie.systems.ofl.messages import MODEL, Submit, Submitted, names
+from coterie.systems.ofl.poison_detection import Judged, judge
 
 Doubles = NDArray[np.float64]
 MEAN = 1 << 20
@@ -50,7 +50,7 @@ class Aggregated:
         return {**self.judged.notes(), **({"blamed": list(self.blamed)} if self.blamed else {})}
 
 
-def aggregated(hub: Any, r: int, leaders: Sequence[str]) -> Steps[Aggregated]:
+def aggregate(hub: Any, r: int, leaders: Sequence[str]) -> Steps[Aggregated]:
     """Algorithm 4, l. 13 to 19. Raises NoAnswerError if it can't be done, and PeerError if it opens to no model."""
     config: OFLConfig = hub.config
     if config.detection == "none" and not config.threshold:
@@ -59,7 +59,7 @@ def aggregated(hub: Any, r: int, leaders: Sequence[str]) -> Steps[Aggregated]:
         found = Judged.alike(opened.among)
     else:
         ciphers, pads = yield from completed(hub, r, leaders)
-        found = yield from judged(hub, r, ciphers)
+        found = yield from judge(hub, r, ciphers)
         opened = yield from open_weighted(
             hub, MODEL, ciphers, pads, found.weights, r, number=MEAN, deadline_s=config.deadline_s
         )
