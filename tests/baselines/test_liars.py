@@ -197,7 +197,7 @@ def test_a_robust_rule_withstands_a_lie_within_the_bounds(name: str) -> None:
 
 
 BOUNDED = ("fedadam", "fedyogi")  # no lie moves their models by more than the server's step
-NAMING = [name for name in BASELINES if name not in (*ROBUST, *BOUNDED, "rfl_ha")]  # see below
+NAMING = [name for name in BASELINES if name not in (*ROBUST, *BOUNDED, "rfl_ha", "fednova")]  # see below
 
 
 @pytest.mark.parametrize("name", NAMING)
@@ -209,6 +209,12 @@ def test_the_error_names_the_poisoned_model_and_not_the_learning_rate(name: str)
     assert f"{LIAR}'s update of round 1 (a weight of 1e+12)" in said
     assert "the model that these clients were sent is poisoned, with a weight of" in said
     assert "learning rate" not in said
+
+
+def test_fednova_names_it_at_once() -> None:
+    """A change for one step, which is multiplied by all steps, is beyond what a model may have in the same round."""
+    said, lines = error_of(attacked(config("fednova"), weights(1e12)), 6)
+    assert (lines, f"updates that stand out: {LIAR} (a weight of 1e+12)" in said) == ([], True), said
 
 
 def test_of_a_cluster_the_error_names_the_head() -> None:

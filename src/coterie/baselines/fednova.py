@@ -18,13 +18,10 @@ import coterie.method as fl
 
 @fl.message(src="client", dst="server", tells=("trained model, number of samples and of steps",))
 class Normalised(fl.OfModel, frozen=True):
-    """weights: (w_i - w) / |a_i|, with the trained buffers.  work: |a_i|, at least 1 and at most ``MOST_STEPS``."""
+    """weights: (w_i - w) / |a_i|, with the trained buffers.  work: |a_i|, that of 1 to ``max_epochs`` epochs."""
 
     samples: int
     work: float
-
-
-MOST_STEPS = 1 << 40
 
 
 def work_of(steps: int, rho: float) -> float:
@@ -52,9 +49,11 @@ class Server(fl.Server):
 
         def fold(name: str, sent: Normalised) -> None:
             nonlocal effective, samples
-            if not 1 <= sent.work <= MOST_STEPS:
-                raise fl.PeerError(f"{name}: work of {sent.work:g} steps; from 1 to {MOST_STEPS} are taken")
-            gather.take(name, sent)
+            weights = gather.checked(name, sent.spec, sent.weights, sent.samples)
+            most = work_of(self.config.max_epochs * -(-sent.samples // self.config.batch_size), self.config.momentum)
+            if not 1 <= sent.work <= most:
+                raise fl.PeerError(f"{name}: work of {sent.work:g} steps; from 1 to {most:g} are taken")
+            gather.add(name, weights, sent.samples)
             effective += sent.samples * sent.work
             samples += sent.samples
 
