@@ -1,6 +1,6 @@
-"""What single fields of clients' messages tell, and which of them no attack has read.
+"""What single fields of clients' messages reveal, and which of them no attack has read.
 
-An author may send a label histogram under any name. So all short arrays of numbers are compared with the label counts.
+An author may send a label histogram under any name, so all short arrays of numbers are compared with the label counts.
 Fields that neither this nor the system's own audit reads are named as not judged.
 """
 
@@ -29,7 +29,7 @@ Field = tuple[str, str]
 
 
 class NotJudged(NamedTuple):
-    """A field of clients' messages that no attack has read. role: that received it.  why: what it holds, in words."""
+    """A field of clients' messages that no attack has read. role: its receiver.  why: what it holds, in words."""
 
     role: str
     message: str
@@ -41,7 +41,7 @@ class NotJudged(NamedTuple):
 class Sent:
     """What clients sent to one role in one field, or in all number fields of a message together.
 
-    fields: their names.  by_round: by round and number of the client, the first value.
+    fields: their names.  by_round: by round and client's number, the first value.
     """
 
     role: str
@@ -51,7 +51,7 @@ class Sent:
 
     @property
     def differs(self) -> bool:
-        """Whether it can tell clients apart, as a round's number or the digest of a model's shape cannot."""
+        """Whether it can distinguish clients, which e.g. a round's number cannot."""
         every = [list(of.values()) for of in self.by_round.values()]
         alone = all(len(values) < 2 for values in every)
         return alone or any(not np.array_equal(one, values[0]) for values in every for one in values)
@@ -65,7 +65,7 @@ class Sent:
         return {bytes: "bytes", str: "a text", bool: "yes or no"}.get(type(value), "a number")
 
     def rounds(self) -> Iterator[dict[int, Any]]:
-        """At most ``ROUNDS`` rounds with clients enough; if there are none, all that was ever sent as one round."""
+        """At most ``ROUNDS`` rounds with enough clients; if there are none, all values as one round."""
         enough = [of for _, of in sorted(self.by_round.items()) if len(of) >= _LEAST_CLIENTS]
         if not enough:
             enough = [{i: value for _, of in sorted(self.by_round.items(), reverse=True) for i, value in of.items()}]
@@ -73,7 +73,7 @@ class Sent:
 
 
 def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding], dict[str, str], list[NotJudged]]:
-    """What short arrays tell, or why nothing could be compared; and the fields that no attack has read.
+    """What short arrays reveal, or why nothing could be compared; and the fields that no attack has read.
 
     read: those that the system's own attacks have read (``watched``).
     """
@@ -97,7 +97,7 @@ def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding
 
 
 def _sent(run: Recorded) -> tuple[list[Sent], set[Field]]:
-    """All fields of clients' messages, by role that received them; and those that hold the models of plain updates."""
+    """All fields of clients' messages, by receiving role; and those that hold models of plain updates."""
     found: dict[tuple[str, str, str], Sent] = {}
     models: set[Field] = set()
     size, several = run.spec.size, len(run.federation.common.starts)
@@ -117,13 +117,13 @@ def _sent(run: Recorded) -> tuple[list[Sent], set[Field]]:
 
 
 def _of_clients(run: Recorded, view: View) -> Iterator[Seen]:
-    """The messages that a party could read, and that another party, a client, had sent."""
+    """The messages from other parties, clients, that a party could read."""
     party, clients = view.party.partition(" as ")[0], frozenset(run.clients)
     return (seen for seen in view.seen if seen.message is not None and seen.src in clients and seen.src != party)
 
 
 def _numbers(every: list[Sent], models: Collection[Field], classes: int) -> Iterator[Sent]:
-    """Short arrays of numbers; and single numbers of a message together, if they are enough to tell label shares."""
+    """Short arrays of numbers; and a message's single numbers together, if enough to reveal label shares."""
     singles: dict[tuple[str, str], list[Sent]] = {}
     for one in every:
         value = next(iter(next(iter(one.by_round.values())).values()))
@@ -174,7 +174,7 @@ def short_arrays(run: Recorded, sent: Sent) -> list[Measured]:
 
 
 def watched(run: Recorded) -> tuple[Recorded, set[Field]]:
-    """The same run, and the fields of clients' messages that were read in it so far. The set grows as they are read."""
+    """The same run, and the growing set of fields of clients' messages that were read in it."""
     read: set[Field] = set()
     kinds: dict[type[Message], type[Message]] = {}
     clients = frozenset(run.clients)

@@ -1,7 +1,7 @@
 """What a party finds out from models, descriptions of clients' data, clusters and selections; for any system.
 
-Each function yields one result after the other for a party that has these arrays. ``who`` is that party. MingledPie's
-adversary A2 (section III-B) reads off a client's model which labels its data prefer (``profiles``).
+Each function yields results for the party ``who`` that has these arrays. MingledPie's adversary A2 (section III-B)
+reads off a client's model which labels its data prefer (``profiles``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_classes(label_counts: Array) -> Array:
 
 
 def profiles(who: str, steps: Array, label_counts: Array, spec: ModelSpec) -> Iterator[Measured]:
-    """Label shares and top labels from updates (n, d) of clients whose samples have these labels, (n, classes)."""
+    """Label shares and top labels from updates (n, d) of clients with these label counts, (n, classes)."""
     try:
         guess = label_shares(steps, spec)
     except UserError as error:
@@ -80,7 +80,7 @@ def alike(
 def by_memberships(
     who: str, by: str, phi: Array, clients: Any, label_counts: Array, groups: Array | None
 ) -> Iterator[Measured]:
-    """``alike``, for clients (n,) with these clusters, phi (n, c) bool; and which pairs have one top label."""
+    """``alike``, for clients (n,) with these clusters, phi (n, c) bool; and which pairs share a top label."""
     pairs = similar_pairs(phi)
     yield from alike(who, by, pairs, clients, label_counts, groups)
     top = label_counts[clients].argmax(axis=1)
@@ -101,25 +101,25 @@ def memberships(
 
 
 def selections(who: str, counts: Array, samples: Array, label_counts: Array) -> Iterator[Measured]:
-    """What it tells of clients how often each was selected, counts (n,): samples (n,), and how varied labels are."""
+    """What clients' numbers of selections (n,) reveal: samples (n,), and the variety of labels."""
     yield tried(who, "number of samples, by selections", lambda: rank_correlation(counts, samples, "samples"))
     yield by_variety(who, "selections", counts, label_counts)
 
 
 def floors(who: str, values: Array, samples: Array, label_counts: Array) -> Iterator[Measured]:
-    """What noise floors (n,) tell of the variety of labels: a floor times the samples (n,) grows with it."""
+    """What noise floors (n,) reveal of the variety of labels: a floor times the samples (n,) grows with it."""
     yield by_variety(who, "noise floors", np.asarray(values) * samples, label_counts)
 
 
 def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measured:
-    """How varied clients' labels are, from numbers (n,) that may grow with it."""
+    """The variety of clients' labels, from numbers (n,) that may grow with it."""
     entropy = label_entropy(label_counts)
     return tried(who, f"variety of labels, by {by}", lambda: rank_correlation(values, entropy, "label entropy"))
 
 
 @dataclass(frozen=True, eq=False)
 class Auxiliary:
-    """What an attacker knows beforehand of its own labelled samples.
+    """What an attacker knows beforehand from its own labelled samples.
 
     means: (classes, C) of ``attacks/sparsity.py: class_means``.  prior: (classes,) its samples of each class.
     """
@@ -134,12 +134,12 @@ class Auxiliary:
 
 
 def vectors_by_name(who: str, vectors: Array, auxiliary: Auxiliary, label_counts: Array) -> Iterator[Measured]:
-    """Label shares from sparsity vectors (n, C) whose clients are known, with these label counts (n, classes)."""
+    """Label shares from named sparsity vectors (n, C) of clients with these label counts (n, classes)."""
     yield from _shares(who, lambda: shares_by_nnls(vectors, auxiliary.means), auxiliary, label_counts)
 
 
 def vectors_without_names(who: str, vectors: Array, auxiliary: Auxiliary, label_counts: Array) -> Iterator[Measured]:
-    """What shuffled sparsity vectors (n, C) tell of the clients as a whole; label counts in any order of clients."""
+    """What shuffled sparsity vectors (n, C) reveal of the clients as a whole; label counts in any order."""
     yield tried(
         who,
         "label shares of unnamed clients",
@@ -150,9 +150,9 @@ def vectors_without_names(who: str, vectors: Array, auxiliary: Auxiliary, label_
 def vectors_and_clusters(
     who: str, vectors: Array, clusters: Array, auxiliary: Auxiliary, label_counts: Array
 ) -> Iterator[Measured]:
-    """Label shares by name, if vectors (n, C) have no names, but all clusters (n,) have both vectors and names.
+    """Label shares by name, from vectors (n, C) without names, if all clusters (n,) have both vectors and names.
 
-    Rows are in the order of the clients for scoring; the guess uses each row's cluster alone.
+    Rows are in the clients' order for scoring; the guess uses each row's cluster alone.
     """
     yield from _shares(
         who, lambda: by_cluster(shares_by_nnls(vectors, auxiliary.means), clusters), auxiliary, label_counts

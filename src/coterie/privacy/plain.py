@@ -1,7 +1,7 @@
-"""Attacks on plain updates: what a party learns that receives single clients' models, or their changes, in the clear.
+"""Attacks on plain updates, for every system: a party receives single clients' models, or their changes, in the clear.
 
-They work for every system. An update is plain if a client's message holds an array of as many floats as one model has,
-or all of them. Training began with the models that the party itself had sent, or the public initial ones.
+An update is plain if a client's message holds an array of as many floats as one model, or all models, have. Training
+began with the models that the party had sent, or the public initial ones.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _POOL = 10_000  # samples of other clients, about, from which these are drawn
 class Updates:
     """What one role received in the clear in one round. slow: whether the slow attacks run in this round, too.
 
-    clients: (n,) numbers of the senders.  models: (n, d) float32 after their training.  steps: (n, d) float64, what
-    training added, 0 at buffers.
+    clients: (n,) numbers of the senders.  models: (n, d) float32 after training.  steps: (n, d) float64, what training
+    added, 0 at buffers.
     """
 
     role: str
@@ -61,9 +61,9 @@ class _Sent:
     starts: Floats
 
     def own_step(self, *, change: bool, buffers: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """The model (d,) after training and the step (d,); of several models, of the one that moved furthest.
+        """The model (d,) after training and the step (d,); of several models, the one that moved furthest.
 
-        change: whether the weights are what training added. A model began with the nearest of the starts.
+        change: whether the weights are changes. A model began with the nearest of the starts.
         """
         found = []
         for i, row in enumerate(self.weights.astype(np.float64)):
@@ -76,7 +76,7 @@ class _Sent:
 
 
 def plain_updates(run: Recorded) -> Iterator[Updates]:
-    """By role and round, the updates that came in the clear. Of several from one client in a round the first counts."""
+    """By role and round, the updates in the clear; a client's first in a round counts."""
     by_role: dict[str, dict[int, dict[int, _Sent]]] = {}
     for view in run.views.values():
         for sent in _received(run, view):
@@ -97,7 +97,7 @@ def plain_updates(run: Recorded) -> Iterator[Updates]:
 
 
 def some_rounds(rounds: Sequence[T]) -> list[T]:
-    """At most ``ROUNDS`` of these rounds, from the first to the last: slow attacks run in these."""
+    """At most ``ROUNDS`` of these rounds, from the first to the last, for slow attacks."""
     return [rounds[i] for i in np.linspace(0, len(rounds) - 1, min(ROUNDS, len(rounds))).round().astype(int)]
 
 
@@ -122,7 +122,7 @@ def _models(message: Message | None, size: int, several: int) -> Floats | None:
 
 
 def model_field(message: Message, size: int, several: int) -> str | None:
-    """The name of the first array of floats in a message that has the size of one model, or of so many; or None."""
+    """The name of a message's first array of floats with the size of one model, or of this many; or None."""
     for name, kind in getattr(message, "ARRAYS", {}).items():
         values = getattr(message, name)
         if kind.dtype in ("<f4", "<f8") and values is not None and values.size in {size, several * size}:
@@ -131,9 +131,9 @@ def model_field(message: Message, size: int, several: int) -> str | None:
 
 
 def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
-    """The models that the party had sent to the sender of an update for it to start with; None if it sent none.
+    """The starting models that the party had sent to an update's sender; None if it sent none.
 
-    The last ones of the round that asked for the update, or else the last ones before it.
+    The last ones of the round that asked for the update, or else of an earlier one.
     """
     asked = getattr(update.message, "round", update.round)
     before: Floats | None = None
@@ -148,10 +148,11 @@ def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
 
 
 def _are_changes(sent: list[_Sent], buffers: NDArray[np.bool_]) -> bool:
-    """Whether these are changes of models, not models. Both parties know that; here the numbers tell.
+    """Whether these are changes of models, not models. Both parties know; here the numbers decide.
 
-    Training leaves more weights nearly as they were than it moves by just their own size. The former are near to the
-    start's in a model, and near to 0 in a change.
+    Training leaves more weights nearly unchanged than it moves by just their own size. The former are near the start in
+    a
+    model, and near 0 in a change.
     """
     votes = 0
     for one in sent[:_VOTERS]:
@@ -169,7 +170,7 @@ _BY = "party that receives plain updates"
 
 @attack("plain-models", _BY, "models", "reads single clients' models under their names")
 def _models_and_names(run: Recorded, updates: Updates) -> Iterator[Measured]:
-    """Models and names are in the updates themselves, so reading and following them takes no attack."""
+    """Findings that need no attack: models and names are in the updates themselves."""
     role, n = updates.role, len(updates.clients)
     yield Measured(role, "models, as they are sent", Result("models read (share)", 1.0, 0.0, 1.0, n))
     if n > 1:
@@ -224,7 +225,7 @@ def _inputs(run: Recorded, updates: Updates) -> Iterator[Measured]:
 
 
 def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
-    """Of every client, its training samples (n, f) and labels (n,) or (n, labels), all 0 for numbers (regression)."""
+    """Each client's training samples (n, f) and labels (n,) or (n, labels), all 0 for regression."""
     same = 0 if run.options["task"] == "regression" else 1
     most = max(_POOL // len(run.clients), 20)
     every: Iterator[Samples] = map(run.samples, run.clients)
@@ -237,7 +238,7 @@ def like_samples(
     """Samples (n, f) of a client, several draws of n samples of other clients with the same labels, and their share.
 
     pool: of every client, its samples and labels (n, ...).  groups: by client; others of its own group come first.
-    Of each label at most half as many are taken as the others have. The share is that of all that could be drawn.
+    Of each label at most half of the others' samples are drawn. The share is that of all samples that could be drawn.
     Raises UserError where there are none.
     """
     others = [i for i in range(len(pool)) if i != client]
@@ -269,7 +270,7 @@ ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _alike, _members, _in
 
 
 def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
-    """What the attacks on plain updates find, and by attack why it can't be applied where it can't."""
+    """What the attacks on plain updates find, and by attack the reason where it cannot be applied."""
     measured: list[Measured] = []
     reasons, applied, came = dict[str, str](), set[str](), False
     for updates in plain_updates(run):

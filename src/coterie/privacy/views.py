@@ -1,4 +1,4 @@
-"""What parties received in a recorded run, for any system: by round and sender, by message type, and their keys."""
+"""What parties received in a recorded run, for any system: by round, sender and message type, and their keys."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def by_round(view: View, kind: type[M]) -> dict[int, dict[str, M]]:
 class Received:
     """Messages of one kind between two roles, as one role received them.
 
-    role: who received them.  src, dst: roles of their two ends; dst is another than ``role`` where it only relayed
-    them, sealed.  count, bytes: in all rounds.  rounds: how many rounds had any, the set-up (round 0) included.
+    role: the receiver.  src, dst: roles of their two ends; dst differs from ``role`` where it only relayed them,
+    sealed.  count, bytes: in all rounds.  rounds: how many had any, including the set-up (round 0).
     """
 
     role: str
@@ -45,7 +45,7 @@ class Received:
 
 
 def received(views: Iterable[View]) -> list[Received]:
-    """By role, in the order in which each kind of message first came. Parties without a view go by their names."""
+    """By role, in order of first arrival. Parties without a view go by their names."""
     parties = list(views)
     role_of = {view.party: view.role for view in parties}
     found: dict[tuple[str, str, str, str], list[tuple[int, int]]] = {}
@@ -63,7 +63,7 @@ def received(views: Iterable[View]) -> list[Received]:
 
 
 def granted(view: View) -> dict[str, bytes]:
-    """What a party was granted by the key centre, by name. Raises UserError where recording began too late."""
+    """The key centre's grant to a party, by name. Raises UserError where recording began too late."""
     for seen in view.seen:
         if seen.kind == "Granted" and seen.message is not None:
             message: Any = seen.message
@@ -73,12 +73,12 @@ def granted(view: View) -> dict[str, bytes]:
 
 
 def held_key(view: View, grant: str) -> Any:
-    """The secret key of a grant, in its holder's own view. Raises UserError where recording began too late."""
+    """The secret key of a grant, in its holder's view. Raises UserError where recording began too late."""
     return secret_key(granted(view)[f"secret {grant}"])
 
 
 def check_real(run: Recorded) -> None:
-    """Raises UserError for a run with emulated keys, from which no key can be stolen. It names the command to run."""
+    """Raises UserError for a run with emulated keys, which cannot be stolen. It names the command to run."""
     if run.options["crypto"] != "real":
         config = Path(run.options["out"] or "RUN") / "config.toml"
         again = f"coterie run --config {config} --crypto real --record --out ANOTHER_FOLDER"

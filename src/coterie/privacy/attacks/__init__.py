@@ -1,5 +1,4 @@
-"""Attacks: what an honest but curious party computes from its view, and what one gets that deviates.
+"""Attacks: what an honest but curious party computes from its view, and what a deviating party gains.
 
-Each takes what that party holds. A score beside it takes the truth, too, and gives a `Result`. A party that deviates is
-an honest one, wrapped (`coterie.privacy.attacks.wrapping`).
+An attack takes what that party holds. Its score also takes the truth and gives a `Result`.
 """

@@ -1,12 +1,11 @@
-"""Who is who, and whole models, from blinded and shuffled rows.
+"""Identities and whole models from blinded and shuffled rows.
 
 Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the rows that it decrypts in a round. Their
 common mask disappears from their differences.
 
-A fresh shuffle does not make clients anonymous: a client's difference from the others hardly changes from one round to
-the next (`relink`), nor do its distances where models are rotated by a per-round secret (`relink_by_profiles`). A
-common mask hides one vector, not n: one known vector opens every model, be it the public start or the model of a client
-that colludes.
+A fresh shuffle does not make clients anonymous. A client's difference from the others hardly changes between rounds
+(`relink`); nor do its distances where models are rotated by a per-round secret (`relink_by_profiles`). A common mask
+hides one vector, not n: one known vector opens every model, be it the public start or a colluding client's model.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Doubles = NDArray[np.float64]
 
 
 def relink(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]:
-    """Rows (n, d) of one round and (m, d) of the next, each in its own shuffle -> (m,) row of ``previous``, or -1.
+    """Shuffled rows (n, d) of one round and (m, d) of the next -> (m,) row of ``previous``, or -1.
 
     Both rounds are centred on their mean row, then matched one to one at the least total distance (Hungarian method).
     """
@@ -36,17 +35,18 @@ def relink(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]
 def relink_by_profiles(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]:
     """`relink` from the distances (n, n) and (m, m) within each round alone.
 
-    A client's profile is the sorted list of its distances to the others in units of the round's median distance;
-    rounds of different size are compared on quantiles.
+    A client's profile is its sorted distances to the others over the round's median distance. Rounds of different size
+    are
+    compared on quantiles.
     """
     points = max(len(previous), len(following)) - 1
     return _match(cross_distances(_profiles(previous, points), _profiles(following, points)))
 
 
 def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous_clients: int) -> Result:
-    """Share of the clients of both rounds that were re-linked rightly. Chance is a random one-to-one matching.
+    """Share of the clients of both rounds that were re-linked correctly. Chance is a random one-to-one matching.
 
-    guess: (m,) of `relink`.  truth: (m,) the true row of the previous round, -1 for clients who were not in it.
+    guess: (m,) of `relink`.  truth: (m,) the true previous row, -1 for clients that were absent.
     """
     guess, truth = np.asarray(guess), np.asarray(truth)
     both = truth >= 0
@@ -65,10 +65,11 @@ def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous
 
 
 def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None) -> Doubles:
-    """Blinded rows (n, d) and one model (d,) that is known -> (n, d) the models.
+    """Blinded rows (n, d) and one known model (d,) -> (n, d) the models.
 
-    position: its row, a colluding client's: then the guess is exact. Without it the model is that from which all
-    clients started; the mean row stands for it, so what is missed is the mean update.
+    position: its row, if it is a colluding client's; the guess is then exact. Otherwise the model is the common start,
+    for
+    which the mean row stands; the error is the mean update.
     """
     rows = real_rows("rows", rows)
     if position is not None and not 0 <= position < len(rows):

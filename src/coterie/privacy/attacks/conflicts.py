@@ -1,9 +1,9 @@
-"""How many late updates conflict with the others, and how much, from masked cosines.
+"""The number and size of conflicts between late updates and the others, from masked cosines.
 
 Who: the helper of PAFed, honest but curious. On: every late update's cosine c_j times a random rho_j > 0, shuffled
-among dummies of random sign; and the masked sums of both classes, which show whether a class has anybody in it. Dummies
-blur the number of conflicting updates as a binomial does, but never that there is none, or nothing else. A mask 2^u
-with u uniform in [0, b] blurs a cosine's size and does not hide it.
+among dummies of random sign; and the masked sums of both classes, which show whether a class is empty. Dummies blur the
+number of conflicting updates as a binomial does, but never that none or all conflict. A mask 2^u with u uniform in
+[0, b] blurs a cosine's size and does not hide it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Classes = Literal["both", "agreeing", "conflicting"]
 def count_posterior(
     negative: int, late: int, dummies: int, classes: Classes | None = None, prior: NDArray[Any] | None = None
 ) -> Doubles:
-    """(late + 1,) probabilities that k = 0, 1, ... of the late updates conflict, from the number of negative signs.
+    """(late + 1,) probabilities that k = 0, 1, ... late updates conflict, from the number of negative signs.
 
-    classes: as the sums show it; None for who doesn't look.  prior: (late + 1,), by default each conflicts by 1/2.
-    Raises UserError for a number of signs that these can't have.
+    classes: as the sums show it, or None.  prior: (late + 1,), by default each conflicts with probability 1/2.
+    Raises UserError for an impossible number of signs.
     """
     seen = np.array([classes in (None, class_of(k, late)) for k in range(late + 1)])
     posterior = _prior(late, prior) * seen * binom.pmf(negative - np.arange(late + 1), dummies, 0.5)
@@ -40,10 +40,11 @@ def count_posterior(
 
 
 def count_among_decoys(patterns: Sequence[Classes], late: int, prior: NDArray[Any] | None = None) -> Doubles:
-    """(late + 1,) probabilities of each number, from the patterns of all sets of sums, one of them the real one's.
+    """(late + 1,) probabilities of each number, from the patterns of all sets of sums, one of which is real.
 
-    The patterns of decoys are uniform over those that there are, so a pattern that n sets have is n times as likely as
-    before to be the real one's. prior: as in `count_posterior`.
+    Decoys' patterns are uniform over those possible, so a pattern that n sets have is n times as likely as before to be
+    the
+    real one's. prior: as in `count_posterior`.
     """
     posterior = _prior(late, prior) * [patterns.count(class_of(k, late)) for k in range(late + 1)]
     if not (total := float(posterior.sum())):
@@ -52,7 +53,7 @@ def count_among_decoys(patterns: Sequence[Classes], late: int, prior: NDArray[An
 
 
 def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> Result:
-    """How often the likeliest number of conflicting updates is right; ties share. Chance: without any sign."""
+    """How often the likeliest number of conflicting updates is correct; ties share. Chance: without any sign."""
     if not len(posteriors) or len(posteriors) != len(truth):
         raise UserError(f"{len(posteriors)} posteriors for {len(truth)} rounds: give one each, and at least one")
     right = [top_share(posterior)[k] for posterior, k in zip(posteriors, truth, strict=True)]
@@ -64,7 +65,7 @@ def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> 
 
 
 def expected_count(late: int, dummies: int, *, sums: bool = True) -> Expected:
-    """The closed form of `count_accuracy` where updates conflict with probability 1/2. sums: whether they are seen."""
+    """The closed form of `count_accuracy` for conflicts with probability 1/2. sums: whether they are seen."""
     mean, square = 0.0, 0.0
     for k, probable in enumerate(_prior(late, None)):
         for positive in range(dummies + 1):
@@ -91,7 +92,7 @@ def size_correlation(seen: NDArray[Any], cosines: NDArray[Any]) -> Result:
 
 
 def expected_correlation(cosines: NDArray[Any], mask_bits: int) -> Expected:
-    """The closed form of `size_correlation` for masks 2^u, u uniform in [0, mask_bits], these cosines given."""
+    """The closed form of `size_correlation` for these cosines under masks 2^u, u uniform in [0, mask_bits]."""
     spread = float(np.var(np.log2(np.abs(np.asarray(cosines, np.float64)))))
     r = math.sqrt(spread / (spread + mask_bits**2 / 12))
     return Expected(r, 1 - r * r, 1 - r * r)  # asymptotic standard deviation of a correlation, times sqrt(n)

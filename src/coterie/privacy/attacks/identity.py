@@ -1,11 +1,11 @@
-"""Which cluster is a client's true one, from the sets of clusters that it joins.
+"""A client's true cluster, from the sets of clusters that it joins.
 
 Who: the server of MingledPie, honest but curious. On: each client's identity sets, which it must see to aggregate. The
-true cluster is in every set, and only a prior tells it from the others there. Against theorem 2 of the paper: unequal
-clusters, whose sizes the server can estimate, break the bound 1/T; a client that draws anew is found by intersecting
-its sets; one that keeps its sets tells by changing.
+true cluster is in every set, and only a prior distinguishes it there. Against theorem 2 of the paper: unequal clusters,
+whose sizes the server can estimate, break the bound 1/T. Intersecting the sets of a client that draws anew finds its
+cluster. A client that keeps its sets reveals a change.
 
-Every accuracy shares ties among the equally likely clusters. `expected_accuracy` is its closed form.
+Every accuracy shares ties among the equally likely clusters.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ def cluster_posterior(
 ) -> NDArray[np.float64]:
     """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
-    A set that equals an earlier one of the same client was kept, and counts once; an empty row is a client that was
-    absent. prior: (k,) sizes or shares of the true clusters; without it all are alike.  home_share: probability that a
-    set was drawn for the client's main cluster, in (1/k, 1]; the rest is spread over the others. At 1 sets are
-    intersected.
+    A repeated set of the same client counts once; an empty row is an absent client. prior: (k,) sizes or shares of the
+    true
+    clusters, by default equal.  home_share: probability in (1/k, 1] that a set was drawn for the client's main cluster;
+    the
+    rest is spread over the others. At 1 sets are intersected.
 
-    Raises UserError where a client has no set, or no cluster is possible for it.
+    Raises UserError where a client has no set or no possible cluster.
     """
     joined = _sets(sets)
     _, n, k = joined.shape
@@ -63,8 +64,9 @@ def cluster_posterior(
 def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64]:
     """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients, at least 1.
 
-    (|G_j| - p_c n) / (1 - p_c), since the mingled cluster G_j has all true members and a share p_c of all others.
-    Noise: about sqrt(n p_c / (1 - p_c)).  false_rate: p_c, `IdentityLaw.p_correct`, which the server knows; in [0, 1).
+    (|G_j| - p_c n) / (1 - p_c), since the mingled cluster G_j has all true members and a share p_c of the others.
+    Noise:
+    about sqrt(n p_c / (1 - p_c)).  false_rate: p_c, the public `IdentityLaw.p_correct`, in [0, 1).
     """
     joined = _sets(np.asarray(sets)[None])[0]
     if not 0 <= false_rate < 1:
@@ -76,7 +78,7 @@ def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64
 def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArray[Any] | None = None) -> Result:
     """Share of the clients whose true cluster (n,) has the largest posterior; ties are shared.
 
-    Chance is the same guess without any set: the largest cluster of the prior, 1/k for all where there is none.
+    Chance is the same guess without any set: the prior's largest cluster, 1/k for all without a prior.
     """
     posterior, truth = real_rows("posterior", posterior), np.asarray(truth)
     n, k = posterior.shape
@@ -93,11 +95,11 @@ def expected_accuracy(
 ) -> Expected:
     """The closed form of `identity_accuracy` after independent sets of these laws (one law: one set).
 
-    prior: what the attacker believes, as for `cluster_posterior`; estimated from the sets themselves it is another
-    case, `expected_by_estimates`.  shares: (k,) what is true; by default the prior.
+    prior: the attacker's belief, as for `cluster_posterior`, not estimated from the sets (`expected_by_estimates`).
+    shares: (k,) the truth; by default the prior.
 
     The false clusters in all sets are a uniformly random choice of I others (`common_false`). With b other clusters
-    above the true one in the prior and e beside it, the guess is right by 1 / (1 + s) if none of the b and s of the e
+    above the true one in the prior and e beside it, the guess is correct by 1 / (1 + s) if none of the b and s of the e
     are among them: C(e, s) C(k-1-b-e, I-s) / C(k-1, I).
     """
     laws = [sets] if isinstance(sets, IdentityLaw) else list(sets)
@@ -127,14 +129,17 @@ def expected_accuracy(
 
 
 def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[Any]) -> Expected:
-    """What `identity_accuracy` with `estimated_sizes` gives on average, each client's set drawn anew in turn.
+    """The mean of `identity_accuracy` with `estimated_sizes`, each client's set drawn anew in turn; exact over rounds.
 
-    sets (n, k) and truth (n,): of one round. A false cluster that happens to be in many sets looks larger, so estimates
-    from the same sets do worse than known sizes. Only the clusters of a client's own set compete for it, and it is a
-    member of each; so everybody else's sets rank them, as if it were in all.
+    sets (n, k) and truth (n,): of one round. A false cluster that is in many sets by chance looks larger, so estimates
+    from
+    the same sets do worse than known sizes. Only the clusters of a client's own set compete for it. It is a member of
+    each,
+    so the others' sets rank them.
 
-    Exact on average over rounds. Scores of different clients depend on each other through the estimates, so one round
-    may vary more than ``sd`` says (1.4 times at equal sizes).
+    Scores of different clients depend on each other through the estimates, so one round may vary more than ``sd`` says
+    (1.4
+    times at equal sizes).
     """
     rows, k = np.asarray(sets).astype(bool), law.clusters
 
@@ -154,7 +159,7 @@ def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[A
 def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
     """(k,): entry i is the probability that i false clusters are in all of these independent sets of one client.
 
-    With i left, a set of f false clusters keeps hypergeometrically many of them, as its choice of f is uniform.
+    A set of f false clusters keeps a hypergeometric number of those left, since its choice is uniform.
     """
     if len({law.clusters for law in laws}) != 1:
         raise UserError("an intersection needs at least one set, and sets among equally many clusters")
@@ -172,14 +177,14 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
 
 
 def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
-    """Different sets (m, k) of 0 and 1 of one client -> (m, k): probability that set i was drawn for cluster j.
+    """Different 0/1 sets (m, k) of one client -> (m, k): probability that set i was drawn for cluster j.
 
-    Theorem 1 of the paper calls it meaningless to compare the sets of a client that keeps one per cluster. But since
-    they are of different clusters, each rules the others' clusters out: a cluster that several sets share takes a
-    possibility away from the others. The gain is small, and exact (`expected_after_change`).
+    Theorem 1 of the paper calls it meaningless to compare the sets of a client that keeps one per cluster. But each set
+    belongs to another cluster, which rules this cluster out for the other sets. The gain is small, and exact
+    (`expected_after_change`).
 
-    All ways to give each set a cluster of its own are equally likely. They are counted over subsets of sets (k 2^m
-    steps). Raises UserError for equal sets, more than `MOST_SETS`, and where there is no such way.
+    All ways to give each set its own cluster are equally likely, counted over subsets of sets in k 2^m steps. Raises
+    UserError for equal sets, more than `MOST_SETS`, and where there is no such way.
     """
     joined = np.asarray(sets)
     if joined.ndim != 2 or joined.shape[1] < 2 or not np.isin(joined, (0, 1)).all():
@@ -200,11 +205,11 @@ def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def expected_after_change(law: IdentityLaw) -> Expected:
-    """How often the likeliest cluster of a set is right, given one other set that differs, both of this law.
+    """How often the likeliest cluster of a set is correct, given one other set that differs, both of this law.
 
-    With sizes a and b and m clusters in common there are ab - m pairs of different clusters, b of them with a cluster
-    that is in the first set only and b - 1 with one of the common ones; a given pair of sets belongs to a given
-    pair of clusters with probability w_a w_b, w_c = Pr(|CI| = c) / C(k-1, c-1).
+    With sizes a and b and m clusters in common there are ab - m pairs of different clusters: b of them with a cluster
+    of the first set only and b - 1 with a common one. A given pair of sets belongs to a given pair of clusters with
+    probability w_a w_b, w_c = Pr(|CI| = c) / C(k-1, c-1).
     """
     k = law.clusters
     w = [float(law.sizes[c - 1]) / math.comb(k - 1, c - 1) for c in range(1, k + 1)]
@@ -225,7 +230,7 @@ def expected_after_change(law: IdentityLaw) -> Expected:
 
 
 def _ways(joined: NDArray[Any], without: list[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
-    """Entry j, (2^m,): in how many ways the first j clusters serve exactly this subset of the sets, one each."""
+    """Entry j, (2^m,): the number of ways in which the first j clusters serve exactly these sets, one each."""
     m, k = joined.shape
     ways = [np.eye(1, 1 << m)[0]]
     for j in range(k):

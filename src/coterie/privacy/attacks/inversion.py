@@ -1,10 +1,10 @@
 """Training samples, read off the gradient of a dense first layer.
 
 Who: a party that receives a client's update in the clear and knows the model that it began with. On: the step of the
-first layer. Row k of the weights' gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for the
-samples x_i. So their quotient is a weighted mean of the samples, and a sample itself if only one moves neuron k. See
-Phong et al., TIFS 2018, section III-B, and Geiping et al., "Inverting gradients", NeurIPS 2020, proposition 3.1. A step
-of SGD is a sum of gradients, so this works on whole rounds.
+first layer. Row k of the weights' gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for
+samples x_i. Their quotient is a weighted mean of samples, and a sample itself if only one moves neuron k. See Phong et
+al., TIFS 2018, section III-B, and Geiping et al., "Inverting gradients", NeurIPS 2020, proposition 3.1. Since a step of
+SGD is a sum of gradients, it works on whole rounds.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ _STILL = 1e-4  # of the largest move of a bias: below it a quotient is rounding
 
 
 def dense_inputs(step: NDArray[Any], spec: ModelSpec, features: int) -> Doubles:
-    """What a model's step (d,) tells of the samples behind it: (neurons that moved, features), one guess each.
+    """A model's step (d,) -> (neurons that moved, features), one guess of a sample each.
 
-    Raises UserError for a model whose first layer is no dense layer with a bias on this many features, and for a step
-    that did not move it.
+    Raises UserError unless the first layer is dense, with a bias, on this many features, and has moved.
     """
     parts = [part for part in spec.parts if part.kind == "parameter"][:2]
     shapes = [part.shape for part in parts]
@@ -60,8 +59,8 @@ def recovery(
     """How well the best guess of each client fits one of its training samples; mean over the clients.
 
     guesses, own: by client, (k, f) and (n, f).  alike: by client, several draws of n samples of the same classes that
-    it does not have. Chance is how well the best guess fits one of those, and its spread is that over the draws.
-    shares: by client, the share f of all such samples that is in a draw, which widens the spread; 0 if there are many
+    it does not have. Chance is the best guess's fit to one of those, with its spread over the draws.
+    shares: by client, the share f of all such samples that a draw holds, which widens the spread; 0 if there are many
     more.
     """
     if not len(guesses) or not len(guesses) == len(own) == len(alike) or min(map(len, alike)) < 2:

@@ -1,9 +1,9 @@
 """The active attack on a joint key: it repeats a recorded run with one client that reads the key off what is opened.
 
 Who: one client, alone, in any system whose clients encrypt under a joint key and train on what is opened. It sends
-Enc(m) + (0, K) once (``attacks/key_in_sum.py``), which opens to m + K s for the joint secret s, and subtracts the model
-before from the next one. Flooding does not prevent it. Joint pads do (``crypto.threshold_pads``): under these a sender
-does not choose the second polynomial, and what it adds opens to m + K.
+Enc(m) + (0, K) once (``attacks/key_in_sum.py``), which opens to m + K s for the joint secret s, and subtracts the
+previous model from the next. Flooding does not prevent it. Joint pads do (``crypto.threshold_pads``): a sender does not
+choose the second polynomial, and what it adds opens to m + K.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ SHARE = 32.0
 
 
 class JointThief(KeyThief):
-    """A client's deviation: it forges one update, and reads the next model. All else that it does is honest.
+    """A client's deviation: it forges one update and reads the next model.
 
-    group: who holds the key, once it is made.  guess: (N,) its reading, or None.
+    group: the holders of the key, once it is made.  guess: (N,) its reading, or None.
     """
 
     def __init__(self, spec: ModelSpec, party: Any, name: str, share: float = SHARE) -> None:
@@ -74,7 +74,7 @@ class JointThief(KeyThief):
 class LeaderThief(KeyThief):
     """A leader's deviation: it adds K to one of its padded polynomials once, and reads the next global model.
 
-    A leader does not choose its second polynomial, so K is all that it can add.
+    It can add only K, since it does not choose the second polynomial.
     parties: all clients, for the truth when it forges.  name: of the key.  guess: (N,) its reading, or None.
     secret: (N,) the truth.
     """
@@ -92,7 +92,7 @@ class LeaderThief(KeyThief):
         return {Compute: self._contributed, Encrypt: self._encrypted}
 
     def _contributed(self, message: Message, effect: Compute, result: Any) -> Any:
-        """Just before it encrypts it has the global model: the one that its own last model is in."""
+        """Just before it encrypts it holds the global model that contains its own last model."""
         if effect.function is contribution and self.guess is None:
             base = np.asarray(effect.arguments[0], np.float64)[self._places_of_model]
             if self._row is not None and self._base is not None and self._group is not None:
@@ -124,9 +124,9 @@ def moved(padded: threshold.Padded, row: int, share: float) -> threshold.Padded:
 
 
 def read_joint(change: NDArray[Any], group: threshold.Group) -> Guess:
-    """(N,) the likeliest joint secret, from what (N,) weights changed by; by what factor K s has entered shows in it.
+    """(N,) the likeliest joint secret, from the change of (N,) weights, which also shows the factor of K s.
 
-    The mean change stands in three coefficients, which are left out of that.
+    The mean change stands in three coefficients, which are left out.
     """
     found = coefficients(change, group.space)
     degree = len(found)

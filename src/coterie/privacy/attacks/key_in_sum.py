@@ -1,9 +1,9 @@
 """The key that opens a sum, read off the sum by a client that put a forged ciphertext into it.
 
 Who: one client, alone, wherever clients feed in CKKS ciphertexts under another party's key and read what becomes of
-their sum: in PAFed, where the helper holds the key. A ciphertext (c_0, c_1) opens to c_0 + c_1 s, so that (c_0, c_1 +
-K) opens to K s more. Sums, products with numbers, masks that are taken off again and flooding far below K leave K s in
-the model up to a factor, and the coefficients of s are -1, 0 and 1.
+their sum: in PAFed, where the helper holds the key. A ciphertext (c_0, c_1) opens to c_0 + c_1 s, so (c_0, c_1 + K)
+opens to K s more. Sums, products with numbers, masks that are removed again and flooding far below K leave K s in the
+model up to a factor. The coefficients of s are -1, 0 and 1.
 
 Checking a ciphertext does not stop it, since c_1 + K is as uniform as c_1. With one-time pads (``crypto/pads.py``) a
 client does not choose c_1; what it adds to c_0 opens to K more, without s.
@@ -46,9 +46,9 @@ noise has .08, Gaussian noise .13."""
 
 
 def forged(vector: V, row: int, share: float = LEAST) -> V:
-    """The vector, with K = scale / share in the last polynomial that its sender chooses of ciphertext ``row``.
+    """The vector, with K = scale / share added to the last polynomial of ciphertext ``row`` that its sender chooses.
 
-    Of a ciphertext it is the second, c_1: there it opens to K s more. Of a padded vector it is the only one: K more.
+    In a ciphertext that is c_1, and opens to K s more. In a padded vector it is the only one: K more.
     """
     constant = int(vector.key.parameters.scale(vector.tally.form) / share)
     polynomials, moduli = vector.array.copy(), ring(vector.key.parameters).moduli_at(vector.tally.form.level)
@@ -67,10 +67,11 @@ def coefficients(values: NDArray[Any], parameters: ParameterSet) -> Doubles:
 
 
 def read_key(change: NDArray[Any], public: PublicKey, summands: int = 1) -> tuple[Coefficients, SecretKey | None]:
-    """What (N,) weights changed by where a ciphertext was forged -> the likeliest s, and the key if that is right.
+    """(N,) changes of weights where a ciphertext was forged -> the likeliest s, and the key if that is correct.
 
-    The numbers' size says by what factor K s has entered; both signs are tried. What weights change by on average
-    stands in three coefficients, where it is much larger than what stands in the others: these are tried out.
+    The numbers' size shows the factor of K s; both signs are tried. The weights' mean change stands in three
+    coefficients
+    and is much larger than the others; these are tried out.
     summands: how many ternary polynomials the key is the sum of.
     """
     found = coefficients(change, public.parameters)
@@ -89,7 +90,7 @@ def read_key(change: NDArray[Any], public: PublicKey, summands: int = 1) -> tupl
 
 
 def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
-    """The key with these coefficients, without its last prime (for switching keys), if it opens for the public key."""
+    """The key with these coefficients, without its last prime (for switching keys), if it fits the public key."""
     made = ring(public.parameters)
     secret = np.zeros((len(made.moduli), public.parameters.degree), np.uint64)
     secret[:-1] = made.transformed(guess[None], public.parameters.levels)[0]
@@ -102,16 +103,16 @@ def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
 
 
 def key_coefficients(key: SecretKey) -> Coefficients:
-    """(N,) the truth, of whoever has the key: a forged encryption of nothing opens to K s.
+    """(N,) the truth, from the key's holder: a forged encryption of zero opens to K s.
 
-    K is the least here: with the largest a key in a hundred opens to more in some slot than honest values can be.
+    K is the least here: with the largest, one key in a hundred exceeds what honest values can be.
     """
     nothing = forged(key.public.encrypt(np.zeros(key.parameters.degree)), 0, MOST)
     return np.rint(MOST * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
 
 
 def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
-    """The share of a key's (N,) coefficients that are right. Chance: the best constant guess. n: one key."""
+    """Share of a key's (N,) coefficients that are correct. Chance: the best constant guess. n: one key."""
     if guess.shape != truth.shape or not truth.size:
         raise UserError(f"{guess.shape} coefficients for a key of {truth.shape}: give one each")
     constant = max(float(np.mean(truth == value)) for value in np.unique(truth))
@@ -119,12 +120,12 @@ def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
 
 
 class KeyThief:
-    """A client's deviation: it forges an update, and another when that was to no avail, until it has the key.
+    """A client's deviation: it forges updates, one after the other, until it has the key.
 
-    It forges the ciphertext in which its own first update is shortest. Whenever it is asked to train it subtracts all
-    models before from the one that it is handed, and tries to read the key.
+    It forges the ciphertext in which its own first update is shortest. At each training it subtracts all earlier models
+    from its new start, and tries to read the key.
 
-    share: K is the scale over it; halved down to ``LEAST`` after each reading that fails.  late: by how many rounds its
+    share: K is the scale over it; halved down to ``LEAST`` after each failed reading.  late: by how many rounds its
     updates are late.  summands: of the key, as for ``read_key``.  key: once it has it.  round: in which it read it.
     guess: (N,) of its last reading, or None.  forged_in: the rounds whose updates it forged. Raises UserError for
     emulated keys, and where a model fills no ciphertext: what is beside it must open to zero.
@@ -142,11 +143,11 @@ class KeyThief:
 
     @property
     def between(self) -> Between:
-        """For `wrap`: it reads the model that a training starts from, and may forge what is encrypted."""
+        """For `wrap`: reads the model that a training starts from, and may forge what is encrypted."""
         return {Fit: self._trained, Encrypt: self._encrypted}
 
     def _used(self, message: Message) -> bool:
-        """Whether its last forged update, if there is one, should be in the model of this round."""
+        """Whether its last forged update, if any, should be in this round's model."""
         return not self.forged_in or _round(message) > self.forged_in[-1] + self.late
 
     def _trained(self, message: Message, effect: Fit, result: Any) -> Any:
@@ -185,7 +186,7 @@ class KeyThief:
         return weights[self._row * degree :][:degree].astype(np.float64)
 
     def _shortest(self, values: NDArray[Any], degree: int) -> int:
-        """The full ciphertext of parameters alone in which these values are the shortest."""
+        """The full ciphertext, of parameters alone, in which these values are shortest."""
         lengths = {
             row: float(np.linalg.norm(values[row * degree :][:degree]))
             for row in range(len(values) // degree)

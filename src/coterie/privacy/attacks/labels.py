@@ -1,9 +1,8 @@
-"""What models and clusters tell of the clients' labels.
+"""Clients' labels from models and clusters.
 
 From models, also from FedCAPrivacy's blinded, shuffled rows (`label_shares`): the gradient of a softmax's bias is the
-(predicted - true) share of each class, so a client's bias lies above the others' for the classes that it has more of. A
-common mask cancels when the mean row is subtracted. From clusters (`similar_pairs`): who shares a cluster has similar
-labels.
+(predicted - true) share of each class. A client's bias is thus above the others' for classes that it has more of. A
+common mask cancels when the mean row is subtracted. From clusters (`similar_pairs`): members have similar labels.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from coterie.protocol.model_spec import ModelSpec
 
 
 def last_bias(spec: ModelSpec) -> slice:
-    """Where the last layer's bias lies in the flat vector: the last part of the model named ``bias`` or ``*.bias``."""
+    """Where the last layer's bias lies in the flat vector: the model's last part named ``bias`` or ``*.bias``."""
     for part in sorted(spec.parts, key=lambda p: p.offset, reverse=True):
         if part.kind == "parameter" and part.name.split(".")[-1] == "bias":
             return slice(part.offset, part.offset + part.size)
@@ -29,10 +28,11 @@ def last_bias(spec: ModelSpec) -> slice:
 
 
 def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, classes) last-layer biases, under a common mask or not -> (n, classes) deviations of the label shares.
+    """(n, classes) last-layer biases, with or without a common mask -> (n, classes) deviations of the label shares.
 
-    Row i is client i's shares minus the mean shares of all clients, up to one unknown positive factor for all. Rows
-    sum to 0, for adding a constant to all classes of a softmax changes nothing.
+    Row i is client i's shares minus the clients' mean shares, up to one unknown positive factor for all. Rows sum to 0:
+    a
+    constant added to all classes leaves a softmax unchanged.
     """
     bias = real_rows("bias", bias)
     across_clients = bias - bias.mean(axis=0)
@@ -49,8 +49,8 @@ def label_shares(rows: NDArray[Any], spec: ModelSpec) -> NDArray[np.float64]:
 def share_correlation(estimate: NDArray[Any], label_counts: NDArray[Any], groups: NDArray[Any] | None = None) -> Result:
     """Pearson correlation of estimated with true deviations of label shares, over all clients and classes.
 
-    label_counts: (n, classes). Chance, with its exact standard deviation, hands the estimates to clients at random.
-    groups: (n,) numbers; each client is then compared with those of its own group only, and chance stays in it, too.
+    label_counts: (n, classes). Chance, with its exact standard deviation, hands the estimates to random clients.
+    groups: (n,) numbers; each client is then compared within its own group only, by chance too.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     same_shape("estimate", estimate, "label counts", truth)
@@ -70,12 +70,12 @@ def share_correlation(estimate: NDArray[Any], label_counts: NDArray[Any], groups
 
 
 def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> Result:
-    """Whether the label counts (n, classes) are among some numbers (n, m) of each client, whatever else is there.
+    """Whether the label counts (n, classes) are among some numbers (n, m) of each client.
 
     A class is read off the number that correlates most with it over the clients. The score is the mean over the classes
-    that differ between clients, for counts, shares, counts at length 1 or their logarithms, whichever correlates most.
-    Chance is the same with the rows in 100 random orders. Raises UserError if all clients have the same labels or send
-    the same numbers, and if they are too few to tell counts from luck.
+    that differ between clients: for counts, shares, counts at length 1 or their logarithms, whichever correlates most.
+    Chance puts the rows in 100 random orders. Raises UserError if all clients have the same labels or send the same
+    numbers, or if they are too few.
     """
     numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
     shares = shares_of(counts)
@@ -105,10 +105,10 @@ def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def selected_by_class(chosen: NDArray[np.bool_], spec: ModelSpec) -> NDArray[np.float64]:
-    """(n, d) which parameters each client has chosen -> (n, classes), the share of each class's in the last layer.
+    """(n, d) the parameters that each client has chosen -> (n, classes), each class's share in the last layer.
 
-    A class has a row of the last weights, and its bias. Parameters that moved much are chosen first by a selection that
-    follows the data, and a class that a client has more of moves more. Raises UserError for a model without such rows.
+    A class has a row of the last weights, and its bias. A selection by size of change prefers classes that a client has
+    more of. Raises UserError for a model without such rows.
     """
     bias = last_bias(spec)
     classes = bias.stop - bias.start
@@ -120,9 +120,9 @@ def selected_by_class(chosen: NDArray[np.bool_], spec: ModelSpec) -> NDArray[np.
 
 
 def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> Result:
-    """Share of clients of whose most frequent labels one is the class with the largest estimate.
+    """Share of clients for which the class with the largest estimate is one of the most frequent labels.
 
-    Chance is the mean hit rate when the same guesses are handed to the clients at random.
+    Chance is the mean hit rate when the guesses are handed to random clients.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     same_shape("estimate", estimate, "label counts", truth)
@@ -132,7 +132,7 @@ def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> Re
 
 
 def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
-    """phi (n, c) by identity -> (n, n) guess of similarity in [0, 1]: shared clusters over all clusters of a pair."""
+    """phi (n, c) by identity -> (n, n) guess of similarity in [0, 1]: shared over all clusters of a pair."""
     phi = real_rows("membership", membership)
     if not np.isin(phi, (0, 1)).all():
         raise UserError("membership must hold 0 and 1 only")
@@ -145,7 +145,7 @@ def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
 def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> Result:
     """Pearson correlation of `similar_pairs` with the cosine of label counts (n, classes), over all pairs of clients.
 
-    Chance is 0, and so is a constant guess (one cluster for all).
+    Chance, and a constant guess, give 0.
     """
     truth = shares_of(label_counts)
     truth = truth / np.linalg.norm(truth, axis=1, keepdims=True)
@@ -167,7 +167,7 @@ def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> Result:
 def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> Result:
     """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group"; groups: (n,) labels.
 
-    Chance is 0.5, and so is a constant guess.
+    Chance, and a constant guess, give 0.5.
     """
     groups = np.asarray(groups).ravel()
     guess = _pairs(guess, len(groups))

@@ -1,8 +1,8 @@
 """Which samples a model was trained on, from its losses.
 
-Who: a party that receives a client's model in the clear, and has samples of which it asks whether the client has
-trained on them. A sample with a small loss is taken for training data: adversary 2 of Yeom et al., "Privacy risk in
-machine learning", CSF 2018. All thresholds are scored at once, by the area under the ROC curve.
+Who: a party that receives a client's model in the clear and holds samples to test. A sample with a small loss is taken
+for training data: adversary 2 of Yeom et al., "Privacy risk in machine learning", CSF 2018. The area under the ROC
+curve scores all thresholds at once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from coterie.protocol.errors import UserError
 def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any]]) -> Result:
     """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
 
-    trained, others: by client, its model's losses (m,) on training samples and (n,) on other samples. The variance of
-    an area by chance is (m + n + 1) / (12 m n) (Mann and Whitney), of which 1 / (12 n) comes from the other samples.
-    That part isn't divided by the number of clients, which may have these samples in common. Raises UserError where a
-    client has none of the one or the other, or a loss is NaN.
+    trained, others: by client, its model's losses (m,) on training samples and (n,) on other samples. An area's
+    variance by
+    chance is (m + n + 1) / (12 m n) (Mann and Whitney). The part 1 / (12 n) from the other samples isn't divided by the
+    number of clients, which may share these samples. Raises UserError if losses are empty or NaN.
     """
     if not len(trained) or len(trained) != len(others):
         raise UserError(f"losses of {len(trained)} and of {len(others)} clients: give both of each, and at least one")
@@ -52,7 +52,7 @@ def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any
 def uploaded_model(start: Vector, places: NDArray[np.int64], change: NDArray[Any]) -> Vector:
     """What a leader makes of a sparse upload: (d,) the model that it sent, changed at these places, float32.
 
-    Raises UserError unless there is one finite change for each place.
+    Raises UserError unless each place has one finite change.
     """
     if places.shape != np.shape(change) or not np.isfinite(change).all():
         raise UserError(f"an upload of {np.shape(change)} finite changes for {places.shape} places")
@@ -66,11 +66,10 @@ Losses = tuple[NDArray[Any], NDArray[Any]]
 
 
 def upload_membership(trained: Sequence[Losses], others: Sequence[Losses]) -> Result:
-    """Membership from uploads: samples are taken for training samples if the upload has lowered their loss the most.
+    """Membership from uploads: samples whose loss the upload has lowered the most are taken for training samples.
 
-    Who: a leader, which knows the model that the client started from (``uploaded_model``). The loss under that model,
-    how hard a sample is, is subtracted (Watson et al., ICLR 2022). The score is that of ``membership_auc``. Chance:
-    0.5.
+    Who: a leader, which knows the client's start (``uploaded_model``). The loss under that start is subtracted as the
+    sample's difficulty (Watson et al., ICLR 2022). Scored as in ``membership_auc``. Chance: 0.5.
     """
     lowered = [[np.asarray(after, np.float64) - before for before, after in side] for side in (trained, others)]
     return membership_auc(*lowered)

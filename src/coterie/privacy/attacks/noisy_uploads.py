@@ -1,9 +1,8 @@
 """An empirical audit of differential privacy: which of two neighbouring data sets did a release come from?
 
-Who: anyone who sees the release and knows all of the data but for what differs; of OFL's noisy uploads, a leader.
-Outputs of the real mechanism on both data sets are reduced to their log likelihood ratios. A test that does better than
-(epsilon, delta) allows disproves the claim, and `lower_bound` is what it proves. A bound below the claim does not prove
-it.
+Who: anyone who sees the release and knows all data but the difference; of OFL's noisy uploads, a leader. Outputs of the
+real mechanism on both data sets become log likelihood ratios. A test that beats (epsilon, delta) disproves the claim;
+`lower_bound` is what it proves. A bound below the claim does not prove it.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ TRIALS = 4000
 @dataclass(frozen=True)
 class Audited:
     """An audit. claimed: the epsilon that is claimed at ``delta``.  lower_bound: what ``trials`` outputs on each of two
-    neighbouring data sets prove, wrong with a probability of at most 5 %.  exact: the least epsilon that is true of
-    what was looked at, where there is a formula; infinite where a release hides nothing.
+    neighbouring data sets prove, wrong with a probability of at most 5 %.  exact: the least true epsilon of what was
+    looked at, where there is a formula; infinite where a release hides nothing.
     """
 
     mechanism: str
@@ -69,9 +68,10 @@ def audit_standard(
 ) -> Audited:
     """The standard mechanism on changes of ``size`` parameters that are as far apart as clipping allows: C and -C.
 
-    uploads: how many of one client are looked at together. The claim is that of the ledger. The likelihood ratio of
-    Gaussians with these means grows with the sum of each output along the direction. Raises UserError unless size,
-    uploads and trials / 2 are at least 1.
+    uploads: how many of one client are looked at together. The claim is the ledger's. The likelihood ratio of these
+    Gaussians grows with the sum of outputs along the direction. Raises UserError unless size, uploads and trials / 2
+    are
+    at least 1.
     """
     if min(size, uploads) < 1 or trials < 2:
         raise UserError(f"an audit needs a parameter, an upload and two trials, not {size}, {uploads}, {trials}")
@@ -95,10 +95,10 @@ def audit_heuristic(
 ) -> Audited:
     """The paper's mechanism on a density cluster whose two outermost values are ``spread`` times wider in a neighbour.
 
-    Looked at are the ``VALUES`` values at the centroid, the same in both data sets; only their noise differs. claimed:
-    in all, by section 5.1.1, so epsilon_2 = claimed / VALUES.  exact: of these values (``true_epsilon``). With
-    ``spread`` infinite all values are equal in one of the data sets, and sent as they are. Raises UserError unless
-    spread > 1 and claimed is positive.
+    It looks at the ``VALUES`` values at the centroid. They are the same in both data sets; only their noise differs.
+    claimed: in all, by section 5.1.1, so epsilon_2 = claimed / VALUES.  exact: of these values (``true_epsilon``). With
+    ``spread`` infinite all values of one data set are equal, and sent without noise. Raises UserError unless spread > 1
+    and claimed is positive.
     """
     if not spread > 1 or trials < 2:
         raise UserError(f"a spread exceeds 1 and an audit needs two trials, not {spread} and {trials}")
@@ -137,9 +137,11 @@ def _stated(epsilon: float) -> float | str:
 def lower_bound(first: NDArray[Any], second: NDArray[Any], delta: float, confidence: float = 0.95) -> float:
     """Scores (n,) of outputs on one data set and (m,) on its neighbour -> the epsilon that they prove, at least 0.
 
-    From epsilon >= log((1 - delta - false positives) / false negatives), and the same for the other error (Kairouz, Oh,
-    Viswanath 2015). Every second score chooses the threshold, the others count errors, with the upper ends of Clopper
-    and Pearson's intervals. Raises UserError without two finite scores on both sides.
+    From epsilon >= log((1 - delta - false positives) / false negatives), and symmetrically (Kairouz, Oh, Viswanath
+    2015).
+    Every second score chooses the threshold; the others count errors, at the upper ends of Clopper and Pearson's
+    intervals.
+    Raises UserError without two finite scores on both sides.
     """
     sides = [np.asarray(side, np.float64) for side in (first, second)]
     if not all(side.ndim == 1 and len(side) >= 2 and np.isfinite(side).all() for side in sides):
@@ -160,7 +162,7 @@ def lower_bound(first: NDArray[Any], second: NDArray[Any], delta: float, confide
 
 
 def _threshold(high: NDArray[np.float64], low: NDArray[np.float64], delta: float) -> float:
-    """The threshold with the largest bound on these scores, each rate three standard errors to its disadvantage."""
+    """The threshold with the largest bound on these scores, each rate three standard errors worse."""
     every = np.sort(np.concatenate([high, low]))
     hits = 1 - np.searchsorted(np.sort(high), every, side="right") / len(high)
     falses = 1 - np.searchsorted(np.sort(low), every, side="right") / len(low)
@@ -170,5 +172,5 @@ def _threshold(high: NDArray[np.float64], low: NDArray[np.float64], delta: float
 
 
 def _least(hits: int, trials: int, doubt: float) -> float:
-    """The lower end of Clopper and Pearson's interval for a probability, wrong with at most this probability."""
+    """The lower end of Clopper and Pearson's interval, wrong with at most this probability."""
     return float(beta.ppf(doubt, hits, trials - hits + 1)) if hits else 0.0

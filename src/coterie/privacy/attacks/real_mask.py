@@ -1,9 +1,9 @@
 """Why the mask of a model must be uniform over the whole ring of ciphertexts.
 
 Who: the helper of PAFed, honest but curious. On: the model under a mask of real numbers, uniform in [-B, B] as the
-paper's algorithm 5 can be read. Such a mask tells two models apart, the sooner the more weights there are: w + r lies
-outside w' + [-B, B] in some coordinate with probability 1 - prod (1 - |w_i - w'_i| / 2B). To hide 1.66 million weights
-that differ by .1 up to 2^-40 takes a B near 10^17 (`needed_bound`), which leaves CKKS no precision.
+paper's algorithm 5 can be read. Such a mask distinguishes two models: w + r lies outside w' + [-B, B] in some
+coordinate with probability 1 - prod (1 - |w_i - w'_i| / 2B). To hide 1.66 million weights that differ by .1 up to 2^-40
+takes a B near 10^17 (`needed_bound`), which leaves CKKS no precision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from coterie.protocol.errors import UserError
 def told_apart(masked: NDArray[Any], first: NDArray[Any], second: NDArray[Any], bound: float) -> NDArray[np.float64]:
     """Masked models (n, d) -> (n,) probability that the first of two models (d,) is inside, not the second.
 
-    Masks are uniform in [-bound, bound]: 1 or 0 where only one model is possible, 1/2 where both or neither are.
+    Masks are uniform in [-bound, bound]: 1 or 0 where only one model is possible, otherwise 1/2.
     """
     _positive(bound)
     rows = real_rows("masked", masked)
@@ -30,7 +30,7 @@ def told_apart(masked: NDArray[Any], first: NDArray[Any], second: NDArray[Any], 
 
 
 def telling_accuracy(probability: NDArray[Any], truth: NDArray[Any]) -> Result:
-    """How often the likelier model is the right one. truth: (n,) whether it was the first. Chance, and a tie: 1/2."""
+    """How often the likelier model is correct. truth: (n,) whether it was the first. Chance, and a tie: 1/2."""
     believed, is_first = np.asarray(probability, np.float64), np.asarray(truth, np.bool_)
     if believed.shape != is_first.shape or not believed.size:
         raise UserError(f"{believed.shape} guesses for {is_first.shape} models: give one each, and at least one")
@@ -49,7 +49,7 @@ def expected_told_apart(first: NDArray[Any], second: NDArray[Any], bound: float)
 
 
 def needed_bound(weights: int, difference: float, variation: float = 2.0**-40) -> float:
-    """The B that hides so many weights, different by so much each, up to this total variation."""
+    """The B that hides this many weights, each different by this much, up to this total variation."""
     per_weight = -math.expm1(math.log1p(-variation) / weights)
     return difference / (2 * per_weight)
 

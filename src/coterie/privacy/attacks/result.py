@@ -1,4 +1,4 @@
-"""What an attack achieved, as one number that can be read without knowing the attack."""
+"""An attack's success as one number, comparable between attacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.protocol.errors import UserError
 
 @dataclass(frozen=True)
 class Result:
-    """One measured attack. chance: of the metric, without the leak (each score says how).  perfect: all leaks.
+    """One measured attack. chance: of the metric, without the leak (each score defines it).  perfect: all leaks.
 
     n: how many clients were scored.  chance_sd: standard deviation of the metric over random guesses of the same kind,
     0 where chance is no random guess.
@@ -29,7 +29,7 @@ class Result:
 
     @property
     def leak(self) -> float:
-        """0 at chance (also where chance is perfect already), 1 when everything leaks, negative below chance."""
+        """0 at chance (also where chance is already perfect), 1 for a full leak, negative below chance."""
         room = self.perfect - self.chance
         return (self.value - self.chance) / room if room else 0.0
 
@@ -40,9 +40,9 @@ _LEAST, _MUCH, _ALL = 0.02, 0.3, 0.995
 
 
 def verdict(leak: float, noise: float = 0.0) -> str:
-    """A leak in words. noise: half of its 95 % interval; a leak that does not exceed it counts as chance.
+    """A leak in words. noise: half of its 95 % interval; a leak within it counts as chance.
 
-    ``a little`` is less than 0.3 and ``everything`` at least 0.995. Less than 0.02 counts as nothing, however sure.
+    ``a little`` is less than 0.3 and ``everything`` at least 0.995. Less than 0.02 always counts as nothing.
     """
     if not leak > max(noise, _LEAST):
         return VERDICTS[0]
@@ -53,7 +53,7 @@ def verdict(leak: float, noise: float = 0.0) -> str:
 class Expected:
     """The closed form of a score. accuracy: its mean.  sd: standard deviation of one client's score.
 
-    drawn_sd: the same for an attacker who breaks ties by a coin instead of sharing them.
+    drawn_sd: the same for an attacker that breaks ties at random.
     """
 
     accuracy: float
@@ -66,7 +66,7 @@ class Expected:
         return cls(mean, *(math.sqrt(max(0.0, second - mean**2)) for second in (square, mean)))
 
     def standard_error(self, clients: int) -> float:
-        """Standard deviation of an accuracy measured over so many clients whose scores are independent."""
+        """Standard deviation of an accuracy over this many clients with independent scores."""
         return self.sd / math.sqrt(clients)
 
 
@@ -91,9 +91,9 @@ def shares_of(label_counts: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def handed_out(scores: NDArray[np.float64]) -> tuple[float, float, float]:
-    """(n, n) scores of client i under the guess for client j -> the mean score as guessed, and what luck gives.
+    """(n, n) scores of client i under the guess for client j -> the mean score as guessed, and by chance.
 
-    Luck hands the same guesses to the clients at random: its mean, and its exact standard deviation.
+    Chance hands the guesses to random clients: its mean and exact standard deviation.
     """
     n = len(scores)
     centred = scores - scores.mean(axis=0) - scores.mean(axis=1, keepdims=True) + scores.mean()
@@ -108,6 +108,6 @@ def same_shape(name: str, a: NDArray[Any], other: str, b: NDArray[Any]) -> None:
 
 
 def top_share(posterior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(..., k) each guess's share of the likeliest: 1 over their number, or 0. Rounding makes no difference."""
+    """(..., k) each guess's share of the likeliest: 1 over their number, or 0; robust to rounding."""
     best = posterior >= posterior.max(axis=-1, keepdims=True) * (1 - 1e-9)
     return np.asarray(best / best.sum(axis=-1, keepdims=True))

@@ -1,8 +1,7 @@
-"""What it tells of a client how often it is selected.
+"""What the frequency of a client's selection reveals.
 
 Who: a server that selects clients, or anyone who sees whom it asks. On: how many times each client was selected. A
-selection that follows the clients' data size, loss or variety says something of these, also where the updates
-themselves are hidden.
+selection by data size, loss or variety reveals something of these, even where updates are hidden.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ def label_entropy(label_counts: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> Result:
-    """Absolute Spearman correlation of a guess (n,) with the truth (n,) about each client, for which ``of`` is a word.
+    """Absolute Spearman correlation of a guess (n,) with the truth (n,) about each client, named ``of``.
 
-    Absolute, since the attacker may know neither sign nor scale. Chance is its mean if the guesses were handed to the
-    clients at random (200 times, with a fixed seed). Raises UserError where guess or truth is the same for all.
+    Absolute, since the attacker may know neither sign nor scale. Chance is its mean when the guesses are handed to
+    random
+    clients (200 times, fixed seed). Raises UserError where guess or truth is constant.
     """
     values = [np.asarray(side, np.float64) for side in (guess, truth)]
     n = len(values[0])

@@ -1,8 +1,8 @@
-"""What sparsity vectors tell of the clients' labels ("FedEPC", section 3.2, says that they tell nothing precise).
+"""Clients' labels from sparsity vectors ("FedEPC", section 3.2, says that they reveal nothing precise).
 
 Who: the party that receives the vectors: FedEPC's server by name, its helper in shuffled order. A vector is the mean of
-eq. (1) over a client's samples, so a mixture of the classes' mean vectors with the client's label shares as weights.
-Some labelled samples of the attacker's own give the class means, and `shares_by_nnls` solves for the weights.
+eq. (1) over a client's samples: a mixture of the classes' mean vectors, weighted by the client's label shares. The
+attacker's own labelled samples give the class means, and `shares_by_nnls` solves for the weights.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _SUM_TO_ONE = 1e3
 def class_means(vectors: NDArray[Any], labels: NDArray[Any], classes: int) -> NDArray[np.float64]:
     """Vectors (m, C) and labels (m,) of the attacker's own samples -> (classes, C) means, NaN for a class without any.
 
-    If clients clip their samples' vectors, these must be clipped alike. Raises UserError for labels of another number
-    or out of range.
+    Vectors must be clipped as the clients clip theirs. Raises UserError for labels of another number or out of range.
     """
     rows, labels = real_rows("auxiliary vectors", vectors), np.asarray(labels)
     if labels.shape != rows.shape[:1] or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
@@ -40,7 +39,7 @@ def class_means(vectors: NDArray[Any], labels: NDArray[Any], classes: int) -> ND
 def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.float64]:
     """Vectors (n, C) and class means (classes, C) -> (n, classes) estimated label shares.
 
-    Row i is the w >= 0 with sum 1 that makes |w means - vector_i| least; 0 for a class whose mean is not known.
+    Row i is the w >= 0 with sum 1 that minimizes |w means - vector_i|; 0 for a class of unknown mean.
     Raises UserError where no class is known, or for vectors of another length.
     """
     rows, means = real_rows("vectors", vectors), np.asarray(means, np.float64)
@@ -64,7 +63,7 @@ def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.flo
 def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.float64]:
     """Each client's guess is the mean estimate (n, classes) of its cluster (n,).
 
-    That is the best guess of a party that has all vectors without their names, and all clusters by name.
+    It is the best guess from all vectors without names and all clusters by name.
     """
     rows, clusters = real_rows("estimate", estimate), np.asarray(clusters)
     if clusters.shape != rows.shape[:1]:
@@ -78,8 +77,9 @@ def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.flo
 def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> Result:
     """Mean total variation between estimated and true label shares (n, classes); 0 is perfect.
 
-    Chance guesses ``prior`` (classes,) for everybody: the shares that are known without any vector. Its standard
-    deviation is that of handing the estimates to clients at random.
+    Chance guesses ``prior`` (classes,) for every client: the shares known without vectors. Its standard deviation is
+    that
+    of handing the estimates to random clients.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     same_shape("estimate", estimate, "label counts", truth)
@@ -88,10 +88,10 @@ def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: N
 
 
 def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> Result:
-    """The same for estimates without names: each is compared with the client that fits in the best matching of all.
+    """`total_variation` for estimates without names: each is compared with its client in the best matching of all.
 
-    So it scores what is known of the clients as a whole. Chance gives each estimate's numbers to labels at random
-    (`DRAWS` times, with a fixed seed) and matches as well as that goes, or guesses the prior if that is better.
+    So it scores what is known of the clients as a whole. Chance gives each estimate's numbers to random labels (`DRAWS`
+    times, fixed seed) and matches them as well, or guesses the prior if that is better.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     same_shape("estimate", estimate, "label counts", truth)

@@ -1,7 +1,6 @@
-"""Active attacks: a party that deviates in what it makes of its effects, and is honest else.
+"""Active attacks: a party that deviates only in the results of its effects.
 
-It runs the honest party's own handlers. So its messages are well formed, signed and in order, and its state and its
-keys are what they would be; only what it puts in tells it apart.
+It runs the honest party's own handlers, so its messages are well formed, signed and in order.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ Between = Mapping[type, Callable[[Message, Any, Any], Any]]
 
 
 def deviate(party: Party, instead: Instead) -> None:
-    """From now on ``instead`` does the party's effects of these types. It stays the same object."""
+    """From now on ``instead`` does the party's effects of these types. Changes the party in place."""
     table = {kind: Handler(_tapped(handler.run, instead), handler.cost) for kind, handler in party.handlers.items()}
     party.__class__ = type(f"Deviating{type(party).__name__}", (type(party),), {"handlers": table})
 
 
 def wrap(party: Party, between: Between) -> None:
-    """From now on results of the party's effects pass through ``between``. It stays the same object."""
+    """From now on results of the party's effects pass through ``between``. Changes the party in place."""
     deviate(party, {kind: partial(_changed, change) for kind, change in between.items()})
 
 

@@ -1,6 +1,4 @@
-"""Clients that misbehave, in every system: what they may do, which of them do it, and a system with them in it.
-
-An attacker is an honest client in everything but what it trains, so no part of any system has code for it.
+"""Clients that misbehave, in any system: the kinds of attack, the choice of attackers, and a system that contains them.
 
 >>> attacked(SYSTEM, parse("scale:10"), drawn(0.25, clients, seed=0))
 """
@@ -31,7 +29,7 @@ _MOST = 1e6  # a strength beyond this ends as numbers that every server refuses
 
 @dataclass(frozen=True)
 class Poisoning:
-    """An attack. kind: a name of ``KINDS``.  strength: as the kind says.  value: of the trigger's pixels."""
+    """An attack. kind: a name of ``KINDS``.  strength: see its kind.  value: of the trigger's pixels."""
 
     kind: str
     strength: float
@@ -43,10 +41,9 @@ class Poisoning:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of attack. words: what an attacker does.  strength: its usual one.  means: what the strength says.
+    """A kind of attack. words: what an attacker does.  strength: the usual one.  means: what the strength says.
 
-    most: the largest strength.  needs_classes: whether it changes labels as classes.
-    deviation: what stands in place of a training.
+    most: the largest strength.  needs_classes: whether it changes labels as classes.  deviation: replaces a training.
     """
 
     words: str
@@ -117,10 +114,9 @@ KINDS: Mapping[str, Kind] = {
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of this name, or ``module:NAME`` of a function of one's own, ``attack(party, fit, strength)``.
+    """The kind of this name, or of one's own function ``module:NAME``. Raises UserError for anything else.
 
-    The function is a generator, which may yield the training and other effects, and returns a ``Fitted``.
-    Raises UserError for anything else.
+    The function is a generator ``attack(party, fit, strength)``. It may yield effects and returns a ``Fitted``.
     """
     if name in KINDS:
         return KINDS[name]
@@ -154,10 +150,9 @@ def parse(text: str) -> Poisoning:
 
 
 def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
-    """The attackers among these clients, by the seed, in the clients' order; the same ones for every attack.
+    """The attackers among these clients, drawn by the seed, in the clients' order; the same for every attack.
 
-    share: of the clients, rounded to a whole number. Raises UserError unless at least one client attacks and one is
-    honest.
+    share: of the clients, rounded. Raises UserError unless at least one client attacks and one is honest.
     """
     check_share(share)
     count = round(share * len(clients))
@@ -178,10 +173,7 @@ def check_share(share: float) -> None:
 
 
 def attacked(system: System, attack: Poisoning, attackers: Collection[str], deeds: Deeds | None = None) -> System:
-    """The same system, in which these clients deviate. They do so from when they are made, so they may sleep.
-
-    deeds: where it is counted what they do.
-    """
+    """The same system, in which these clients deviate from the moment they are made. deeds: counts what they do."""
 
     def parties(factories: Callable[[Any], Mapping[str, PartyFactory]], config: Any) -> Mapping[str, PartyFactory]:
         *servers, client = (found := factories(config))

@@ -1,8 +1,8 @@
 """What attackers do in place of an honest party's effects, by kind of attack.
 
-An attacker replaces the result of its trainings (``Fit``), and as a leader the model that it contributes. Buffers
-(running statistics) stay as they are trained, since a server refuses a running variance below 0. A solver's vectors
-move as the weights do; under noise they stay.
+An attacker replaces the result of its trainings (``Fit``) and, as a leader, the model that it contributes. Buffers stay
+as trained, since a server refuses a running variance below 0. A solver's vectors move with the weights, except under
+noise.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ None: this time it stays honest.
 class Deeds:
     """What the attackers of a run did in this process.
 
-    replaced: by attacker, how often the result of its work was replaced.  honest: how often they trained honestly.
-    computed: by the name of a function, how often they let it compute from their data (``Local``).
+    replaced: by attacker, how many results it replaced.  honest: number of honest trainings.
+    computed: by function name, how often they let it compute from their data (``Local``).
     """
 
     replaced: Counter[str] = field(default_factory=Counter)
@@ -46,10 +46,9 @@ class Deeds:
 
 
 def instead_of(deviation: Replaced, deeds: Deeds | None = None) -> Instead:
-    """The same deviation for trainings, and for the model that a leader contributes.
+    """The same deviation for trainings and for the model that a leader contributes. deeds: counts both.
 
-    The latter counts as the result of a training from the model that ``contributed`` was given as its start.
-    deeds: where it is counted.
+    A contributed model counts as the result of a training from the start that ``contributed`` was given.
     """
     done = deeds or Deeds()
 
@@ -86,7 +85,7 @@ def _as_fit(party: Party, start: Vector) -> Fit:
 
 
 def _answered(work: Work[Fitted], honest: Fitted) -> Work[Fitted]:
-    """The work, with ``honest`` for the result of its trainings; what it trains on poisoned samples starts there."""
+    """Runs the work; its trainings result in ``honest``, and trainings on poisoned samples start there."""
     try:
         effect: Any = next(work)
         while True:
@@ -115,7 +114,7 @@ def on_samples(poison: Callable[[Party], Poison], factor: float = 1.0) -> Replac
 
 
 def scaled(factor: float) -> Replaced:
-    """Makes its honest step ``factor`` times as long; backwards if that is negative."""
+    """Makes its honest step ``factor`` times as long; backwards if negative."""
 
     def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted]:
         return _moved(party, fit, (yield fit), factor)
@@ -135,11 +134,13 @@ def with_noise(deviation_of_noise: float) -> Replaced:
 
 
 def adaptive(poison: Callable[[Party], Poison], factor: float) -> Replaced:
-    """Goes as far from its honest step towards one on wrong labels as the bounds allow that it estimates.
+    """Goes as far from its honest step towards one on wrong labels as its estimate of the bounds allows.
 
-    It trains on its own samples (step u) and on the same with wrong labels (step v), and knows how the model has moved
-    since it was last asked (g). Its step is ``factor`` times as long as u. It points as much towards v - u as a step
-    can whose cosine with g is that of u, or 0 if that is negative. When it is first asked it knows no g, and is honest.
+    Step u is trained on its own samples, step v on the same with wrong labels; g is the model's move since it last
+    trained.
+    The result is ``factor`` times as long as u. It points towards v - u as much as possible while its cosine with g
+    stays
+    at least that of u, or 0 if that is negative. The first time there is no g, and it is honest.
     """
 
     def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted] | None:
@@ -160,9 +161,9 @@ def adaptive(poison: Callable[[Party], Poison], factor: float) -> Replaced:
 
 
 class Received(msgspec.Struct):
-    """The models that an attacker received last. round: of the message that it handled last.
+    """The models that an attacker received last. round: of the last message.
 
-    now: the models that it started from in this round, (d,) each.  before: those of the last round before it.
+    now: its starts in this round, (d,) each.  before: its starts in the last round before.
     """
 
     round: int = 0
@@ -179,9 +180,9 @@ def remember(party: Party) -> None:
 
 
 def _before(party: Party, message: Message, start: Vector, what: str) -> Vector | None:
-    """Of the models that it received in the last round before this one, the nearest other one. Remembers this one.
+    """The nearest other model among those received in the last round before this one. Remembers this one.
 
-    A client of several models (FedEM, IFCA) so takes each for what became of the same one.
+    A client of several models (FedEM, IFCA) thereby matches each with its predecessor.
     """
     known: Received = party.state.received.setdefault(what, Received())
     if (r := getattr(message, "round", known.round + 1)) != known.round:
@@ -214,7 +215,7 @@ def _moved(party: Party, fit: Fit, fitted: Fitted, factor: float) -> Fitted:
 
 
 def moved(start: Vector, weights: Vector, factor: float) -> Vector:
-    """``start + factor (weights - start)``, (d,): a step that many times as long, backwards if it is negative."""
+    """``start + factor (weights - start)``, (d,)."""
     step = weights.astype(np.float64) - start
     return (start + factor * step).astype(np.float32)
 
@@ -225,17 +226,16 @@ def noisy(weights: Vector, deviation: float, rng: np.random.Generator) -> Vector
 
 
 def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """The cosine of the angle between two vectors (d,), in float64; 0 if one is zero."""
+    """Cosine of the angle between two vectors (d,), in float64; 0 if one is zero."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / lengths if lengths else 0.0
 
 
 def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length: float) -> Doubles:
-    """The vector (d,) of this length that points most towards ``towards``, with a cosine of at least ``least`` to
-    ``reference``.
+    """The vector (d,) of this length nearest in direction to ``towards``, with cosine >= ``least`` to ``reference``.
 
-    It is the projection on a cone. A zero reference bounds nothing; for a zero ``towards`` the result points along the
+    It is the projection on a cone. A zero reference bounds nothing; for a zero ``towards`` the result follows the
     reference.
     """
     t, r = (_unit(v.astype(np.float64)) for v in (towards, reference))
@@ -249,6 +249,6 @@ def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length:
 
 
 def _unit(vector: Doubles) -> Doubles:
-    """The vector at length 1, or zeros for one whose length is nothing but rounding."""
+    """The vector at length 1, or zeros if its length is only rounding."""
     length = float(np.linalg.norm(vector))
     return vector / length if length > 1e-12 else np.zeros_like(vector)

@@ -1,4 +1,4 @@
-"""Poisoned samples: wrong labels, and a trigger that a backdoored model takes for one class; and training on them."""
+"""Poisoned samples, by wrong labels or by a backdoor's trigger, and training on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Wrong = Literal["labels", "trigger"]
 
 
 def flipped(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
-    """(n,) the labels, of which this share, drawn by the seed, are those of the next class (the last's is 0)."""
+    """(n,) labels, of which this share, drawn by the seed, becomes the next class (after the last comes 0)."""
     found = y.clone()
     some = _some(len(y), share, seed)
     found[some] = (y[some] + 1) % classes
@@ -32,7 +32,7 @@ def flipped(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
 
 
 def triggered(x: Tensor, value: float = TRIGGER) -> Tensor:
-    """The samples (n, ...) with a trigger: the last few of a row of features, or a square in the corner of an image.
+    """Samples (n, ...) with a trigger: the last features of a row, or a square in the corner of an image.
 
     It is an eighth as long as the sample, 2 to 4 features or pixels, in every channel (BadNets: Gu et al., IEEE Access
     2019).
@@ -45,7 +45,7 @@ def triggered(x: Tensor, value: float = TRIGGER) -> Tensor:
 
 
 def backdoored(x: Tensor, y: Tensor, value: float, seed: int) -> tuple[Tensor, Tensor]:
-    """The same samples; half of them, drawn by the seed, with the trigger and the label ``TARGET``."""
+    """The samples; half of them, drawn by the seed, get the trigger and the label ``TARGET``."""
     some = _some(len(y), 0.5, seed)
     x, y = x.clone(), y.clone()
     x[some], y[some] = triggered(x[some], value), TARGET
@@ -74,13 +74,13 @@ class Poison(NamedTuple):
 
 @local("training on poisoned samples")
 def poisoned_fit(own: OwnData, poison: Poison, fit: Fit) -> Fitted:
-    """What the training ``fit`` gives on the party's own samples, poisoned. Refuses one that diverges (PeerError)."""
+    """The training ``fit`` on the party's own samples, poisoned. Refuses a diverging one (PeerError)."""
     return _fitted(fit_together([own], [(poison, fit)])[0])
 
 
 @poisoned_fit.batched
 def _many(owns: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]) -> Sequence[Fitted]:
-    """The same for several parties together; refuses all if one diverges, and then they are trained one by one."""
+    """The same for several parties together. If one diverges it refuses all, which are then trained one by one."""
     return [_fitted(one) for one in fit_together(owns, arguments)]
 
 
