@@ -1,8 +1,8 @@
 """A party's own account of what it has released of its data: its ledger, which nobody else has.
 
-It counts every attempt of a round, also those that were given up, since what was sent was sent. Scores that are
-reported are releases without a proof. The number of samples is in no account: it is the same if one sample is replaced.
-So an epsilon for a whole client covers what the releases tell, and not that number, which every report has.
+It counts every attempt of a round, also those given up. Reported scores are releases without a proof. The number of
+samples is in no account, so an epsilon for a whole client covers the releases and not that number, which every report
+has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coterie.report.ledger import released
 
 
 class Entry(msgspec.Struct):
-    """All releases of one kind. release: without its round.  rounds: of each, in their order; 0 is the set-up."""
+    """All releases of one kind. release: without its round.  rounds: of each, in order; 0 is the set-up."""
 
     release: Release
     rounds: list[int]
@@ -36,8 +36,8 @@ Entries = list[Entry]
 class Account:
     """What a party's account is made from.
 
-    own: what its state says that it has released (``System.ledger``).  told: by kind of message that is counted as it
-    is sent, what it tells (``System.releases``).  kept: whether its system keeps any account.  delta: of the epsilon.
+    own: releases by its state (``System.ledger``).  told: by kind of message, counted as it is sent, what it reveals
+    (``System.releases``).  kept: whether its system keeps any account.  delta: of the epsilon.
     """
 
     own: Callable[[], Sequence[Release]] = field(default=lambda: ())
@@ -46,13 +46,13 @@ class Account:
     delta: float = DELTA
 
     def new(self, before: Counter[Release]) -> tuple[list[Release], Counter[Release]]:
-        """What the party's state has released that it had not before, and all that it says now."""
+        """The state's new releases, and all its releases."""
         now = Counter(self.own())
         return list((now - before).elements()), now
 
 
 def account_of(system: System, party: Party, common: Common, settings: Any) -> Account:
-    """The account of a party: empty for a party that is no client, and has no data."""
+    """The account of a party: empty for one that is no client."""
     if party.name not in common.clients:
         return Account()
     ledger = system.ledger
@@ -92,7 +92,7 @@ def in_words(entries: Entries, account: Account) -> str:
 
 
 def facts(entries: Entries, account: Account) -> dict[str, Any]:
-    """The same for the log: epsilon by relation, delta, and the number of releases by what they are."""
+    """The account for the log: epsilon by relation, delta, and the number of releases by kind."""
     counts: Counter[str] = Counter()
     for entry in entries:
         counts[entry.release.what] += len(entry.rounds)

@@ -1,4 +1,4 @@
-"""A home and the plan that it holds make one party, its member and its effects.
+"""One party, its member and its effects, from a home and its plan.
 
 A party knows its own data, the plan, and no other party's secrets, samples or seed. Only in a rehearsal (``deploy
 try``) do all parties share the seed of the config, so that they draw what a simulation draws.
@@ -52,7 +52,7 @@ class BuiltParty:
     """What a node needs, and nothing of any other party.
 
     effects: with its own data alone.  links: of the simulated devices, in a rehearsal.  data: its own samples, or None.
-    allowed: scores that both the operator asks for and the owner allows.
+    allowed: scores that the operator asks for and the owner allows.
     """
 
     home: Home
@@ -81,7 +81,7 @@ class BuiltParty:
 
     @property
     def samples(self) -> int:
-        """The number of its own training samples, where its owner allows the hub to know it; else 0."""
+        """The number of its own training samples, or 0 if its owner hides it from the hub."""
         return self.party.samples if "samples" in self.allowed else 0
 
     @cached_property
@@ -99,7 +99,7 @@ class BuiltParty:
         )
 
     def scores(self) -> dict[str, float]:
-        """The scores of its current model on its own held-out samples that it may report (``local_accuracy``)."""
+        """Its current model's scores on its own held-out samples that it may report (``local_accuracy``)."""
         wanted = [name for name in self.allowed if name.startswith("local_")]
         model = self.own_model() if wanted and self._observer is not None else None
         if model is None or self._observer is None:
@@ -108,20 +108,20 @@ class BuiltParty:
         return {name: found[name] for name in wanted if name in found and np.isfinite(found[name])}
 
     def renew(self, data: bytes) -> tuple[PartyKeys, Common]:
-        """Take in a newer plan: the keys that count now, and what everybody knows. Raises PeerError for another one."""
+        """Take in a newer plan with its keys and public facts. Raises PeerError for another one."""
         plan = take_plan(self.home, data)
         event("plan", plan=plan.version, plan_sha256=plan_hash(plan))
         return keyring_of(self.home, plan), replace(self.party.common, roster=plan.roster)
 
     def own_model(self) -> ClientModel | None:
-        """The model that this client has now, by its own state alone. None for a party that has none."""
+        """The client's current model, by its own state alone; None for a party without."""
         if self.party.name not in self.common.clients:
             return None
         return self.system.predicts(self.party)
 
 
 def build_party(home: Home) -> BuiltParty:
-    """The party of this home, as its plan says. Raises UserError for a plan or data that cannot work."""
+    """The party of this home, by its plan. Raises UserError for a plan or data that cannot work."""
     plan = plan_of(home)
     config = from_text(plan.config)
     system, settings, names = _system(plan, config)
@@ -207,7 +207,7 @@ def _system(plan: Plan, config: Resolved) -> tuple[System, Any, Sequence[str]]:
 
 
 def _roles(system: System, settings: Any, common: Common) -> Mapping[str, tuple[str, ...]]:
-    """By role of the roster, the roles that such a party may act in, its main role first."""
+    """By role of the roster, the roles that its parties may act in, the main one first."""
     found = {}
     for role in system.factories(settings, common.mode):
         name = common.roster.of_role(role)[0]
@@ -221,10 +221,7 @@ def _roles(system: System, settings: Any, common: Common) -> Mapping[str, tuple[
 def _devices(
     home: Home, config: Resolved, settings: Any, names: Sequence[str], rehearsal: bool
 ) -> tuple[dict[str, Profile], Links | None]:
-    """This party's own device, by its name, and in a rehearsal the simulated links.
-
-    The device of a real party is what ``device.toml`` in its home says, and otherwise an ordinary one.
-    """
+    """This party's own device, by its name (``device.toml``, or an ordinary one), and a rehearsal's simulated links."""
     if rehearsal:
         profiles = dict(zip(names, fleet(config.devices, len(names), config.seed), strict=True))
         links = FleetLinks(profiles, config.seed, delays_of(config, names, settings))
@@ -237,7 +234,7 @@ def _devices(
 
 
 def _accelerator(home: Home) -> str:
-    """The device that this party trains on. Raises UserError for a GPU that is not there."""
+    """The device that this party trains on. Raises UserError for a missing GPU."""
     wanted, there = home.about.accelerator, torch.cuda.is_available()
     if wanted == "cuda" and not there:
         raise UserError(f"{home.path} says that it has a GPU (accelerator cuda), but torch finds none here")
@@ -245,7 +242,7 @@ def _accelerator(home: Home) -> str:
 
 
 def _epochs(home: Home, config: Resolved, settings: Any, names: Sequence[str], rehearsal: bool) -> int:
-    """Local epochs in a round: what the owner of the home says, at most and by default those of the plan."""
+    """Local epochs in a round: the owner's choice, at most and by default the plan's."""
     if home.name not in names:
         return 1
     if rehearsal:

@@ -1,4 +1,4 @@
-"""The clock of a node: the machine's, or in a rehearsal a virtual one, by which results are those of a simulation."""
+"""The clock of a node: the machine's, or in a rehearsal a virtual one, which gives a simulation's results."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Delayed(msgspec.Struct, frozen=True, array_like=True):
 class Times(msgspec.Struct):
     """A party's part of the virtual clock. busy: until when the party works.
 
-    at: of the hub, the instant that the round has reached.  links: by recipient, when the last message arrives.
-    delayed: messages that are held back, in the order of writing.
+    at: the hub's instant in the round.  links: by recipient, when the last message arrives.
+    delayed: messages held back, in the order of writing.
     """
 
     at: Instant = NOWHEN
@@ -40,7 +40,7 @@ class Times(msgspec.Struct):
 
 
 class Clock:
-    """Seconds since the plan was signed, by the machine's clock. Within a process it never goes back.
+    """Seconds since the plan was signed, by the machine's clock; within a process it never goes back.
 
     origin_s: that instant, in seconds since 1970.
     """
@@ -77,9 +77,9 @@ class Clock:
 
 
 class RehearsedClock(Clock):
-    """The virtual clock of one party. Its times follow from sizes, nominal costs and ``links``, as in a simulation.
+    """The virtual clock of one party. Times follow from sizes, nominal costs and ``links``, as in a simulation.
 
-    names: of all parties, in the order of the roster, the hub first.  The sender computes when a message arrives.
+    names: of all parties, in the order of the roster, the hub first.  The sender computes the arrival.
     """
 
     rehearsed = True

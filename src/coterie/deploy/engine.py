@@ -1,7 +1,7 @@
-"""The engine: what moves bytes between the parties of a federation. ``nats.py`` is one, and tests have another.
+"""The engine, which moves bytes between the parties of a federation (``nats.py``, and another in tests).
 
-An engine delivers at least once, keeps the order of each pair of parties, and knows which party has sent. It reads
-nothing: what travels is sealed to its recipient and signed (``packets.py``).
+It delivers at least once, keeps the order of each pair of parties, and authenticates the sender. It reads nothing:
+packets are sealed to their recipient and signed (``packets.py``).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import msgspec
 
 
 class EngineError(Exception):
-    """The engine cannot be reached, or fails: what, where, and what to do about it. The node tries again later."""
+    """The engine cannot be reached, or fails: what, where, and the remedy. The node tries again later."""
 
 
 class UndeliverableError(EngineError):
-    """This packet will never be stored: no such recipient, too large, not permitted. Trying again would not help."""
+    """This packet will never be stored: no such recipient, too large, or not permitted."""
 
 
 class FullError(EngineError):
-    """Too much waits for this recipient, or in all. The engine takes more when some is done, which may be never."""
+    """Too much waits for this recipient, or in all. The engine takes more when some is done."""
 
 
 class NotAdmittedError(EngineError):
-    """This party may not connect (any more): its certificate was revoked or has run out. The node ends with it."""
+    """This party may not connect: its certificate was revoked or has expired. It ends the node."""
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
@@ -39,21 +39,22 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 class Delivery(Protocol):
     """One packet that has come. It comes again, also after a restart of either side, until ``done``.
 
-    src: the sender as the engine has authenticated it.  body: the bytes as they were pushed. A node may hold a delivery
-    and drop its ``body`` (set it to b""). ``done`` and ``working`` may be called from any thread.
+    src: the authenticated sender.  body: the bytes as pushed; a node may drop them (b""). ``done`` and ``working`` may
+    be
+    called from any thread.
     """
 
     src: str
     body: bytes
 
     def done(self) -> None:
-        """It was handled, and all that follows from it is stored: it comes no more. Never raises, nor waits.
+        """It was handled and its consequences are stored: it comes no more. Never raises or waits.
 
-        If the process ends within moments, the engine may not have heard of it. Then it does come again.
+        It may still come again if the process ends within moments.
         """
 
     def working(self) -> None:
-        """It is still worked on, so it must not come again yet. Called every few seconds. Never raises."""
+        """Work goes on, so it must not come again yet. Called every few seconds. Never raises."""
 
 
 class Engine(Protocol):
@@ -62,20 +63,18 @@ class Engine(Protocol):
     name: str
 
     def nodes(self) -> Collection[str]:
-        """The parties that are connected now, as far as the engine knows (a few seconds late). Cheap to call."""
+        """The parties connected now, as far as the engine knows (a few seconds late). Cheap."""
 
     def push(self, dst: str, body: bytes, key: str) -> None:
-        """Store a packet for another party, of any size; returns when it is stored. The same key is stored once.
+        """Store a packet of any size for another party; returns when stored. The same key is stored once.
 
-        Raises UndeliverableError if it never will be, FullError if too much waits already, and EngineError if it
-        cannot be stored now for another reason.
+        Raises UndeliverableError if it never will be, FullError if too much waits, and EngineError otherwise.
         """
 
     def push_all(self, parcels: Sequence[Parcel]) -> list[EngineError | None]:
         """Store packets, those to one recipient in this order. For each: None, or why it is not stored.
 
-        After one that cannot be stored now, no other one is stored for its recipient, since it would overtake it.
-        Raises NotAdmittedError. An engine that can stores packets for several recipients at the same time.
+        After one fails for now, no other is stored for its recipient, since it would overtake. Raises NotAdmittedError.
         """
         found: list[EngineError | None] = []
         broken: dict[str, EngineError] = {}
@@ -94,10 +93,9 @@ class Engine(Protocol):
         return found
 
     def pull(self, wait_s: float) -> Delivery | None:
-        """The next packet for this party, or None if none comes within ``wait_s`` seconds.
+        """The next packet for this party, or None if none comes within ``wait_s`` seconds. Raises EngineError.
 
-        Packets of one sender come in order, also those that come again. Several may be held before the first is
-        ``done``. Raises EngineError.
+        Packets of one sender come in order, also when repeated. Several may be held before the first is ``done``.
         """
 
     def close(self) -> None:

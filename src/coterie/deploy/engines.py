@@ -1,4 +1,4 @@
-"""The connection of a party: its home says where the server is, and holds its certificate."""
+"""The connection of a party, by the server and the certificate in its home."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
 def check_apart(home: Home, *, connect_s: float = 20.0) -> None:
     """Raises RunError if the server has members in one account, and EngineError if no server is reached.
 
-    It asks for the rights of this party, and changes nothing.
+    It uses this party's rights and changes nothing.
     """
     check_installed()
     from coterie.deploy.nats_link import Link, kept_apart

@@ -1,7 +1,6 @@
-"""The home of a party: one private folder with its keys, its data and its state. Only this party reads it.
+"""The home of a party: a private folder (files 0600, folders 0700) with its keys, data and state.
 
-Everything in it is for its owner alone (files 0600, folders 0700) and written whole. ``Home`` is where things are,
-and the functions read and check them.
+Files are written whole. ``Home`` locates them; the functions read and check them.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ Hex32 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``home.json``. server: URL.  operator: the public key of the federation's operator, hex.
 
-    report: scores that the owner of the home allows to be sent to the hub.  epochs: local epochs in a round; 0 for the
-    most that the plan has.  accelerator: ``cpu``, ``cuda`` or ``auto``, of this machine.
+    report: scores that the owner allows to be sent to the hub.  epochs: local epochs in a round; 0 for the plan's
+    maximum.  accelerator: ``cpu``, ``cuda`` or ``auto``, of this machine.
     """
 
     name: str
@@ -145,14 +144,14 @@ class Home:
         return Identity(read_private(self.keys / "signing", KEY_BYTES), read_private(self.keys / "opening", KEY_BYTES))
 
     def seed(self) -> int:
-        """The seed of its random numbers, except secrets: 32 bits that were drawn when the home was made."""
+        """The seed of its random numbers, except secrets: 32 bits, drawn when the home was made."""
         return int.from_bytes(read_private(self.keys / "seed", _SEED_BYTES), "little")
 
 
 def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], object] = lambda home: None) -> Home:
-    """A new home with fresh keys, which is there whole or not at all.
+    """A new home with fresh keys, whole or not at all.
 
-    fill: writes what else is to be in it. Raises UserError if something is there already, or if it lies in a home.
+    fill: writes its other content. Raises UserError if the place is taken, or lies in a home.
     """
     check_name(about.name)
     check_new(path, "a home")
@@ -181,7 +180,7 @@ def read_home(path: Path) -> Home:
 
 
 def plan_of(home: Home) -> Plan:
-    """The plan that this home holds. Raises UserError if there is none yet, or one that its operator has not signed."""
+    """The plan in this home. Raises UserError if there is none, or its operator has not signed it."""
     if not home.plan.exists():
         raise UserError(
             f"{home.path} has no plan yet: when the operator has approved {home.name}, run "
@@ -198,9 +197,10 @@ def plan_of(home: Home) -> Plan:
 def take_plan(home: Home, data: bytes) -> Plan:
     """Keep a plan that came from the hub or with a certificate, if the operator signed it and it is not older.
 
-    Returns the plan that the home holds then. Raises PeerError for a plan that is forged, older than the one in the
-    home, another of the same version, of another session, without this party's own keys, or, at a hub that has begun,
-    with parties that joined since.
+    Returns the plan that the home then holds. Raises PeerError for a plan that is forged, older than the home's,
+    another of
+    the same version, of another session, without this party's own keys, or, at a hub that has begun, with parties that
+    joined since.
     """
     new = plans.check(data, home.operator)
     identity = home.identity
@@ -225,7 +225,7 @@ def take_plan(home: Home, data: bytes) -> Plan:
 
 
 def _check_numbers(home: Home, old: Plan, new: Plan) -> None:
-    """Raises PeerError for a plan with other parties, in the home of a hub that has begun: it has numbered them."""
+    """Raises PeerError for a plan with other parties at a hub that has begun, since it has numbered them."""
     names = [one.name for one in old.roster.entries]
     others = [one.name for one in new.roster.entries if one.name not in names]
     if others and home.name == new.roster.hub and home.state.exists():
@@ -236,7 +236,7 @@ def _check_numbers(home: Home, old: Plan, new: Plan) -> None:
 
 
 def hub_home(folder: Path) -> Home:
-    """The hub's home in an operator's folder, with the newest plan there taken in. Raises UserError."""
+    """The hub's home in an operator's folder, updated to the newest plan. Raises UserError."""
     home, newest = read_home(folder / HUB), folder / PLAN
     try:
         take_plan(home, read_private(newest))
@@ -246,7 +246,7 @@ def hub_home(folder: Path) -> Home:
 
 
 def keyring_of(home: Home, plan: Plan) -> PartyKeys:
-    """The keys of this party, and the public ones of all that the plan believes."""
+    """This party's keys, and the public keys of all parties that the plan believes."""
     return PartyKeys(plan.believed, {home.name: home.identity})
 
 
@@ -273,7 +273,7 @@ def read_private(path: Path, size: int | None = None) -> bytes:
 
 
 def decode_json(path: Path, data: bytes, kind: type[T]) -> T:
-    """The object in the JSON of this file. Raises UserError if it is not of this type."""
+    """The object in this JSON file. Raises UserError for another type."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

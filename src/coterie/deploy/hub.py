@@ -1,4 +1,4 @@
-"""The hub's node: it begins rounds and attempts, runs their coordination, and hears how the parties fare."""
+"""The hub's node: it begins rounds and attempts, runs their coordination, and receives the parties' reports."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ EXCLUDED = {
 
 
 class LeaderStoppedError(RunError):
-    """A party needs another attempt: it was stopped while it coordinated, or the hub has announced this one before."""
+    """A party needs another attempt: it stopped while coordinating, or has seen this attempt before."""
 
 
 @dataclass
 class Round:
-    """What became of a round (0: the set-up). notes: of the hub's own, as in a run.
+    """The outcome of a round (0: the set-up). notes: of the hub's own, as in a run.
 
-    attempts: why each that failed was given up.  skipped: the last of these reasons if all failed, or "".
-    gone: why a party was not there when it was asked.  refused: by the hub, by kind.  began_s, seconds: by the
-    machine's clock.  bytes_up, bytes_down, busy_s: of the hub's own packets and work.
+    attempts: why each failed one was given up.  skipped: the last of these reasons if all failed, or "".
+    gone: why a party was absent when asked.  refused: by the hub, by kind.  began_s, seconds: by the machine's clock.
+    bytes_up, bytes_down, busy_s: of the hub's own packets and work.
     """
 
     round: int
@@ -76,7 +76,7 @@ OnReport = Callable[[str, Report], None]
 
 
 class HubNode(Node):
-    """The hub. Its store also says which rounds are done, and the attempt of the one that is not.
+    """The hub. Its store also holds which rounds are done, and the current round's attempt.
 
     newest: the plan, which it passes on before a round if there is a newer one.
     """
@@ -98,9 +98,9 @@ class HubNode(Node):
         self._ahead: dict[str, Era] = {}  # parties that are in a later attempt than the hub
 
     def run(self, rounds: int, on_round: OnRound = lambda one: None, on_report: OnReport | None = None) -> list[Round]:
-        """The set-up, rounds 1 to ``rounds`` and the finish; goes on after those that are done by the last commit.
+        """The set-up, rounds 1 to ``rounds`` and the finish; continues after the last commit.
 
-        Gives those that were run now. Raises RunError if the set-up or all rounds fail.
+        Yields the rounds run now. Raises RunError if the set-up or all rounds fail.
         """
         self.on_report = on_report or self.on_report
         self.open()
@@ -133,8 +133,10 @@ class HubNode(Node):
         return ran
 
     def _wait_for_servers(self, gone: Collection[str]) -> None:
-        """Wait until the servers are back for which a round was lost, at most ``patience_s``. Else all rounds that are
-        left would be lost within moments. Clients are not waited for: a round goes on without them.
+        """Wait, at most ``patience_s``, for servers whose absence lost a round; else all further rounds would be lost
+        at once.
+
+        A round goes on without absent clients.
         """
         servers = set(gone) - set(self.member.party.common.clients)
         ends, told = time.monotonic() + self.settings.patience_s, False
@@ -182,7 +184,7 @@ class HubNode(Node):
         return one
 
     def _commit_round(self, r: int) -> None:
-        """The round is done. What came in it comes no more, but for what the next one may take."""
+        """The round is done. Its messages come no more, except those that the next one may take."""
         spool, member = self.member.spool, self.member
         for ticket in [one.ticket for one in self._coming] + [one.ticket for one in self._inbox]:
             spool.drop(ticket)
@@ -192,7 +194,7 @@ class HubNode(Node):
         self._commit_all()
 
     def _commit_all(self) -> None:
-        """Commit, with all that has come and waits for the next attempt; then it need not come again."""
+        """Commit, with all messages that wait for the next attempt; then they need not come again."""
         done = [one for one in self.queue.held.values() if one not in self.waiting and one not in self._done_later]
         spool = self.member.spool
         self.kept.again = [Taken(one.envelope, spool.peek(one.ticket), one.arrives) for one in self._coming]
@@ -260,19 +262,23 @@ class HubNode(Node):
             raise RunError(f"nothing has come for {silent_s:.0f} s")
 
     def quiescent(self) -> bool:
-        """Whether all packets of this era between connected parties have been taken, by what each has told (``Tally``).
+        """Whether all packets of this era between connected parties have been taken, by their tallies (``Tally``).
 
         A party tells in one tally what it has taken and what it has sent by then, and it tells this at rest: when it
-        does nothing more before another packet comes. Let all counts agree. Take the first packet that any party took
-        after its tally. Each pair's packets come in order, and as many were taken as were sent by the sender's tally:
-        so this one was sent after that tally. At rest its sender has sent it because of a packet that it took later,
-        and so earlier than the first. So there is none, and none was sent.
-
-        A tally that comes late, or a packet that was lost, can only keep the counts from agreeing.
+        does
+        nothing more before another packet comes. Let all counts agree, and take the first packet that any party took
+        after its
+        tally. Each pair's packets come in order, and as many were taken as sent by the sender's tally, so it was sent
+        after
+        that tally. At rest its sender sent it because of a packet taken later than its tally, and so before the first.
+        So there
+        is none, and none was sent. A late tally or a lost packet can only keep the counts from agreeing.
 
         Not counted are packets of earlier eras, and those of parties that are gone. By the virtual clock an era ends
-        only when nothing is under way. So of earlier eras there can only be what others have sent because of the
-        hub's last posts. A leader may notice later than the hub that a party is gone.
+        only when
+        nothing is under way, so of earlier eras there can only be answers to the hub's last posts. A leader may notice
+        later
+        than the hub that a party is gone.
         """
         kept = self.kept
         if self.lead is not None:
@@ -306,7 +312,7 @@ class HubNode(Node):
             self.stray(arrived, packet)
 
     def delivered(self, arrived: Arrived, letter: Letter) -> None:
-        """What was sent in earlier rounds is kept until this round is done, since another attempt may take it, too."""
+        """Messages of earlier rounds are kept until this round is done, for another attempt."""
         if self.kept.era is not None and letter.envelope.round != self.kept.era[0]:
             self._coming.append(Came(letter.envelope, self.member.spool.put(letter.frame), letter.arrives))
             arrived.packet = None
@@ -359,7 +365,7 @@ class HubNode(Node):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _end_all(self) -> None:
-        """Wait until all that is under way was handled, end the run, and hear the last reports."""
+        """Wait until everything was handled, end the run, and hear the last reports."""
         if not self.kept.ended:
             for name in self.others:
                 self.queue.send(name, End())
@@ -379,7 +385,7 @@ class HubNode(Node):
         self._hear(lambda: not missing)
 
     def _hear(self, enough: Callable[[], bool]) -> None:
-        """Take what comes until it is enough, or nobody is there, or nothing has come for ``grace_s``."""
+        """Take packets until it is enough, or nobody is there, or nothing comes for ``grace_s``."""
         self.queue.heard_s = began = time.monotonic()
         while not (enough() or self.stopped.is_set() or time.monotonic() > began + self.settings.patience_s):
             silent_s = time.monotonic() - self.queue.heard_s

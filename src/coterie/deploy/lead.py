@@ -20,11 +20,11 @@ OFFLINE, GONE = "offline", "gone"
 
 
 class Lead:
-    """Drives a coordination. By the machine's clock, each event happens as it comes. In a rehearsal events happen in
-    the order of the virtual clock: each waits until all events are known that can come before it.
+    """Drives a coordination. In a rehearsal an event waits until all events that can precede it on the virtual clock
+    are known.
 
-    compute: runs an effect.  quiescent: whether nothing is under way in the whole federation (only the hub can know).
-    request: the packet that its handler answers, and its letter; None for the hub's own round.  at: when it begins.
+    compute: runs an effect.  quiescent: whether nothing is under way in the federation (only the hub can know).
+    request: the packet that its handler answers, and its letter; None for the hub's round.  at: when it begins.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Lead:
         return envelope.answers in self.coordination.asked
 
     def lacks(self, envelope: Envelope) -> bool:
-        """Whether a message is the answer that a request of this step has not had yet. Another one is kept."""
+        """Whether a message is an answer that a request of this step still lacks. Others are kept."""
         return self.coordination.lacks(envelope.answers, envelope.src)
 
     def letter(self, envelope: Envelope, frame: bytes, arrives: Instant) -> None:

@@ -1,8 +1,8 @@
 """A party's own log: a JSON object a line, for this user alone, of bounded size.
 
-A log says what the party did, and why it refused something. This is the only place where the reason of a refusal is
-written, since it may hold the party's own numbers. Fields are numbers and short words. Any other object (bytes, an
-array, a key, a message) is written as the name of its type, so that no secret and no model gets into a log by mistake.
+It says what the party did, and why it refused something. Only here is the reason of a refusal written, since it may
+hold the party's own numbers. Fields are numbers and short words. Any other object (bytes, an array, a key, a message)
+is written as the name of its type, so that no secret and no model gets into a log by mistake.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PER_S = 20.0  # refusals that are written each second; the others are counted
 
 
 def plain(value: Any) -> Any:
-    """A field as it is written: numbers, short words, and small lists and tables of those. Else the type's name."""
+    """A field as written: numbers, short words, and small lists and tables of those. Else the type's name."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -84,9 +84,9 @@ class _OwnFile(RotatingFileHandler):
 
 
 def start(path: Path, party: str, *, stderr: bool = False) -> logging.Handler:
-    """Write this process's log into a file (``log.jsonl`` in the party's home), and also to stderr if wanted.
+    """Write this process's log to a file (``log.jsonl`` in the party's home), and also to stderr if wanted.
 
-    Replaces what an earlier call has begun. Raises UserError for a symbolic link, RunError if it can't be written.
+    Replaces an earlier call's log. Raises UserError for a symbolic link, RunError if it can't be written.
     """
     stop()
     handlers: list[logging.Handler] = [_OwnFile(path, maxBytes=_FILE_BYTES, backupCount=FILES - 1, delay=False)]
@@ -113,15 +113,16 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
 
 
 class RateLimited:
-    """Writes what other parties cause, at most so many events each second, so that nobody can fill the disk with them,
-    or drive older lines out of the log.
+    """Writes at most this many events each second that other parties cause, so that they cannot fill the disk or drive
+    out
+    older lines.
     """
 
     def __init__(self, per_s: float = _PER_S) -> None:
         self._per_s, self._left, self._at, self._unwritten = per_s, per_s, time.monotonic(), 0
 
     def more(self) -> dict[str, int] | None:
-        """None for an event that comes too fast, which is counted. Else the number that was counted, as a field."""
+        """None for an event that comes too fast and is only counted; else the count, as a field."""
         now = time.monotonic()
         self._left, self._at = min(self._per_s, self._left + (now - self._at) * self._per_s), now
         if self._left < 1:
@@ -145,7 +146,7 @@ def refusal(kind: str, src: str, reason: str) -> None:
 
 
 class Journal(NodeObserver):
-    """The ``NodeObserver`` of a process that has a log. It keeps no message. begins: is told of rounds and attempts.
+    """The ``NodeObserver`` of a process with a log. It keeps no message. begins: is told of rounds and attempts.
     say: is told in a line that this party waits for the engine, and that it goes on.
     """
 

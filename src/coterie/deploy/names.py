@@ -1,4 +1,4 @@
-"""Names of parties, and the form in which they stand in subjects, file names and certificates."""
+"""Names of parties, and their form in subjects, file names and certificates."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def check_name(name: object) -> str:
-    """A party's name. Raises UserError for what is none: small letters, digits and ``_``, with single ``-`` or ``/``.
-
-    There are no capital letters, since some file systems take them for small ones.
-    """
+    """A party's name: small letters, digits and ``_``, with single ``-`` or ``/``; else raises UserError."""
     if not isinstance(name, str) or len(name) > MAX_NAME or not _NAME.fullmatch(name):
         raise UserError(
             f"{str(name)[:MAX_NAME]!r} is no name of a party: it begins with a small letter and has small letters, "
@@ -34,8 +31,8 @@ def check_name(name: object) -> str:
 def safe(name: str) -> str:
     """A name as one token of ``[a-z0-9_-]``: ``client/3`` is ``client-3``, ``hospital-a`` stays. Injective.
 
-    ``-`` stands for ``/`` before a number and for itself before a word; ``--`` stands for the other of the two.
-    Raises UserError for what is no name.
+    ``-`` stands for ``/`` before a number and for itself before a word; ``--`` is the other of the two.
+    Raises UserError for an invalid name.
     """
     return _STEP.sub(lambda step: ("-" if step[1] == _usual(step[2]) else "--") + step[2], check_name(name))
 

@@ -1,15 +1,15 @@
 """The engine over NATS JetStream.
 
 A packet from a to b is one or more messages on ``cot.b.a``, which the server stores in one stream and hands to b's one
-consumer until b has acknowledged them. What makes several messages one packet:
+consumer until b has acknowledged them.
 
-- A packet travels in parts. Those of one attempt to push it share a random number (``Part.upload``). The last part is
-  sent when the server has stored all others, and it alone has an identity that a second attempt shares. So a packet is
-  stored once and wholly, or not at all, and parts without their last one are dropped when their sender goes on.
-- A sender pushes a packet anew if the server does not store a part within ``push_s``, or if it has slept for long. So a
+- Parts of one attempt to push a packet share a random number (``Part.upload``). The last part is sent when the server
+  has stored all others. It alone has an identity that a second attempt shares, so a packet is stored once and wholly,
+  or not at all. Parts without their last one are dropped when their sender goes on.
+- A sender pushes a packet anew if the server does not store a part within ``push_s``, or after a long sleep. So a
   recipient may drop parts to which nothing was added for ``STALE_S``.
-- At each new connection, and when a delivery is missing, the consumer is reset to what is not acknowledged, so that
-  packets come in order. What is held here is not handed out a second time.
+- At each new connection, and when a delivery is missing, the consumer is reset to unacknowledged messages, so that
+  packets come in order. Packets held here are not handed out a second time.
 """
 
 from __future__ import annotations
@@ -78,19 +78,18 @@ class _Packet:
 
 
 class _Handle(NamedTuple):
-    """Where to acknowledge a message. era: the connection on which it came, and how often the consumer was reset."""
+    """Where to acknowledge a message. era: its connection and number of resets of the consumer."""
 
     reply: str
     era: tuple[int, int]
 
 
 class NatsEngine(Engine):
-    """The connection of one party to NATS.
+    """The connection of one party to NATS. Raises EngineError if no server is reached, with the reason.
 
-    servers: ``nats://host:port``; several if they form a cluster.  parties: all that may be sent to.  spool: a folder
-    for parts of packets that are not complete.  connect_s: how long to wait for a server at first.  push_s: how long
-    to try to store a part of a packet, also while the server is away.  largest: bytes of a packet.
-    Raises EngineError if no server is reached, with the reason.
+    servers: ``nats://host:port``; several if they form a cluster.  parties: all possible recipients.  spool: a folder
+    for incomplete packets.  connect_s: how long to wait for a server at first.  push_s: how long to try to store a part
+    of a packet, also while the server is away.  largest: bytes of a packet.
     """
 
     def __init__(
@@ -128,10 +127,7 @@ class NatsEngine(Engine):
         self._beat: asyncio.Future[None] = self._link.run(self._start())
 
     def nodes(self) -> Collection[str]:
-        """The parties that the server is connected to; all that there are if this one may not ask who is.
-
-        While the server is away these are the last that were known.
-        """
+        """The connected parties, or the last known while the server is away; all if this one may not ask."""
         fresh = self._present is not None and time.monotonic() - self._present[0] < PRESENCE_S
         if self._sees and not fresh and self._link.is_up():
             try:
@@ -220,11 +216,11 @@ class NatsEngine(Engine):
         await send(count - 1, self._id(dst, key), fresh_s)
 
     def _id(self, dst: str, key: str) -> str:
-        """Of a message. Who could guess it would have it dropped as known; the server tells anybody the last one."""
+        """A message's secret identity: who guessed it could have the message dropped as known."""
         return hmac.new(self._identity, json.dumps([dst, key]).encode(), "sha256").hexdigest()[:32]
 
     async def _store(self, dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
-        """Have the server store a message, and try again while it has trouble. Raises EngineError.
+        """Have the server store a message; retries while it has trouble. Raises EngineError.
 
         fresh_s: by the wall clock, since the loop's stands still while the machine sleeps.
         """
@@ -313,7 +309,7 @@ class NatsEngine(Engine):
                 self._drop(self._assembly.stale(before_s), GIVEN_UP)
 
     async def _reset(self) -> Pulls:
-        """The way to ask for messages; at a new connection the consumer begins at what was not acknowledged."""
+        """The way to ask for messages; at a new connection the consumer begins at unacknowledged ones."""
         connection = self._link.connections
         if self._pulls is None or self._seen != connection:
             if self._pulls is not None:
@@ -374,7 +370,7 @@ class NatsEngine(Engine):
                 self._drop([stored], reason)
 
     def _come_again(self, messages: Iterable[Stored]) -> None:
-        """Have the server send these once more, and all that came after them, in order, after ``ROOM_S``."""
+        """Have the server resend these and all later ones, in order, after ``ROOM_S``."""
         for message in messages:
             self._held.pop(message, None)
         self._seen, self._room_s = 0, asyncio.get_running_loop().time() + ROOM_S
@@ -389,12 +385,12 @@ class NatsEngine(Engine):
         task.add_done_callback(self._tasks.discard)
 
     async def _acknowledged(self) -> None:
-        """Give the server a moment to hear of all that was done. Else it comes again at the next start."""
+        """Give the server a moment to hear of all that was done; the rest comes again at the next start."""
         if self._link.is_up() and self._tasks:
             await asyncio.wait(self._tasks, timeout=ANSWER_S / 2)
 
     async def _acknowledge(self, messages: Collection[Stored]) -> None:
-        """These come no more. What came before the consumer was reset comes again, and is acknowledged then."""
+        """These come no more, except those from before a reset, which come again and are acknowledged then."""
         handles = [handle for message in messages if (handle := self._held.pop(message, None)) is not None]
         self._finished.update(dict.fromkeys(messages))
         while len(self._finished) > KEPT:
@@ -408,7 +404,7 @@ class NatsEngine(Engine):
         return self._link.connections, self._resets
 
     async def _confirmed(self, reply: str) -> None:
-        """Acknowledge a message until the server says so; one of a cluster may have died with the first word."""
+        """Acknowledge a message until the server confirms; one of a cluster may have died with the first."""
         for _ in range(TRIES):
             with contextlib.suppress(TimeoutError, nats.errors.Error):
                 await self._link.client.request(reply, timeout=ANSWER_S / 2)
@@ -430,7 +426,7 @@ class NatsEngine(Engine):
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """All of it at the same time; if some of it fails, the rest is cancelled."""
+    """All of it at the same time; if some fails, the rest is cancelled."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         await asyncio.gather(*tasks)

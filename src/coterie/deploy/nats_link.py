@@ -1,7 +1,7 @@
 """A connection to NATS, on an asyncio loop of its own in one thread, for callers that block.
 
-The client library connects, connects again and repeats subscriptions. Here its errors become ``EngineError``: a denied
-subject reaches the library's error callback only, and a certificate that is not taken shows as a connection that ends.
+The client library connects, reconnects and repeats subscriptions. Here its errors become ``EngineError``: a denied
+subject reaches only the library's error callback, and a rejected certificate shows as a closed connection.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Link:
         self.stream: JetStreamContext = self.client.jetstream(timeout=ANSWER_S)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it on the loop and wait. Raises EngineError, also if the server denies something meanwhile."""
+        """Run it on the loop and wait. Raises EngineError, also if the server denies something meanwhile."""
         closed = EngineError(f"the connection of {self.token} is closed")
         with self._lock:
             if self._refused is not None or self._closing:
@@ -99,7 +99,7 @@ class Link:
             raise closed from None
 
     def soon(self, act: Callable[..., object], *args: Any) -> None:
-        """Call it on the loop, and do not wait; not at all once the connection is closed."""
+        """Call it on the loop without waiting; not at all once the connection is closed."""
         with self._lock:
             if not self._closing:
                 self._loop.call_soon_threadsafe(act, *args)
@@ -113,14 +113,14 @@ class Link:
             raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}") from None
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it on one connection. Raises ConnectionError if this one breaks: then no answer will come."""
+        """Do it on one connection. Raises ConnectionError if this one breaks."""
         if not self._up.is_set():
             work.close()
             raise ConnectionError("the connection broke")
         return await self._first(work, self._lost, lambda: ConnectionError("the connection broke"))
 
     async def takes(self, subject: str) -> bool:
-        """Whether a stream takes what is published there. Nothing is stored: the question names a stream that is none.
+        """Whether a stream takes what is published there, by a question that stores nothing.
 
         Raises TimeoutError, OSError or nats.errors.Error without an answer.
         """
@@ -169,8 +169,9 @@ class Link:
 
     @staticmethod
     async def _first(work: Coroutine[Any, Any, T], end: asyncio.Future[Any], problem: Callable[[], Exception]) -> T:
-        """The result of ``work``; if ``end`` comes first, the work is cancelled and ``problem`` raised. As
-        ``asyncio.timeout`` does, it needs no task of its own, and takes back its own cancellation alone.
+        """The result of ``work``; if ``end`` comes first, the work is cancelled and ``problem`` raised.
+
+        As ``asyncio.timeout`` it needs no task, and takes back its own cancellation alone.
         """
         task, waits, stopped = asyncio.current_task(), True, False
         assert task is not None
@@ -197,8 +198,9 @@ class Link:
                 task.uncancel()
 
     async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
-        """Connect, and try again. The library's own second attempt would wait for ever for the end of the first one,
-        if that one broke while TLS began. It takes over once there is a connection."""
+        """Connect, with own retries at first: the library would wait for ever if the first connection broke while TLS
+        began.
+        """
         clock = self._loop.time
         deadline = clock() + connect_s
         while True:
@@ -286,7 +288,7 @@ def _again(problem: EngineError) -> EngineError:
 
 
 async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel tasks until they have ended: one that just got an answer may take no notice of it (``wait_for``)."""
+    """Cancel tasks until they have ended: one that just got an answer may ignore it (``wait_for``)."""
     ended = [task for task in tasks if task is not None]
     left = {task for task in ended if not task.done()}
     while left:
@@ -301,8 +303,7 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
 class Pulls:
     """What comes from a party's own consumer over one connection. token: of the party.
 
-    Several messages are asked for at a time, and come one by one. To ask for each would cost a way there and back; the
-    library's own ``fetch`` waits until all of them are there.
+    Several messages are asked for at a time, and come one by one; the library's ``fetch`` waits for all of them.
     """
 
     def __init__(self, client: Client, token: str, inbox: str, subscription: Subscription) -> None:
@@ -317,8 +318,8 @@ class Pulls:
         return cls(client, token, inbox, await client.subscribe(f"{inbox}.*"))
 
     async def messages(self, wait_s: float) -> AsyncIterator[Msg]:
-        """The next messages, at most ``TOGETHER``. Raises TimeoutError if one of them does not come in ``wait_s``, or
-        earlier if the server says that none will come.
+        """The next messages, at most ``TOGETHER``. Raises TimeoutError if one does not come in ``wait_s``, or the
+        server says so.
         """
         self._requests += 1
         reply = f"{self._inbox}.{self._requests}"
@@ -339,7 +340,7 @@ class Pulls:
 
 
 async def connected(link: Link, most: int) -> frozenset[str]:
-    """The names (``names.safe``) of the parties that are connected. most: connections that a server may list.
+    """The names (``names.safe``) of the connected parties. most: connections that a server may list.
 
     Raises EngineError if no server answers.
     """
@@ -365,7 +366,7 @@ async def connected(link: Link, most: int) -> frozenset[str]:
 
 
 def kept_apart(link: Link) -> bool:
-    """Whether this party has an account of its own. Else other parties may reach what waits for it, and the API.
+    """Whether this party has its own account. Else other parties may reach its waiting packets, and the API.
 
     Raises EngineError if the server does not say.
     """

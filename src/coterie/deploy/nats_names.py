@@ -1,4 +1,4 @@
-"""What a party and the server of NATS agree on: subjects, the files of TLS, and who may use the server."""
+"""What a party and the server of NATS agree on: subjects, TLS files, and access."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN_RIGHTS = "$SYS.REQ.USER.INFO"
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files: a party's certificate and key, and the certificate of the authority that signs all of them."""
+    """PEM files: a party's certificate and key, and the authority's certificate."""
 
     certificate: Path
     key: Path
@@ -52,7 +52,7 @@ class Access:
     watchers: those that may ask who is connected, and from which address: the hub, and other parties that lead.
     operator: the same of the operator's own certificate, whose common name is ``operator``.
     members: all that may be admitted later. They have their accounts from the start, since a server (nats-server
-    2.15.1) connects an account that is new in its configuration only when it has read the configuration once more.
+    2.15.1) connects a new account only after it has read the configuration once more.
     """
 
     parties: Mapping[str, str | None]

@@ -1,9 +1,8 @@
-"""Parts of large packets: how a packet is cut, and how parts from several senders become packets again.
+"""Parts of large packets: cutting a packet, and joining parts from several senders.
 
-Those of one attempt to push a packet share a random number (``Part.upload``). A sender pushes one packet at a time, so
-parts of an earlier attempt that are not complete when a later one begins will never be, and are dropped. So are those
-to which nothing was added for ``STALE_S``: no sender goes on with an attempt after half of that. What is not complete
-lies on disk and not in memory.
+Parts of one attempt to push a packet share a random number (``Part.upload``). A sender pushes one packet at a time, so
+a later attempt ends an incomplete earlier one. Parts to which nothing was added for ``STALE_S`` are dropped, too: no
+sender continues after half of that. Incomplete packets lie on disk.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ CONTRADICTS = "a part that contradicts the others"
 
 
 class Stored(NamedTuple):
-    """Which message of the stream it is. at_s: when the server has stored it, as Unix seconds.
+    """Which message of the stream it is. at_s: when the server stored it, as Unix seconds.
 
-    A server whose store was put back gives numbers a second time, to other messages, at other times.
+    A restored server gives numbers a second time, to other messages, at other times.
     """
 
     sequence: int
     at_s: float
 
     def is_after(self, other: Stored) -> bool:
-        """Whether it was stored later: by the numbers, or where those began again, by the times."""
+        """Whether it was stored later: by the numbers, or if those began again, by the times."""
         return self.sequence > other.sequence or self.at_s > other.at_s
 
 
@@ -47,7 +46,7 @@ NEVER = Stored(0, 0.0)
 
 @dataclass(frozen=True)
 class Part:
-    """What a message says of itself: which part of how many, of a packet of how many bytes."""
+    """A message's header: which part of how many, of a packet of how many bytes."""
 
     upload: str
     index: int
@@ -59,7 +58,7 @@ class Part:
 
     @staticmethod
     def read(text: str | None, length: int, largest: int) -> Part | None:
-        """The part that a header states, or None if it is none, or contradicts itself or the length of its body."""
+        """The part that a header states, or None if it is invalid or contradicts the length of its body."""
         found = _TEXT.fullmatch(text or "")
         if found is None:
             return None
@@ -75,10 +74,9 @@ def parts_of(size: int) -> int:
 
 @dataclass
 class Upload:
-    """A packet, or the parts of it that have come.
+    """A packet, or its parts so far.
 
-    messages: in which they have come, by index.  newest: of these.  at_s: when the last one came, by
-    ``time.monotonic``.
+    messages: they came in, by index.  newest: of these.  at_s: when the last one came, by ``time.monotonic``.
     """
 
     src: str
@@ -103,9 +101,9 @@ class Assembly:
     uploads: dict[str, Upload] = field(default_factory=dict)
 
     def add(self, src: str, part: Part, message: Stored, data: bytes) -> Upload | str | None:
-        """Put a part where it belongs: the packet that is complete now, None, or why this part is dropped.
+        """Add a part, after ``overtaken``: gives the completed packet, None, or why this part is dropped.
 
-        To be called after ``overtaken``. Raises OSError if it cannot be stored. Then the whole packet is forgotten.
+        Raises OSError if it cannot be stored, and then forgets the packet.
         """
         if part.count == 1:
             return self._put(self._new(src, part), part, message, data)

@@ -1,4 +1,4 @@
-"""What the operator makes on a NATS server for a federation: one stream, and a consumer for each party."""
+"""The operator's objects on a NATS server for a federation: one stream, and a consumer for each party."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def provision(
     ack_wait_s: float = ACK_WAIT_S,
     connect_s: float = 20.0,
 ) -> None:
-    """Make what the parties use, or bring it to the newest ``access``: the stream, and a consumer for each party.
+    """Make the stream and the parties' consumers, or bring them to the newest ``access``. Raises EngineError.
 
-    What waited for, or came from, a party that is gone is removed.
+    Packets for or from a party that is gone are removed.
 
     tls: the operator's.  replicas: how many servers hold each packet; by default 3 of a cluster of three or more, else
-    1.  largest_store: bytes of all packets that are not done.  waiting: messages (of at most 128 KiB) from one party to
-    another that are not done; more are not taken until some are.  ack_wait_s: after which a message comes again.
-    Raises EngineError.
+    1.  largest_store: bytes of all packets that are not done.  waiting: limit of messages (at most 128 KiB each) from
+    one
+    party to another that are not done.  ack_wait_s: after which a message comes again.
     """
     link = Link(OPERATOR, servers, tls, connect_s)
     tokens = sorted(safe(name) for name in access.parties)
@@ -98,7 +98,7 @@ def waits(
 
 
 async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:
-    """Servers of a cluster that have just started refuse for a while, and do not all know at once what was made."""
+    """Retries: new servers of a cluster refuse for a while, and do not all know at once what was made."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + SET_UP_S
     while True:

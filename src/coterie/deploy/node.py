@@ -1,8 +1,8 @@
-"""A node: one party's process. It drives a ``Member`` over an engine, and stores what it has done before it tells.
+"""A node: one party's process. It drives a ``Member`` over an engine, and stores its work before it tells.
 
-Each packet is handled, then everything that follows from it is committed at once (``store.py``), then what it has led
-to is pushed, then the packet is done. So a node that is killed anywhere goes on as if nothing had happened: it pushes
-once more what may not have left, and takes once more what it had not committed.
+A packet is handled, its consequences are committed at once (``store.py``) and pushed, then it is done. So a node that
+is killed anywhere continues as if nothing had happened: it pushes again what may not have left, and takes again what it
+had not committed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"}
 
 
 class RolledBackError(CoterieError):
-    """A party's stored state is older than the one that the hub has heard of. It would use numbers a second time."""
+    """A party's stored state is older than the hub knows. It would use numbers a second time."""
 
 
 class Node(StoredNode):
     """One party, over an engine. store: its commits.  clock: only a rehearsal has another.  scores, samples: reported.
-    renew: takes newer plans in.  account: what it releases of its data, as it counts it for itself.
+    renew: takes newer plans in.  account: its own, of what it releases of its data.
 
-    The member is new, and the node puts its party into the state of the last commit. Its spool holds what waits.
+    The member is new; the node puts its party into the state of the last commit. Its spool holds what waits.
     """
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Node(StoredNode):
             self.close()
 
     def stop(self) -> None:
-        """Let it stop after the packet that it handles now, from any thread or from a signal handler."""
+        """Stop after the current packet; from any thread or a signal handler."""
         self.stopped.set()
 
     def open(self) -> None:
@@ -104,8 +104,10 @@ class Node(StoredNode):
     # -- packets -----------------------------------------------------------------------------------------------------
 
     def _without_missed(self, arrived: Arrived) -> list[Arrived]:
-        """What has come, and perhaps what came next. Of Begins that follow each other it is the newest alone, so that a
-        party which was paused for long neither scores nor reports each round that it has missed."""
+        """What has come, and perhaps the next. Of consecutive Begins the newest alone, so that a party does not score
+        and report
+        each round that it has missed.
+        """
         wait_s = 0.0
         while (begins := self._later(arrived, self.kept.era)) is not None and not self.waiting:
             following = self.queue.pull(wait_s)
@@ -118,7 +120,7 @@ class Node(StoredNode):
         return [arrived]
 
     def _later(self, arrived: Arrived, than: Era | None) -> Era | None:
-        """The attempt that a packet begins, if it is of a later round than this party's and later than another one.
+        """The attempt that a packet begins, if it is of a later round than this party's and than another one.
 
         None in a rehearsal, since the virtual clock goes through all rounds.
         """
@@ -156,7 +158,7 @@ class Node(StoredNode):
             self.stray(arrived, packet)
 
     def _outdated(self, src: str, era: Era) -> str:
-        """Why a packet that was sent in this era is not taken any more, or ""."""
+        """Why a packet that was sent in this era is no longer taken, or ""."""
         now = self.kept.era
         if now is None or self.name == self.hub:
             return ""
@@ -184,7 +186,7 @@ class Node(StoredNode):
         self.recognise(common.roster)
 
     def take_waiting(self) -> None:
-        """Take what waited, as far as it need not wait any longer: first what is taken again, then what has come."""
+        """Take what no longer has to wait: first what is taken again, then what has come."""
         while self._again and self.lead is None:
             taken = self._again.pop(0)
             if not self.member.numbers.is_old(taken.envelope):
@@ -215,7 +217,7 @@ class Node(StoredNode):
     answers_while_leading = False
 
     def delivered(self, arrived: Arrived, letter: Letter) -> None:
-        """A coordination has this. If this process ends, the round is tried again, so nobody needs it any more."""
+        """A coordination has this. If this process ends, the round is tried again, so nobody needs it."""
         self.queue.done(arrived)
 
     def handles(self, envelope: Envelope) -> bool:
@@ -232,7 +234,7 @@ class Node(StoredNode):
         self.done_later(arrived)
 
     def done_later(self, arrived: Arrived) -> None:
-        """Nothing follows from a packet that has to be stored at once: it is done with the next commit.
+        """A packet with nothing to store at once is done with the next commit.
 
         While this party coordinates it is done at once, since the round is tried again if this process ends.
         """
@@ -301,8 +303,9 @@ class Node(StoredNode):
             self.give_up()  # one that had waited would have coordinated now
 
     def _stand_apart(self) -> None:
-        """The hub has announced this attempt before, so its disk was put back, and it may now ask for something else.
-        This party answers once in an attempt. It takes nothing of this one, and asks for another.
+        """The hub repeats an attempt, so its disk was put back, and it may now ask for something else.
+
+        This party answers once in an attempt, so it takes nothing of this one and asks for another.
         """
         if not self.apart:
             self.give_up()
@@ -311,7 +314,7 @@ class Node(StoredNode):
             self.take_waiting()
 
     def _take_again(self) -> None:
-        """Take what was sent in earlier rounds and taken in an attempt that was given up, and then what waits."""
+        """Take what was sent in earlier rounds and taken in a given-up attempt, then what waits."""
         self._again = list(self.kept.again)
         self.take_waiting()
 
@@ -381,7 +384,7 @@ class Node(StoredNode):
         return False
 
     def go_on(self, lead: Lead) -> None:
-        """Let a coordination go on as far as it can. If it ends, others have waited for that."""
+        """Advance a coordination as far as possible. If it ends, take what has waited."""
         self._lead_on(lead, Lead.go_on)
         if self.lead is None:
             self.take_waiting()
@@ -413,7 +416,7 @@ class Node(StoredNode):
         self._finish(*lead.request, handled, lead.at)
 
     def _fail(self, arrived: Arrived | None, letter: Letter, error: Exception, at: Instant) -> None:
-        """A handler has failed, which undid its changes. Its message is refused, and comes no more."""
+        """A failed handler's changes are undone; its message is refused and comes no more."""
         self.observer.failed(letter.envelope, error)
         self.queue.traffic.refuse(letter.envelope.kind)
         self._finish(arrived, letter, Handled(refused=str(error)), at)

@@ -1,7 +1,6 @@
-"""A party's own samples: checked when it joins, and kept in its home as what the model takes.
+"""A party's own samples: checked when it joins, and kept in its home as the model takes them.
 
-Between machines nobody knows the mean of all samples. So samples are the model's inputs as they stand: their owners
-agree how to scale them. Bytes (uint8) are divided by 255.
+Nobody knows the mean of all samples, so owners agree how to scale them. Bytes (uint8) are divided by 255.
 """
 
 from __future__ import annotations
@@ -36,9 +35,11 @@ class OwnData:
 def read_data(path: Path, facts: Facts, *, tests: bool = True) -> OwnData:
     """The samples in an ``.npz`` file with x, y and, as a rule, x_test and y_test.
 
-    An empty x_test means that there are no tests. Without x_test every fifth sample of each class is kept for tests.
-    tests: False for the hub's public samples, of which none is kept. Raises UserError for anything that the plan's
-    model cannot take: what is wrong, where, and what is wanted.
+    An empty x_test means no tests. Without x_test every fifth sample of each class is kept for tests. tests: False for
+    the
+    hub's public samples. Raises UserError for anything that the plan's model cannot take: what is wrong, where, and
+    what is
+    wanted.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")
@@ -65,7 +66,7 @@ def write_data(path: Path, data: OwnData) -> None:
 
 
 def _check_forms(arrays: Arrays, facts: Facts, path: Path) -> None:
-    """Raises UserError for arrays whose names, types or shapes say already that they cannot be taken."""
+    """Raises UserError for arrays with unusable names, types or shapes."""
     for name in arrays:
         if name not in ARRAYS:
             raise UserError(f"{path} has an array {name!r}{suggest(name, ARRAYS)} It may have: {', '.join(ARRAYS)}")

@@ -1,4 +1,4 @@
-"""Packets in and out: numbered, sealed and signed, each taken once. What has come and is not done is bounded."""
+"""Packets in and out: numbered, sealed and signed, each taken once. Those not done are bounded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TOGETHER = 8 << 20
 
 @dataclass(eq=False)
 class Arrived:
-    """A packet that has come and is not done. packet: None where nobody needs it any more.  size: of its body."""
+    """A packet that has come and is not done. packet: None if no longer needed.  size: of its body."""
 
     src: str
     number: int
@@ -49,10 +49,10 @@ class Arrived:
 class PacketQueue:
     """One party's packets, over its engine. first: a packet that has come before this was made.
 
-    refused(src, kind, reason): is told of packets that are not taken.  waits(why): is told that nothing can be stored
-    for anybody, and with "" that it goes on.  most, most_bytes: of one sender, what may have come and not be done; more
-    is refused.  full_s: so long it waits for a recipient for which too much waits.  halted: it was stopped while the
-    engine failed, and pushes nothing more: its recipient would take an earlier packet for a repetition.
+    refused(src, kind, reason): is told of refused packets.  waits(why): is told that nothing can be stored, and with ""
+    that it goes on.  most, most_bytes: of one sender, what may have come and not be done; more is refused.  full_s: so
+    long it waits for a full recipient.  halted: it was stopped while the engine failed, and pushes nothing more: its
+    recipient would take an earlier packet for a repetition.
     """
 
     def __init__(
@@ -90,10 +90,11 @@ class PacketQueue:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def start(self, numbering: Numbering) -> None:
-        """Go on from these numbers, as a new start of the node, which has to be committed before anything is sent.
+        """Go on from these numbers, as a new start of the node, to be committed before anything is sent.
 
-        It has numbers beyond those of all starts before it; also of those that it does not know of, since its disk was
-        put back, unless its clock was, too.
+        Its numbers are beyond those of all starts before, even unknown ones after its disk was put back, unless its
+        clock was,
+        too.
         """
         self.numbering = numbering
         numbering.starts += 1
@@ -112,10 +113,10 @@ class PacketQueue:
         )
 
     def push(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """Push packets, however long it takes, and first those that were put aside. Gives those that are lost.
+        """Push packets, however long it takes, and first those put aside. Gives the lost ones.
 
         A packet is lost if it never can be stored, if the node is stopped while it cannot, or if its recipient is full
-        for ``full_s``. Those of them that were put aside are given by ``flush``.
+        for ``full_s``. Lost ones that were put aside are given by ``flush``.
         """
         aside, self._leaving, self._leaving_bytes = self._leaving, [], 0
         left, lost = [*aside, *parcels], list[Parcel]()
@@ -154,7 +155,7 @@ class PacketQueue:
         return never
 
     def put_aside(self, parcel: Parcel) -> None:
-        """Push this packet together with later ones: at the latest with the next ``push`` or ``flush``."""
+        """Push this packet together with later ones, at the latest with the next ``push`` or ``flush``."""
         self._leaving.append(parcel)
         self._leaving_bytes += len(parcel.body)
         if self._leaving_bytes > _TOGETHER:
@@ -168,7 +169,7 @@ class PacketQueue:
         return lost
 
     def send(self, dst: str, packet: Packet) -> bool:
-        """Wrap and push at once, for what need not outlive this process. Returns whether it was pushed."""
+        """Wrap and push at once what need not outlive this process. Returns whether it was pushed."""
         try:
             return not self.push([self.wrap(dst, packet)])
         except PeerError as error:
@@ -178,7 +179,7 @@ class PacketQueue:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def pull(self, wait_s: float) -> Arrived | None:
-        """The next packet that is genuine and new, if one comes within ``wait_s`` seconds. ``took`` counts it."""
+        """The next genuine and new packet, if one comes within ``wait_s`` seconds. ``took`` counts it."""
         delivery, self._first = self._first, None
         try:
             delivery = delivery or self.engine.pull(wait_s)
@@ -197,7 +198,7 @@ class PacketQueue:
         return arrived
 
     def took(self, arrived: Arrived) -> None:
-        """It is handled now. Its bytes count from here on, so no report has those of a packet that follows."""
+        """It is handled now, and its bytes count from here on."""
         self.traffic.bytes_down += arrived.size
 
     def _new(self, delivery: Delivery, size: int) -> Arrived | None:
@@ -253,7 +254,7 @@ class PacketQueue:
     # -- for as long as the node runs --------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """From now on the engine is told every few seconds that what is held is being worked on."""
+        """From now on tells the engine every few seconds that held packets are being worked on."""
         self._keeper = threading.Thread(target=self._keep, name=f"{self.name} works", daemon=True)
         self._keeper.start()
 

@@ -1,4 +1,4 @@
-"""What travels between two nodes: letters, which carry the messages of the protocol, and short notices about them.
+"""Packets between two nodes: letters, which carry the messages of the protocol, and short notices.
 
 Every packet is sealed to its recipient and signed by its sender, once, with the session, both ends and its number. So
 an engine sees ends, sizes and times, and no kind of any message. A message inside has no signature or seal of its own
@@ -29,8 +29,9 @@ NOWHEN: Instant = 0.0, 0
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):
-    """How many letters a party has sent and taken in this era, by the other end. The hub needs it to know that nothing
-    is under way. It travels alone, or with another packet to the hub.
+    """How many letters a party has sent and taken in this era, by the other end; the hub learns from it that nothing is
+    under
+    way. It travels alone, or with another packet to the hub.
     """
 
     era: Era
@@ -41,8 +42,9 @@ class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_un
 class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_unknown_fields=True):
     """A message. frame: as ``Member.send`` gives it.
 
-    era: that its sender is in when it is sent, which may be later than its envelope's.  arrives: in a rehearsal.
-    commit: how often its sender has stored its state.
+    era: its sender's when sent, which may be later than its envelope's.  arrives: in a rehearsal.  commit: how often
+    its
+    sender has stored its state.
     """
 
     envelope: Envelope
@@ -54,7 +56,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_
 
 
 class NoAnswer(msgspec.Struct, frozen=True, array_like=True, tag="no_answer", forbid_unknown_fields=True):
-    """The request with this number gets no direct answer. why: one word. The reason of a refusal is not told."""
+    """The request with this number gets no direct answer. why: one word, not the reason of a refusal."""
 
     number: Count
     era: Era
@@ -65,7 +67,7 @@ class NoAnswer(msgspec.Struct, frozen=True, array_like=True, tag="no_answer", fo
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_unknown_fields=True):
-    """The hub begins an attempt of a round; round 0 is the set-up. Its recipient goes back to where the round began.
+    """The hub begins an attempt of a round (0: the set-up). Its recipient goes back to the round's beginning.
 
     commit: the newest of the recipient's that the hub has heard of.  taken: the highest number that it has taken from
     it.  at: in a rehearsal.  mark: random; the same attempt under another mark shows that the hub's disk was put back.
@@ -82,9 +84,9 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     """How a party fared in a round: numbers for the operator, none of them of the protocol.
 
     commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: counts by
-    kind of message.  scores: those that its owner allows.  interrupted: it was killed while it coordinated, and asks
-    for another attempt.  rolled_back: its state is older than what the hub has heard of, and it ends.  closed: this
-    attempt is over.  started: it asks which attempt the hub is in.  repeated: it has been in an attempt of this number
+    kind of message.  scores: those that its owner allows.  interrupted: it was killed while coordinating, and asks
+    for another attempt.  rolled_back: its state is older than the hub has heard of, and it ends.  closed: this
+    attempt is over.  started: it asks for the hub's attempt.  repeated: it has been in an attempt of this number
     before, and asks for another one.
     """
 
@@ -105,13 +107,13 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
 
 
 class PlanUpdate(msgspec.Struct, frozen=True, array_like=True, tag="plan", forbid_unknown_fields=True):
-    """The hub passes the newest plan on. plan: its bytes, which the operator has signed."""
+    """The hub passes the newest plan on. plan: its bytes, signed by the operator."""
 
     plan: bytes
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end", forbid_unknown_fields=True):
-    """The hub has run its last round. final: nothing is under way any more, so the recipient stops. Else it tallies."""
+    """The hub has run its last round. final: nothing is under way, so the recipient stops. Else it tallies."""
 
     final: bool = False
 
@@ -134,14 +136,14 @@ class Wrapped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 def wrap(keyring: Keyring, src: str, dst: str, number: int, packet: Packet) -> bytes:
-    """The bytes of a packet from ``src`` to ``dst``. Raises PeerError for a recipient that nothing can be sealed to."""
+    """The bytes of a packet from ``src`` to ``dst``. Raises PeerError for a recipient without a key."""
     header = _header(keyring, src, dst, number)
     sealed = keyring.seal(src, dst, msgspec.msgpack.encode(packet), header)
     return msgspec.msgpack.encode(Wrapped(FORMAT, number, sealed, keyring.sign(src, header, sealed)))
 
 
 def unwrap(keyring: Keyring, src: str, dst: str, body: bytes) -> tuple[int, Packet]:
-    """Number and packet that ``src``, as the engine names it, has sent to ``dst``. Raises PeerError."""
+    """Number and packet that ``src``, named by the engine, has sent to ``dst``. Raises PeerError."""
     try:
         wrapped = msgspec.msgpack.decode(body, type=Wrapped)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -166,10 +168,10 @@ def _header(keyring: Keyring, src: str, dst: str, number: int) -> bytes:
 
 
 class Carried(Keyring):
-    """The keyring of a member whose messages travel in packets, and need no signature or seal of their own.
+    """The keyring of a member whose messages travel in packets, and need no own signature or seal.
 
-    keyring: of the party. A message of a sender that it does not know (any more) is refused. Its overhead counts all
-    the same, so that the virtual clock of a rehearsal is that of a simulation.
+    keyring: of the party. A message of an unknown sender is refused. The overhead counts all the same, so that a
+    rehearsal's virtual clock is that of a simulation.
     """
 
     def __init__(self, keyring: Keyring) -> None:

@@ -1,7 +1,7 @@
 """The plan: everything that all parties of a deployment know. The operator signs each of its versions.
 
-A party keeps the newest version that it has seen and refuses an older one, so that nobody can bring back a party that
-was revoked.
+A party keeps the newest version that it has seen and refuses an older one, so that nobody can bring back a revoked
+party.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The form of all parties' samples, by which data are checked and models are built.
+    """The form of all parties' samples, to check data and build models.
 
     input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
     """
@@ -39,11 +39,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a deployment is run.
 
     server: URL of the engine's server.  patience_s: how long a step waits that states no deadline.  grace_s: how long a
-    party may be away before it counts as gone.  quorum: the fewest clients that must be there for the set-up;
-    0, before a deployment is founded, for all.
-    retries: how often an attempt of a round is repeated.  scores: those that parties may report, if their owners allow
-    them, too.  public: samples that the hub has as its own.  rehearsal: everything runs on one machine, with one shared
-    seed and a virtual clock.  begins_s, not_after_s: Unix times; a plan is valid between them.
+    party may be away before it counts as gone.  quorum: the fewest clients for the set-up; 0, before a deployment is
+    founded, for all.
+    retries: how often an attempt of a round is repeated.  scores: those that parties may report if their owners allow
+    it.  public: the hub's own samples.  rehearsal: everything runs on one machine, with one shared seed and a virtual
+    clock.  begins_s, not_after_s: Unix times; a plan is valid between them.
     """
 
     server: str
@@ -61,9 +61,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One version of the plan.
 
-    config: TOML text of a resolved ``RunConfig``.  roster: the parties that have joined, those that are revoked
-    included, since the numbers of the others must not change.  members: all that are to join, with their roles, in the
-    roster's order.  signed_s: when it was signed, Unix time.  revoked: parties of which nothing is believed.
+    config: TOML text of a resolved ``RunConfig``.  roster: the parties that have joined, also revoked ones, since the
+    numbers of the others must not change.  members: all that are to join, with their roles, in the roster's order.
+    signed_s: when it was signed, Unix time.  revoked: parties of which nothing is believed.
     enrolled: how often a party has joined, if more than once.
     """
 
@@ -89,7 +89,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def believed(self) -> Roster:
-        """The roster without revoked parties. It is for keys, never for parties' numbers. It is not signed as such."""
+        """The roster without revoked parties: for keys, never for parties' numbers. It is not signed as such."""
         left = tuple(one for one in self.roster.entries if one.name not in self.revoked)
         return msgspec.structs.replace(self.roster, entries=left)
 
@@ -134,7 +134,7 @@ def plan_hash(plan: Plan) -> str:
 
 
 def shown(version: int, plan_sha256: str) -> str:
-    """What every party prints of its plan, for people to compare: the version, and 160 bits of its hash."""
+    """What every party prints of its plan, for comparison: the version, and 160 bits of its hash."""
     return f"version {version}, {grouped(plan_sha256[:40])}"
 
 

@@ -53,7 +53,7 @@ def silent(words: str) -> None:
 
 
 def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say: Say = silent) -> None:
-    """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early.
+    """Run a party from its home until the hub ends the run or SIGTERM comes. Raises what ends it early.
 
     say: is told what it waits for, of each round and attempt, and how it has ended.  Raises UserError if another
     process runs from this home: two would each use the same numbers and masks.
@@ -99,10 +99,9 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
 def as_hub(
     folder: Path, kill: Kill | None = None, *, serve: Serve | None = None, stderr: bool = False, say: Say = silent
 ) -> None:
-    """The life of the hub, from the operator's folder on: all rounds that are not done yet. Raises what ends it early.
+    """Run the hub from the operator's folder: all rounds that are not done yet. Raises what ends it early.
 
-    serve: a context in which others are shown the status while the hub runs.  say: as for a party.
-
+    serve: a context in which the status is served while the hub runs.  say: as for a party.
     Raises UserError if it runs already.
     """
     home, run = hub_home(folder), folder / RUN
@@ -185,7 +184,7 @@ def _running(home: Home, *, stderr: bool) -> Iterator[_Stopped]:
 
 
 def _gathering(recorder: Recorder, say: Say) -> Callable[[Collection[str], Sequence[str]], None]:
-    """Tells the recorder which parties are connected, and says for which the hub waits, whenever that has changed."""
+    """Tells the recorder which parties are connected, and says for which the hub waits, at each change."""
     said: list[str] = []
 
     def tell(here: Collection[str], away: Sequence[str]) -> None:
@@ -198,7 +197,7 @@ def _gathering(recorder: Recorder, say: Say) -> Callable[[Collection[str], Seque
 
 
 def _started(home: Home) -> Plan:
-    """The plan of a home, if it has not ended. The log says which one it is. Raises UserError."""
+    """The plan of a home, logged, if it has not ended. Raises UserError."""
     plan = plan_of(home)
     if 0 < plan.settings.not_after_s < time.time():
         raise UserError(
@@ -222,7 +221,7 @@ def _clock(built: BuiltParty) -> Clock:
 
 
 def _done(store: FileStore, party: Party, rounds: int) -> int:
-    """The last round that the hub has committed; 0 before the first. The finish, which comes after it, is none."""
+    """The last round that the hub has committed; 0 before the first. The finish does not count."""
     if (data := store.load()) is None:
         return 0
     kept, _ = unpack(data, party)
@@ -238,8 +237,7 @@ def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tupl
 
 @contextlib.contextmanager
 def _admitted() -> Iterator[None]:
-    """A party that the engine does not admit (any more), or does not reach, ends with a RunError: it is no fault of
-    this program."""
+    """A party that the engine does not admit or does not reach ends with a RunError, not as a fault of this program."""
     try:
         yield
     except NotAdmittedError as error:
@@ -263,7 +261,7 @@ def _logged(home: Home, *, stderr: bool) -> Iterator[None]:
 
 
 class _Stopped(threading.Event):
-    """Set by a signal; then the node stops, too, after the packet that it handles."""
+    """Set by a signal; then the node stops after its current packet."""
 
     node: Node | None = None
 

@@ -1,12 +1,11 @@
-"""The run folder of a deployment, which the hub writes from what the parties report.
+"""The run folder of a deployment, which the hub writes from the parties' reports.
 
 No party sees all models or all data, so the folder has less than a simulation's. Scores are those that clients report
-of their own held-out samples, as far as their owners allow it. A mean is over the clients that have reported, and the
-line says how many did. Nothing is filled in: what is not known is missing, and ``result.json`` says so in words.
+of their own held-out samples, with their owners' permission. A mean is over the clients that have reported, and the
+line says how many. Unknown values are missing, and ``result.json`` says so.
 
-A party reports on round r when it hears that round r + 1 begins, or that the run ends. So the line of a round is open
-until all have reported, or until two more rounds are closed. Until then it lies in ``open.bin``, with which a hub that
-was killed goes on.
+A party reports on round r when round r + 1 begins, or the run ends. So the line of a round is open until all have
+reported, or two more rounds are closed. Until then it lies in ``open.bin``, from which a killed hub continues.
 """
 
 from __future__ import annotations
@@ -51,11 +50,10 @@ _OPEN_LINES = 2  # of closed rounds whose reports still come
 
 
 class Open(msgspec.Struct):
-    """``open.bin``: what a hub that was killed needs to go on with its folder.
+    """``open.bin``: what a killed hub needs to continue its folder.
 
     lines: of the last closed rounds.  reports: by party, of rounds whose lines are open: by (round, attempt), the
-    newest.
-    missed: by round, which parties the hub went on without, and why.  by_client: the last scores of each.
+    newest.  missed: by round, the parties that the hub went on without, and why.  by_client: the last scores of each.
     """
 
     session: str
@@ -73,11 +71,11 @@ class Open(msgspec.Struct):
 
 
 class Recorder:
-    """Writes the run folder and the status, as the hub's node tells it what happens. Any thread may call its methods.
+    """Writes the run folder and the status, as the hub's node tells it. Any thread may call its methods.
 
     parameters: of a model.  done: rounds that the hub has committed; the folder forgets later ones.
-    The hub's process holds the folder's lock from here to ``close``. Raises UserError if another process writes there,
-    or if the folder holds another run.
+    The hub's process holds the folder's lock until ``close``. Raises UserError if another process writes there, or the
+    folder holds another run.
     """
 
     def __init__(self, folder: Path, plan: Plan, *, parameters: int = 0, done: int = 0) -> None:
@@ -206,8 +204,8 @@ class Recorder:
             self._keep()
 
     def ended(self, last: Mapping[str, Any] | None = None, **facts: Any) -> None:
-        """The run is over, and the last reports are in. last: what else is known of the models at the end, for the
-        last line (``models_sha256``).  facts: what else is known, for ``result.json``.
+        """The run is over, with the last reports. last: further facts on the final models, for the last line
+        (``models_sha256``).  facts: for ``result.json``.
         """
         with self._lock:
             self._settle(everything=True, more=jsonable(dict(last or {})))
@@ -230,7 +228,7 @@ class Recorder:
             return msgspec.msgpack.decode(msgspec.msgpack.encode(self._present()), type=Status)
 
     def close(self) -> None:
-        """Write everything that is not written yet, and release the folder. It may be called twice."""
+        """Write the rest and release the folder. It may be called twice."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -246,7 +244,7 @@ class Recorder:
     # -- the folder ----------------------------------------------------------------------------------------------------
 
     def _open_folder(self, session: str) -> None:
-        """Make the folder's files, or go on with those that are there: rounds that are not committed are forgotten."""
+        """Make the folder's files, or continue those there: uncommitted rounds are forgotten."""
         path = self.folder / OPEN
         if path.exists():
             with reading(path), opened(path, follow=False) as file:
@@ -270,19 +268,19 @@ class Recorder:
                 del reports[at]
 
     def _catch_up(self) -> None:
-        """A round that was committed just before the hub was killed has no line yet: it gets one without notes."""
+        """Adds a line without notes for a round that was committed just before the hub was killed."""
         last = [{"round": 0}, *self._lines, *self._open.lines][-1]
         if last["round"] < self.done:
             line = {"round": self.done, "attempt": 0, "seconds": 0.0, "notes": {"unrecorded": True}}
             self._open.lines.append(line)
 
     def _is_finish(self, round: int) -> bool:
-        """Whether this is no round, but the finish: it comes after the last one, or after one that says that it is."""
+        """Whether this is the finish: after the last round, or one that says so."""
         before = [line for line in [*self._lines, *self._open.lines] if line["round"] < round]
         return round > self.rounds or any("stopped" in line["notes"] for line in before)
 
     def _is_open(self, era: Era) -> bool:
-        """Whether this attempt of a round has begun, and the round's line is not written yet."""
+        """Whether this attempt has begun and the round's line is not yet written."""
         attempts = {line["round"]: line["attempt"] for line in self._open.lines}
         written = self._lines[-1]["round"] if self._lines else -1
         if self.round > written:
@@ -290,7 +288,7 @@ class Recorder:
         return era[0] in attempts and era[1] <= attempts[era[0]]
 
     def _settle(self, *, everything: bool = False, more: Mapping[str, Any] | None = None) -> None:
-        """Write the lines that are complete, in their order. more: what else is known, for the last of everything."""
+        """Write the complete lines, in order. more: further facts, for the last of everything."""
         lines, before = self._open.lines, len(self._lines)
         while lines and (everything or len(lines) > _OPEN_LINES or self._is_complete(lines[0])):
             line = lines.pop(0)
@@ -374,8 +372,8 @@ class Recorder:
         return msgspec.structs.replace(self._status, parties=tuple(parties), repeated=repeated, written=time.time())
 
     def _write_on(self) -> None:
-        """The status, the result so far and what is open are written when something has changed, and every few
-        seconds: not with each round, which may be shorter than that takes.
+        """Write the status, the result so far and what is open after a change, every few seconds (a round may be
+        shorter).
         """
         while not self._stopping.is_set():
             self._changed.wait(HEARTBEAT_S)
@@ -398,7 +396,7 @@ class Recorder:
         atomic_write(self.folder / OPEN, msgspec.msgpack.encode(self._open), FILE_MODE)
 
     def _write_result(self, running: bool, facts: Mapping[str, Any]) -> None:
-        """``result.json``, from the first line on, so that a report can be drawn while the run goes on."""
+        """``result.json``, from the first line on, so that a report can be drawn during the run."""
         self._is_behind = False
         if not self._lines:
             return
@@ -413,7 +411,7 @@ class Recorder:
 
 
 class HubJournal(Journal):
-    """The hub's ``NodeObserver``: it writes the hub's log, and tells a recorder what the hub's node says of parties."""
+    """The hub's ``NodeObserver``: writes the hub's log, and tells a recorder what the node says of parties."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What parties report, checked and summed up. A report is another party's word, and hostile until it is checked.
+"""Parties' reports, checked and summed up. A report is another party's word, and hostile until it is checked.
 
 Nothing proves a number of a report. The checks keep out impossible reports (a share above 1, a round that has not
 begun, a kind of message that does not exist). So a party can spoil its own numbers and the means, and nothing else.
@@ -40,7 +40,7 @@ class Sums(msgspec.Struct):
     refused: dict[str, int] = {}
 
     def add(self, report: Report) -> None:
-        """Add a report. A party that lies in each round may reach the largest number, and stays there."""
+        """Add a report. A lying party may reach the largest number, and stays there."""
         self.bytes_up = min(self.bytes_up + report.bytes_up, _MOST_SUM)
         self.bytes_down = min(self.bytes_down + report.bytes_down, _MOST_SUM)
         self.busy_s += report.busy_s
@@ -51,8 +51,8 @@ class Sums(msgspec.Struct):
 class Check:
     """Which reports are plausible.
 
-    kinds: of messages that a party may refuse.  allowed: scores that clients may report.  shares: those of them that
-    lie between 0 and 1.
+    kinds: of messages that a party may refuse.  allowed: scores that clients may report.  shares: those between 0 and
+    1.
     """
 
     def __init__(self, system: System, measures: Sequence[Metric], allowed: Collection[str]) -> None:
@@ -100,7 +100,7 @@ def counted(reports: Mapping[str, Sequence[Report]], roles: Mapping[str, str]) -
 
 
 def scored(scores: Mapping[str, Mapping[str, float]]) -> Line:
-    """Means and bands over the clients that report a score, and how many do. scores: by client, by name."""
+    """Means and bands over the clients that report a score, and their number. scores: by client, by name."""
     by_name: dict[str, list[float]] = {}
     for own in scores.values():
         for name, value in own.items():
@@ -125,12 +125,12 @@ def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
 
 
 def why_missed(words: str) -> str:
-    """One of a few short reasons why the hub went on without a party, for its words."""
+    """A short reason why the hub went on without a party, from its words."""
     return words if words in WHYS else _EXCLUDED.get(words, OTHER)
 
 
 def unknown(known: Collection[str]) -> Iterator[str]:
-    """What nobody knows of a run between machines, in words. known: keys of its result that have a value after all."""
+    """What nobody knows of a run between machines, in words. known: keys of its result that do have a value."""
     for key, words in _UNKNOWN.items():
         if key not in known:
             yield words

@@ -1,4 +1,4 @@
-"""``result.json`` of a deployment, in the form of a simulation's, with everything that is known between machines."""
+"""``result.json`` of a deployment, in the form of a simulation's, with all that is known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS = ("mode", "seed", "rounds", "model", "devices")
 
 @dataclass(frozen=True)
 class Known:
-    """What the hub knows of a run. lines: of ``metrics.jsonl``.  set_up, finish: what came before and after them."""
+    """What the hub knows of a run. lines: of ``metrics.jsonl``.  set_up, finish: before and after them."""
 
     status: Status
     config: Resolved
@@ -33,7 +33,7 @@ class Known:
 
 
 def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of ``result.json``. running: the run goes on.  facts: values that are known all the same."""
+    """The content of ``result.json``. running: the run goes on.  facts: values known from elsewhere."""
     status, config, system, lines = known.status, known.config, known.system, known.lines
     reporting = [max(line.get("reported", {}).values(), default=0) for line in lines]
     found = {
@@ -66,7 +66,7 @@ def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, 
 
 
 def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a ``result.json`` with what is known beside it, as the observer of a rehearsal knows it."""
+    """The content of a ``result.json`` with further facts, such as a rehearsal's observer knows."""
     whole = {**found, **facts}
     known = [key for key, value in whole.items() if value is not None]
     if found["deployment"]["rehearsal"]:

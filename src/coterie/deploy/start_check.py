@@ -1,7 +1,7 @@
-"""Before a node starts: its home must hold the newest plan, because a party is made from what all parties know.
+"""Before a node starts its home must hold the newest plan, since a party is made from it.
 
-Members join one after the other, so a party's own plan may lack those that joined later. The hub begins when enough
-have joined, and tells the newest plan first. A party that has never begun waits for that.
+Members join one after the other, so a party's plan may lack later ones. The hub begins when enough have joined, and
+first sends the newest plan, for which a party that has never begun waits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def wait_for_begin(
 ) -> Delivery | None:
     """Wait until the hub has begun and the home holds the newest plan. Gives its first packet, or None if ``stopped``.
 
-    say: is told once if the engine has nothing for this party, such as a broker that was started after the approvals
-    and has not been told of them. Raises NotAdmittedError.
+    say: is told once if the engine has nothing for this party, such as a broker that was not told of the approvals.
+    Raises NotAdmittedError.
     """
     keyring, hub, told = keyring_of(home, plan), plan.roster.hub, False
     while not stopped.is_set():
@@ -61,7 +61,7 @@ def wait_for_begin(
 
 
 def check_enough(plan: Plan) -> None:
-    """Raises UserError unless all servers and a quorum of the clients have joined: then the hub may begin."""
+    """Raises UserError unless all servers and a quorum of the clients have joined."""
     client, roles = _client(plan), dict(plan.members)
     there = sum(one.role == client for one in plan.roster.entries)
     missing = [name for name in plan.missing if roles[name] != client]
@@ -78,10 +78,10 @@ def wait_for_parties(
     *,
     poll_s: float = _POLL_S,
 ) -> None:
-    """Wait until all servers and a quorum of the clients are connected, or ``stopped``: then the first round may begin.
+    """Wait until all servers and a quorum of the clients are connected, or ``stopped``.
 
-    tell: is told again and again of those that are connected, and of the parties that are not. Raises RunError, with
-    the names of those that are not, after the plan's ``patience_s``.
+    tell: is told repeatedly of connected and missing parties. Raises RunError, naming the missing, after the plan's
+    ``patience_s``.
     """
     client, hub = _client(plan), plan.believed.hub
     of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
@@ -113,7 +113,7 @@ def _client(plan: Plan) -> str:
 
 
 def watch_plan(path: Path) -> Callable[[], bytes | None]:
-    """A function that gives the plan in this file at its first call and after each change of the file; else None."""
+    """A function that gives the plan in this file at its first call and after each change; else None."""
     known: list[bytes] = [b""]
 
     def changed() -> bytes | None:

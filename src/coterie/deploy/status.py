@@ -1,8 +1,7 @@
-"""What an operator sees of a deployment: one file of the hub. ``cli/deploy_watching.py`` shows it.
+"""What an operator sees of a deployment: the hub's ``status.json`` in its run folder (``recorder.py``).
 
-The hub writes ``status.json`` into its run folder (``recorder.py``). It holds what the hub knows of the parties: their
-keys' fingerprints, when they were last heard, and the numbers that they report. It holds no model, no cluster, and no
-reason of a refusal, which stays in the log of the party that refused.
+It holds the parties' fingerprints of keys, when they were last heard, and the numbers that they report. It holds no
+model, no cluster, and no reason of a refusal, which stays in the log of the party that refused.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class PartyStatus(msgspec.Struct, kw_only=True):
     """One party, as the hub knows it. Sums are over the whole run.
 
     fingerprint: of its keys in the roster, "" for a member that has not joined.  connected: as the engine says.
-    rolled_back: its state went back, and it takes no part any more.  last_seen: Unix seconds of its last packet.
+    rolled_back: its state went back, and it is excluded.  last_seen: Unix seconds of its last packet.
     round, attempt, commit: of its last report.  bytes_up, bytes_down: of packets.  refused: what it has refused, by
     kind.  missed: how often the hub went on without it, by reason.  implausible: its impossible reports.
     """
@@ -50,11 +49,12 @@ class PartyStatus(msgspec.Struct, kw_only=True):
 class Status(msgspec.Struct, kw_only=True):
     """``status.json``. started, since, written: Unix seconds of the run's start, of this phase, and of the file.
 
-    plan: its version.  plan_sha256: its hash, hexadecimal, of which every party prints the beginning.  done: rounds
-    that are committed.  skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means
-    of the last round that clients have reported on.  reported: by score, how many did.  why: the run failed, in the
-    hub's words.  waits: why nothing can be stored at the engine, so that the hub waits.  attempt: as in messages and in
-    ``metrics.jsonl``, where the first is 0. What people are shown counts from 1.
+    plan: its version.  plan_sha256: its hash, hexadecimal, of which every party prints the beginning.  done: committed
+    rounds.  skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means of the last
+    round that clients have reported on.  reported: by score, how many did.  why: the run failed, in the hub's words.
+    waits: why nothing can be stored at the engine.  attempt: from 0, as in messages and in ``metrics.jsonl``; people
+    are
+    shown it from 1.
     """
 
     system: str

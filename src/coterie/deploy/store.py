@@ -33,7 +33,7 @@ class Store(Protocol):
 class FileStore:
     """A private file (0600). Raises UserError where it cannot be read, and RunError where it cannot be written.
 
-    ``load`` removes what a process has left that was killed while it wrote: older models and secrets.
+    ``load`` removes older models and secrets that a process left when it was killed while writing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +46,7 @@ class FileStore:
         return self.read()
 
     def read(self) -> bytes | None:
-        """The last commit, and nothing is changed: a process that writes may be at work."""
+        """The last commit, without changes: another process may write."""
         with reading(self.path, ADVICE):
             try:
                 with opened(self.path, follow=False) as file:
@@ -67,10 +67,11 @@ class Taken(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Numbering(msgspec.Struct):
-    """The numbers of a node's packets. They never go back, for each start of the node begins beyond all before it.
+    """The numbers of a node's packets. They never go back: each start begins beyond all before it.
 
-    starts: of the node.  sent: the last number that it used.  taken: by sender, the highest that has come.  open: those
-    up to it that have come and are not done.
+    starts: of the node.  sent: the last number used.  taken: by sender, the highest that has come.  open: those up to
+    it
+    that are not done.
     """
 
     starts: Count = 0
@@ -84,15 +85,16 @@ class Kept(msgspec.Struct):
 
     era: its round and attempt, None before the first.  mark: of this attempt.  leads: whether it coordinates.
     numbers: of the member, and taken: those that it had taken when the round began.
-    outbox: packets that may not have left yet.  again: what it took in this round that was sent in earlier ones, for
-    another attempt.  inbox: what waits for a coordinator that may take it in a later round.
+    outbox: packets that may not have left.  again: of earlier rounds, taken in this one, for another attempt.  inbox:
+    waits
+    for a coordinator that may take it in a later round.
     sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
     of the virtual clock, now and when the round began.  keys: the public key by which each party was known.
-    released: its account of what it has released (``account.py``).  released_to: the number of the last message in it.
+    released: its account of its releases (``account.py``).  released_to: the number of the last message in it.
 
     Of the hub: done: its last round.  stops: the round that says that it is the last one, or 0.  heard: by party, the
-    newest commit that it has heard of.  excluded: why a party follows no more until it is enrolled anew.  forced: in
-    how many rounds a party has had an attempt repeated.
+    newest known commit.  excluded: why a party follows no more until it is enrolled anew.  forced: in how many rounds a
+    party has had an attempt repeated.
     """
 
     commits: Count = 0
@@ -122,13 +124,13 @@ class Kept(msgspec.Struct):
 
 
 def pack(kept: Kept, now: tuple[Any, Any], start: tuple[Any, Any]) -> bytes:
-    """SECRET: a commit. now, start: state and secret of the party, and those that it had when the round began."""
+    """SECRET: a commit. now, start: state and secret of the party, now and when the round began."""
     parts = {"state": now[0], "secret": now[1], "start": start[0], "start secret": start[1], "kept": kept}
     return state.dump(parts)
 
 
 def unpack(data: bytes, party: Party) -> tuple[Kept, tuple[Any, Any]]:
-    """Put the party into its state of a commit; gives the rest of it. Raises UserError for what is no commit of it."""
+    """Put the party into its state of a commit; gives the rest of it. Raises UserError for an invalid commit."""
     one, other = type(party.state), type(party.secret)
     kinds: dict[str, type] = {"state": one, "secret": other, "start": one, "start secret": other, "kept": Kept}
     found = state.load(data, kinds)

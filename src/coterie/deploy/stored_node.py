@@ -1,4 +1,4 @@
-"""What a node keeps and tells: its commits, its counts, and the packets that leave it."""
+"""What a node keeps and tells: its commits, its counts, and its outgoing packets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPORT_S = 5.0
 
 
 class StoredNode:
-    """The part of a node (``node.py``) that stores, counts and sends. lead: its coordination, if it coordinates.
+    """The part of a node (``node.py``) that stores, counts and sends. lead: its coordination, if any.
 
     interrupted: it was killed while it coordinated, so it waits for another attempt.
     """
@@ -119,15 +119,14 @@ class StoredNode:
         member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
 
     def commit(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
-        """Store what was done and what follows from it, push that, and say that these packets are done.
-
-        Raises RunError if it cannot be stored.
+        """Store the work and its consequences, push these, and declare these packets done. Raises RunError if it cannot
+        be stored.
         """
         self.kept.commits += 1
         self.save(outbox, done)
 
     def save(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
-        """Store without counting a commit: ``commit`` has counted it, and the start of a node does not count."""
+        """Store without counting a commit, at the node's start and in ``commit``."""
         kept, member = self.kept, self.member
         done, self._done_later = [*self._done_later, *done], []
         for arrived in done:
@@ -166,7 +165,7 @@ class StoredNode:
         self._accounted = Counter(self.account.own())  # an attempt that is undone has sent what it has sent
 
     def recognise(self, roster: Roster) -> None:
-        """Forget the numbers of parties that were enrolled anew, since they have begun to count anew."""
+        """Forget the numbers of parties that were enrolled anew, which begin again."""
         for entry in roster.entries:
             if self.kept.keys.get(entry.name, entry.verify_key) != entry.verify_key:
                 self.forget(entry.name)
@@ -189,9 +188,9 @@ class StoredNode:
             self.queue.done(arrived)
 
     def count_releases(self, sent: Sequence[Sent]) -> None:
-        """Put into the account what these messages tell, and what the party's own account says anew.
+        """Put the releases of these messages, and new ones of the party's own account, into the account.
 
-        An answer that is sent again tells nothing new.
+        A repeated answer reveals nothing new.
         """
         new, self._accounted = self.account.new(self._accounted)
         add(self.kept.released, *new)
@@ -204,11 +203,11 @@ class StoredNode:
     # -- packets out -------------------------------------------------------------------------------------------------
 
     def send(self, sent: Sent) -> None:
-        """Put aside what a coordination sends, for ``flush``: so that many parties are asked at the same time.
+        """Put aside what a coordination sends, for ``flush``, so that many parties are asked at the same time.
 
-        It is not stored: if this process ends, the round is tried again.
-
-        A party that is gone or excluded is asked nothing. Else requests would wait at the broker while it is away.
+        It is not stored: if this process ends, the round is tried again. A party that is gone or excluded is not asked,
+        so that
+        no request waits at the broker.
         """
         dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
         if (
@@ -225,14 +224,14 @@ class StoredNode:
             self.queue.put_aside(parcel)
 
     def push(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """Push packets, however long it takes. Gives those that are lost; then what they told the hub is told anew."""
+        """Push packets, however long it takes. Gives the lost ones, and repeats what they told the hub."""
         lost = self.queue.push(parcels)
         if any(one.dst == self.hub for one in lost):
             self._told = None
         return lost
 
     def flush(self) -> bool:
-        """Push what a coordination has sent. Returns whether something of it is lost, and so an answer given up."""
+        """Push what a coordination has sent. Returns whether some of it is lost, so an answer is given up."""
         lost, requests = self.queue.flush(), self._requests
         self._requests = {}
         for parcel in lost:
@@ -255,7 +254,7 @@ class StoredNode:
         return [(envelope.dst, self.none(envelope.answers, lost, at))] if envelope.answers else []
 
     def _unanswered(self, envelope: Envelope, why: str) -> None:
-        """A message does not reach its recipient. If it is a request, there will be no answer."""
+        """A message does not reach its recipient, so a request gets no answer."""
         if self.lead is not None and envelope.number in self.lead.coordination.asked:
             self.give_up_answer(self.lead, envelope.dst, envelope.number, why)
 
@@ -263,10 +262,9 @@ class StoredNode:
         return NoAnswer(number, self.era, why, at if self.clock.rehearsed else (0.0, 0), self.kept.commits)
 
     def wrapped(self, out: Sequence[tuple[str, Packet]]) -> list[Parcel]:
-        """Packets by recipient, counted but for reports. The last one for the hub tells it what was sent and taken, if
-        this party then does nothing more before another packet comes (``HubNode.quiescent``).
+        """Packets by recipient, counted except reports; those for a party without keys are left out.
 
-        Those for a party that has no keys any more are left out.
+        The last one for the hub carries the tally, if this party then rests (``HubNode.quiescent``).
         """
         sent, parcels = self.kept.sent, list[Parcel]()
         for dst, packet in out:
@@ -286,12 +284,12 @@ class StoredNode:
         return parcels
 
     def tally(self) -> None:
-        """Tell the hub what was sent and taken, if it wants to know and does not know yet."""
+        """Send the hub the tally, if it wants it and lacks it."""
         if (tally := self._tally()) is not None and not self.queue.send(self.hub, tally):
             self._told = None
 
     def _tally(self) -> Tally | None:
-        """What was sent and taken, if the hub wants to know and was not told yet. From now on it counts as told.
+        """The tally that the hub wants and lacks, from now on counted as told.
 
         A party that has just started tells nothing before the hub's Begin: it may take messages again then.
         """
@@ -305,7 +303,7 @@ class StoredNode:
         return now
 
     def report(self, *, closed: bool = False, **more: Any) -> Report:
-        """How this party fared in the round so far. closed: the round is over, so that its model can be scored."""
+        """How this party fared in the round so far. closed: the round is over, so its model can be scored."""
         traffic, era, commits = self.queue.traffic, self.era, self.kept.commits
         scores = {name: float(score) for name, score in self.scores(era[0]).items()} if closed else {}
         add(self.kept.released, *(Release(f"score {name}", round=era[0]) for name in scores))
@@ -345,8 +343,9 @@ class StoredNode:
         return names
 
     def unexpected(self, arrived: Arrived, letter: Letter) -> bool:
-        """Whether this is too much: of one sender, in one attempt, of messages that are kept though nobody has asked
-        for them. They are of earlier rounds, or wait for a coordination.
+        """Whether one sender has sent too many unrequested messages in one attempt.
+
+        They are of earlier rounds, or wait for a coordination.
         """
         envelope, lead, src = letter.envelope, self.lead, arrived.src
         if envelope.round == self.era[0] and (lead is None or lead.lacks(envelope)):
@@ -356,6 +355,6 @@ class StoredNode:
         return self._unasked[src] > self.settings.most or self._unasked_bytes[src] > self.settings.most_bytes
 
     def count(self, arrived: Arrived) -> None:
-        """Count a packet of this era, of which its sender has counted that it was sent."""
+        """Count a received packet of this era that its sender has counted."""
         if arrived.packet.era == self.kept.era:  # type: ignore[union-attr]
             self.kept.received[arrived.src] = self.kept.received.get(arrived.src, 0) + 1

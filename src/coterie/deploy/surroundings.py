@@ -24,10 +24,10 @@ Renew = Callable[[bytes], tuple[Keyring, Common]]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the plan says of time and limits. The same for all parties.
+    """The plan's times and limits, equal for all parties.
 
     patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how long a party may be
-    disconnected before it is taken for gone.  retries: how often a round is tried again.  most, most_bytes: of packets
+    disconnected before it counts as gone.  retries: how often a round is tried again.  most, most_bytes: of packets
     of one sender that wait.  poll_s: how often a node looks up while nothing comes.
     """
 
@@ -46,7 +46,7 @@ class Effects(Protocol):
 
 
 class NodeObserver(Observer):
-    """What a node tells its own log, beside what its member reads and refuses. This one does nothing."""
+    """What a node tells its own log, beside its member's reads and refusals. This one does nothing."""
 
     def dropped(self, src: str, kind: str, reason: str) -> None:
         """A packet was not taken (``packet``), will never be stored (``push``), or the engine fails (``engine``)."""
@@ -55,7 +55,7 @@ class NodeObserver(Observer):
         """The engine stores nothing for anybody, so this party waits; ``""``: it goes on."""
 
     def failed(self, envelope: Envelope, error: BaseException) -> None:
-        """A handler has failed with an error that is not meant for its sender. The message is refused."""
+        """A handler has failed with an error that is not for its sender. The message is refused."""
 
     def began(self, era: Era) -> None:
         """A round or another attempt of it begins, and is committed."""
@@ -67,7 +67,7 @@ class NodeObserver(Observer):
         """The engine's answer to who is connected, every second while this party coordinates."""
 
     def handled(self, envelope: Envelope) -> None:
-        """A handler has run to its end. What follows from it is not committed yet."""
+        """A handler has ended. Its consequences are not yet committed."""
 
     def committed(self, commit: int, size: int) -> None:
         """The state was stored, in so many bytes."""
@@ -75,7 +75,7 @@ class NodeObserver(Observer):
 
 @dataclass
 class Traffic:
-    """What a node has counted in this attempt of the round. refused: by kind of message, or "packet", "push", ..."""
+    """A node's counts in this attempt of the round. refused: by kind of message, or "packet", "push", ..."""
 
     bytes_up: int = 0
     bytes_down: int = 0
@@ -83,13 +83,13 @@ class Traffic:
     refused: Counter[str] = field(default_factory=Counter)
 
     def refuse(self, kind: str) -> None:
-        """Count a refusal. Kinds are others' words, so that only so many are told apart."""
+        """Count a refusal. Kinds are others' words, so their number is bounded."""
         known = kind in self.refused or len(self.refused) < _MOST_KINDS
         self.refused[kind[:80] if known else "other"] += 1
 
 
 class Watch(Observer):
-    """The observer of a node's member: it counts refusals, and tells the node's observer. counts: of this attempt."""
+    """The observer of a node's member: counts refusals, and tells the node's observer. counts: of this attempt."""
 
     def __init__(self, observer: NodeObserver, counts: Callable[[], Traffic]) -> None:
         self._observer, self._counts = observer, counts

@@ -20,14 +20,14 @@ _SHOWN = 5  # names in an error
 
 
 class NoAttackError(RunError):
-    """In a run with attackers none of them did anything but an honest client's work, so it measures no attack."""
+    """No attacker did anything but an honest client's work, so the run measures no attack."""
 
 
 @dataclass(frozen=True)
 class Attackers:
-    """attack: what they do, or None in a run without attackers.  names: of the clients that do it, in their order.
+    """attack: what they do, or None in a run without attackers.  names: of these clients, in order.
 
-    deeds: what they did in this process, which is all that is known of why they did nothing.
+    deeds: what they did in this process.
     """
 
     attack: Poisoning | None = None
@@ -36,7 +36,7 @@ class Attackers:
 
     @classmethod
     def of(cls, config: Resolved, clients: Sequence[str]) -> Attackers:
-        """Those of a resolved run. Raises UserError if their share of the clients is nobody or everybody."""
+        """Those of a resolved run. Raises UserError if their share of the clients is none or all."""
         if config.attack is None or config.attackers is None:
             return cls()
         value = TRIGGER if config.scaling == "standard" else 1.0  # the brightest pixel there is
@@ -93,7 +93,7 @@ class Attackers:
         return self.attack.value if self.attack is not None and self.attack.kind == "backdoor" else None
 
     def facts(self, config: Resolved, lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """What ``result.json`` says of them, and of how well the system told them from others. lines: of the rounds.
+        """What ``result.json`` says of them, and how well the system distinguished them. lines: of the rounds.
 
         poisoned: by attacker, how often its work was replaced.
         """

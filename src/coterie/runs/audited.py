@@ -1,7 +1,4 @@
-"""What recorded runs show: what every party received, what attacks learn from it, and the same over several seeds.
-
-The audit of a run is kept in its ``result.json``, under ``"audit"``, where reports find it.
-"""
+"""Audits of recorded runs: what every party received, what attacks learn from it, and the same over several seeds."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ Row = Mapping[str, Any]
 
 
 class Attacked(NamedTuple):
-    """found: with results.  not_applicable: by attack, why it does not apply.  not_judged: what no attack has read."""
+    """found: with results.  not_applicable: by attack, why not.  not_judged: fields that no attack has read."""
 
     found: list[Finding]
     not_applicable: dict[str, str]
@@ -42,7 +39,7 @@ class Attacked(NamedTuple):
 def attacked(run: Recorded, *, active: bool = False) -> Attacked:
     """What the system's own attacks find, and those on plain updates and on short arrays of any system.
 
-    active: also repeat the run with a client that deviates. Raises UserError if the system has no such attack.
+    active: also repeat the run with a deviating client. Raises UserError if the system has no such attack.
     """
     own = audit_of(run.system)
     if active and not (own and own.active):
@@ -66,8 +63,8 @@ def attacked(run: Recorded, *, active: bool = False) -> Attacked:
 def audit_content(run: Recorded, *, active: bool = False) -> Content:
     """What ``coterie audit --json`` prints of one run.
 
-    attacks: rows of findings, the worst first.  not_applicable: by attack on plain updates, why it can't be applied.
-    not_judged: role, message and field of what clients sent that no attack has read, and what it holds.
+    attacks: rows of findings, the worst first.  not_applicable: by attack on plain updates, why not.
+    not_judged: role, message, field and content of what clients sent that no attack has read.
     """
     return _content(run, attacked(run, active=active))
 
@@ -113,7 +110,7 @@ def audited(folder: str | Path, data_dir: str | None = None, *, active: bool = F
 
 
 def keep(folder: str | Path, content: Content) -> None:
-    """Write the audit into the run's ``result.json``. Raises UserError or RunError if that can't be written."""
+    """Write the audit into the run's ``result.json``. Raises UserError or RunError if that fails."""
     folder = Path(folder)
     with locked(folder):
         write_result(folder, {**read_summary(folder), "audit": content})
@@ -122,8 +119,8 @@ def keep(folder: str | Path, content: Content) -> None:
 def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: bool = False) -> Content:
     """The audits of run folders, each kept in its ``result.json``: of one run, or of several together (``together``).
 
-    A single run's content also has ``not_kept``, why it could not be written, or None. Of several, those that can't be
-    audited are named in ``left_out``, with the reason. Raises UserError if no run can.
+    A single run's content also has ``not_kept``, the reason or None; of several, ``left_out`` names those that can't be
+    audited, with the reason. Raises UserError if no run can.
     """
     done: dict[Path, Content] = {}
     left_out: dict[Path, str] = {}
@@ -151,7 +148,7 @@ def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: 
 def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | None = None) -> Content:
     """Several runs' audits as one: ``methods``, each with its runs and their merged rows, ``runs`` and ``left_out``.
 
-    Runs are of one method if their options and settings differ in the seed at most.
+    Runs are of one method if their options and settings differ only in the seed.
     """
     by_work: dict[str, list[Path]] = {}
     for folder, content in contents.items():
@@ -190,7 +187,8 @@ def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
     """Rows of several runs' findings as one row an attack: means over the runs that have it, the worst first.
 
     leaks: of every run.  interval: half of Student's 95 % interval of the mean leak, None for one run.  error: the
-    standard error of the mean by chance.  The verdict takes the larger of ``interval`` and twice the error for noise.
+    mean's
+    standard error by chance. The verdict takes the larger of ``interval`` and twice the error for noise.
     """
     by_name: dict[str, list[Row]] = {}
     for rows in runs:
@@ -200,7 +198,7 @@ def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def noise(row: Row) -> float:
-    """What a row's leak must exceed, so that it is no chance: half of its 95 % interval, over rounds and seeds."""
+    """What a row's leak must exceed: half of its 95 % interval, over rounds and seeds."""
     return float(max(row.get("interval") or 0.0, 2 * row["error"]))
 
 
@@ -240,9 +238,11 @@ def kept(folder: str | Path) -> Content | None:
 def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
     """How much a server alone learned, by topic: 0 for chance or for what luck explains, 1 for everything.
 
-    The best attack of each topic counts, by its mean over the rounds. A round without a result counts 0. Curious
-    clients are left out, since this is about servers. Empty if no server receives anything to attack. The whole audit
-    is kept in the run's ``result.json``. Raises UserError for a folder without views.
+    The best attack of each topic counts, by its mean over the rounds; a round without a result counts 0. Curious
+    clients
+    are left out. Empty if no server receives anything to attack. Keeps the whole audit in the run's ``result.json``.
+    Raises
+    UserError for a folder without views.
     """
     run = read_recorded(folder, data_dir)
     if run.stopped is not None:
@@ -260,8 +260,7 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
 def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict[str, float]:
     """The largest mean leak of each topic among the findings of one server. servers: their roles.
 
-    A leak that luck explains (verdict "nothing found") counts 0. The slow attacks on plain updates run in some rounds
-    only, and their mean is over these.
+    A leak that luck explains (verdict "nothing found") counts 0. Means are over the rounds in which an attack runs.
     """
     found: dict[str, float] = {}
     findings = list(findings)

@@ -1,20 +1,17 @@
-"""Checkpoints: the files with which a run goes on after any end, with the numbers of an undisturbed run.
+"""Checkpoints: files from which a run continues after any end, with the numbers of an undisturbed run.
 
 ``checkpoint/checkpoint.bin`` holds the round, the roster, the messages under way and the lengths of the growing files.
-It is always replaced as a whole. A length (u64, little-endian) comes first, then a head of that length, then the frames
-under way, whose sizes the head states. Frames are written and read one at a time, so they are never all in memory.
-
-``parties/<name>.<round>.bin`` is a whole party, which can be resumed from it alone: its identity, state and secret. It
-is written again only when the party has changed, and stays until a checkpoint needs a newer one. The head names the
-round and the digest of each, so files of different rounds or runs cannot be mixed.
+It is always replaced as a whole: the head's length (u64, little-endian), the head, then the frames, whose sizes the
+head states. ``parties/<name>.<round>.bin`` is a whole party: identity, state and secret. It is written when the party
+has changed. The head names the round and digest of each, so files of different rounds or runs cannot be mixed.
 
 All of it is private: files of mode 0600 in folders of mode 0700. Do not share ``checkpoint/``, ``parties/`` and
 ``views.bin``. The other files are not secret by their mode, but ``metrics.jsonl``, ``result.json`` and a report of them
 hold the observer's reasons for refusals and skipped rounds, which may contain a client's own numbers.
 
-Every file ends with a digest, which detects damage, and every length, place and shape is checked before anything is
-built from it. The digest is no signature: any user who may write in a run folder can write another checkpoint. Neither
-folder may be a symbolic link or another user's. So a run reads, changes and deletes only files in its own folder.
+Every file ends with a digest, which detects damage, and every length, place and shape is checked before use. The digest
+is no signature: any user who may write in a run folder can write another checkpoint. Neither folder may be a symbolic
+link or another user's. So a run reads, changes and deletes only files in its own folder.
 """
 
 from __future__ import annotations
@@ -69,7 +66,7 @@ class Written(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeptParty(msgspec.Struct, frozen=True):
-    """SECRET: the content of a party's file. kept: its state and secret, as ``runs.parties.dumped`` gives them."""
+    """SECRET: the content of a party's file. kept: its state and secret, by ``runs.parties.dumped``."""
 
     name: str
     identity: Identity
@@ -82,11 +79,10 @@ class KeptParty(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct):
     """The head of a checkpoint's file, before the frames.
 
-    fingerprint: of data, partition, initial weights, and a model and a loss of one's own.
-    own_code: by module of one's own, its digest.
+    fingerprint: of data, partition, initial weights, own model and loss.  own_code: by own module, its digest.
     set_up: its costs, as of a line of ``metrics.jsonl``.
-    roster: signed by the operator that it names; None for one that follows from the seed (``DerivedRoster``).
-    parties: every party's file, by name; without a roster only of those that were ever asked.
+    roster: signed by the operator that it names; None if it follows from the seed (``DerivedRoster``).
+    parties: every party's file, by name; without a roster only of those ever asked.
     """
 
     version: str
@@ -104,7 +100,7 @@ class Checkpoint(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """The fields that a resumed run reads of a line of ``metrics.jsonl`` and, but for the last two, of the set-up."""
+    """The fields that a resumed run reads of a line of ``metrics.jsonl``; the set-up lacks the last two."""
 
     bytes_up: dict[str, Count]
     bytes_down: dict[str, Count]
@@ -130,8 +126,7 @@ def _stem(party: str) -> str:
 def read_party(out: Path, party: str, round: int, its_digest: bytes | None = None) -> KeptParty:
     """SECRET: one party as it was after a round, from its own file alone.
 
-    ``runs.parties.restore`` puts a new party into this state. Raises UserError for a file that is damaged, of another
-    party, or of another digest than this one, if a checkpoint gives one.
+    Raises UserError for a file that is damaged, of another party, or of another digest than the checkpoint's.
     """
     path = party_file(out, party, round)
     with checked(path) as (file, length):
@@ -157,7 +152,7 @@ class Saver:
         self._written: dict[str, Written] = {}
 
     def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: dict[str, Any]) -> None:
-        """Replace the checkpoint. If that is impossible, raises RunError and leaves the last checkpoint as it was."""
+        """Replace the checkpoint. Raises RunError if that fails, and then leaves the last checkpoint as it was."""
         experiment, transcript = self.experiment, self.experiment.transport.transcript
         written = self._save_parties(round)
         kept = Checkpoint(
@@ -182,7 +177,7 @@ class Saver:
         self._drop_old_files()
 
     def _save_parties(self, round: int) -> dict[str, Written]:
-        """Write the files of all parties that have changed, beside the last ones. Returns every party's newest file."""
+        """Write the files of all changed parties beside the last ones. Returns every party's newest file."""
         make_folder(self.out / PARTIES)
         written, parties = dict(self._written), self.experiment.parties
         derived = isinstance(self.experiment.common.roster, DerivedRoster)
@@ -216,8 +211,9 @@ class Saver:
     def restore(self, kept: Checkpoint) -> None:
         """Put parties and transport into the state of the checkpoint.
 
-        Raises UserError for states of another system, for other data or code of one's own, and for an experiment that
-        was not built with the checkpoint's own roster (``founded``).
+        Raises UserError for states of another system, other data or own code, and for an experiment that was not built
+        with
+        the checkpoint's roster (``founded``).
         """
         path, experiment = self.out / CHECKPOINT, self.experiment
         check_same_code(kept.own_code, experiment.own_code, str(path))
@@ -249,11 +245,12 @@ class Saver:
 
 
 def read(out: Path, config: Resolved) -> Checkpoint | None:
-    """The checkpoint in a run folder, or None if there is none yet. No party's file is read.
+    """The checkpoint in a run folder, or None. No party's file is read.
 
-    config: of the run that is to go on, resolved. Raises UserError for a checkpoint that is damaged, of another version
-    or of another run (naming what differs), for a roster that its operator has not signed, and for folders that are
-    symbolic links or belong to another user.
+    config: of the run to continue, resolved. Raises UserError for a checkpoint that is damaged, of another version or
+    of
+    another run (naming what differs), for a roster that its operator has not signed, and for folders that are symbolic
+    links or belong to another user.
     """
     path = out / CHECKPOINT
     for own in (path.parent, out / PARTIES):
@@ -291,10 +288,11 @@ def read(out: Path, config: Resolved) -> Checkpoint | None:
 
 
 def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]] | None:
-    """SECRET: the roster of the run in this folder, and every party's keys. The run is built again with them.
+    """SECRET: the roster of the run in this folder, and every party's keys; None if both follow from the seed.
 
-    None if both follow from the seed. Raises UserError for a party's file that is damaged, swapped, of another
-    checkpoint, or whose keys are not those of the roster.
+    Raises UserError for a party's file that is damaged, swapped, of another checkpoint, or whose keys are not those of
+    the
+    roster.
     """
     if kept.roster is None:
         return None
@@ -322,7 +320,7 @@ def frames(out: Path, snapshot: Snapshot) -> Iterator[bytes]:
 
 
 def _check_lines(path: Path, kept: Checkpoint) -> None:
-    """That the file holds the lines of all rounds up to the checkpoint's where it says so; raises UserError."""
+    """Raises UserError unless the file holds the lines of all rounds up to the checkpoint's."""
     with reading(path), opened(path, follow=False) as file:
         if os.fstat(file.fileno()).st_size < kept.metrics_bytes:
             raise UserError(f"{path} is shorter than its checkpoint says: it was changed; {ADVICE}")

@@ -1,7 +1,7 @@
 """Comparisons: several methods on the same data, partition, seeds and budget, in one folder, with one table.
 
-The budget is the settings that decide how much work a method may do, and when. A comparison is fair if the methods
-differ in nothing else, so all methods take these settings from one of them. What a method cannot share is listed.
+The budget is the settings that decide how much work a method may do, and when. All methods take them from one of them;
+what a method cannot share is listed.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ _ONLY_WITH = {"delay": "delta", "newcomers": "founders", "join_every": "founders
 
 
 def _told(config: Resolved, what: str) -> Mapping[str, str]:
-    """Settings and why, as a system's config tells them. what: ``own_budget``, those that are part of its method."""
+    """Settings and reasons from a system's config. what: ``own_budget``, those that are part of its method."""
     own = config.own
     found: Mapping[str, str] = getattr(own, what)() if hasattr(own, what) else {}
     return found
 
 
 def budget_of(config: RunConfig) -> dict[str, Any]:
-    """The budget of a run: its own settings over those that it lacks, and its delays and public data.
+    """The budget of a run: its settings, its delays and public data.
 
-    It leaves out settings without effect and, unless they were given, settings that are part of this method alone.
+    It leaves out settings without effect and, unless given, those that are part of this method alone.
     """
     resolved = resolve(config)
     own = resolved.settings
@@ -146,8 +146,8 @@ Learned = Callable[[Path], Mapping[str, float]]
 class Plan:
     """methods: by label, ``system`` or ``system@mode`` for a mode other than ``paper``, in the order named.
 
-    budget: the settings that all share, or None if each has its own.  budget_from: the label of the method whose budget
-    it is.  differences: the settings that a method does not share.
+    budget: the settings that all share, or None if each has its own.  budget_from: label of the method it is from.
+    differences: the settings that a method does not share.
     """
 
     methods: Mapping[str, RunConfig]
@@ -173,13 +173,12 @@ def plan(
     each_own: bool = False,
     local: bool = False,
 ) -> Plan:
-    """A run for every method, under one budget.
+    """A run for every method, under one budget. Raises UserError if no method has a given setting.
 
     methods: systems, each as ``name`` or ``name@mode``.  settings: texts; ``key`` goes to every method that has it,
     ``method.key`` to that one.  budget_from: the method whose budget all share, by default the first.  each_own: every
     method keeps its own, but for the public data.  local: add the baseline ``local`` if it is not named.
-    ``options["mode"]`` applies to methods that have this mode and name none. Other methods run as ``paper``.
-    Raises UserError if no method has a given setting.
+    ``options["mode"]`` applies to methods that have it and name none. Others run as ``paper``.
     """
     labels = _labels(methods, str(options.get("mode", "paper")))
     if local and LOCAL not in labels:
@@ -232,7 +231,7 @@ def _labels(methods: Sequence[str], usual: str) -> dict[str, tuple[str, str]]:
 def _share_out(
     labels: Mapping[str, tuple[str, str]], settings: Mapping[str, str]
 ) -> tuple[dict[str, dict[str, str]], dict[str, set[str]]]:
-    """Settings as texts, by label, and the keys of those that were given for that method alone."""
+    """Settings as texts, by label, and the keys of those given for that method alone."""
     known = {label: field_types(registry.get(name).config) for label, (name, _) in labels.items()}
     texts: dict[str, dict[str, str]] = {label: {} for label in labels}
     alone: dict[str, set[str]] = {label: set() for label in labels}
@@ -266,9 +265,9 @@ def compare(
     """Run every method with every seed, in subfolders of ``out``, and write ``compare.json``.
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
-    learned: attacks the recorded views of each run folder.
-    Everything is built once before the folder is created, so that mistakes show at once. The folder is locked, and so
-    is every run folder in it while it is written. Raises the errors of ``run``.
+    learned: attacks the recorded views of each run folder. Everything is built once before the folder is created, so
+    that
+    mistakes show at once. The folder and the run folders are locked while written. Raises the errors of ``run``.
     """
     resolved = [
         (label, resolve(replace(config, seed=seed))) for seed in seeds for label, config in planned.methods.items()
@@ -372,10 +371,7 @@ def _measured(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leads(rows: Sequence[Mapping[str, Any]], measures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How much better the first method is than each other one, paired by seed.
-
-    Differences of scores; where lower is better (``measures``), by how much it is lower.
-    """
+    """How much better the first method is than each other one, paired by seed, in the score's better direction."""
     first, *others = rows
     signs = {
         f"{tuned}{side}_{one['name']}": 1 if one["higher"] else -1

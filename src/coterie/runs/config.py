@@ -1,4 +1,4 @@
-"""The options of a run: resolved against the defaults of its data set, read from and written to TOML."""
+"""The options of a run: resolved against its data set's defaults, read from and written to TOML."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ SIDES = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(RunConfig):
-    """A run of which every option has its value, and all checks that need no data have passed (``resolve``).
+    """A run of which every option has a value and has passed all checks that need no data (``resolve``).
 
-    clients: None where the data say how many there are.  settings: every setting of the system.
+    clients: None where the data decide their number.  settings: every setting of the system.
     """
 
     rounds: int
@@ -65,7 +65,7 @@ class Resolved(RunConfig):
 
 @dataclass(frozen=True)
 class Defaults:
-    """Options and settings for one data set. A setting applies if the system's config has such a field.
+    """Options and settings for one data set. A setting applies if the system's config has the field.
 
     model: None for ``training.models.default_model``.  of_model: settings that another model needs, by its name.
     """
@@ -132,10 +132,9 @@ def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(config: RunConfig) -> Resolved:
-    """The same run with all defaults filled in, and with all checks that need no data; a resolved one as it is.
+    """The same run with defaults filled in and all checks that need no data. Raises UserError.
 
     Settings are the system's own defaults, then those for the data set, then those of the mode, then those given.
-    Raises UserError.
     """
     if isinstance(config, Resolved):
         return config
@@ -215,7 +214,7 @@ def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raises UserError for an unknown setting. The error says if the name is an option of the run."""
+    """Raises UserError for an unknown setting, and says if it is an option of the run."""
     for key in keys:
         if key in known:
             continue
@@ -230,7 +229,7 @@ def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> No
 
 
 def typed_settings(name: str, given: Mapping[str, Any], *, text: bool = True) -> dict[str, Any]:
-    """Settings (``--set`` texts, if not said otherwise) as the values that this system takes; raises UserError."""
+    """Settings (``--set`` texts, if not said otherwise) as this system's values; raises UserError."""
     kind, what = registry.get(name).config, f"setting of {name}"
     check_settings(given, field_types(kind), what)
     return typed(kind, given, what, text=text)

@@ -1,8 +1,7 @@
-"""The observer beside the protocol scores the clients' models. It adds no messages, no bytes and no views.
+"""The observer scores the clients' models. It adds no messages, no bytes and no views to the protocol.
 
-It also tells which rounds moved no model, bit for bit. Such a round is *skipped*, whatever its hub says of it. It may
-be that no client took part, that every update was late or refused, or that all clients kept their models. If all rounds
-of a run are skipped, it ends with the models of its start, and has no result.
+It also finds *skipped* rounds, which moved no model, bit for bit, whatever the hub says. A run whose rounds were all
+skipped has no result.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ Doubles = NDArray[np.float64]
 class Scores:
     """One number a client, (clients,) float64 each, by name: ``global_accuracy``, ``local_loss``, ``local_auroc``, ...
 
-    global: on the whole test set.  local: on samples of the client's own distribution. NaN where a metric is not
-    defined for a client, as AUROC is not where all samples are of one class. Such clients count in no mean. A model
-    that has blown up counts with the worst value.
+    global: on the whole test set.  local: on samples of the client's own distribution. NaN where a metric is undefined
+    for
+    a client (AUROC of one class); it counts in no mean. A diverged model counts with the worst value.
     """
 
     values: Mapping[str, Doubles]
 
     def means(self) -> dict[str, float]:
-        """Means over the clients that have a number. A loss that is not finite counts: its model has blown up."""
+        """Means over the clients that have a number. A non-finite loss counts: its model has diverged."""
         return {name: float(values.mean()) if len(values) else float("nan") for name, values in self._known().items()}
 
     def _known(self) -> dict[str, Doubles]:
@@ -59,7 +58,7 @@ class Scores:
         return {name: values if name.endswith("_loss") else values[~np.isnan(values)] for name, values in every}
 
     def line(self, prefix: str = "") -> dict[str, Any]:
-        """The means as a round's line has them: accuracies and losses by name, all others in ``metrics``."""
+        """The means as in a round's line: accuracies and losses by name, all others in ``metrics``."""
         means = {f"{prefix}{name}": mean for name, mean in self.means().items()}
         plain = {f"{prefix}{part}_{name}" for part in ("global", "local") for name in ("accuracy", "loss")}
         found = {name: mean for name, mean in means.items() if name in plain}
@@ -80,8 +79,8 @@ Measured = Callable[[Some], dict[str, float]]
 class Observer:
     """Scores models on test sets. data: of every client; each is scored on the test set of its own task.
 
-    precision: of the models' products, that of the run; losses and probabilities are float32 or better.
-    targets: what labels are.  metrics: beside the loss, of ``runs.metrics.metrics_of``; by default the task's own.
+    precision: of the models' products, as in the run; losses and probabilities are float32 or better.
+    targets: what labels are.  metrics: beside the loss, by default the task's own (``runs.metrics.metrics_of``).
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class Observer:
         self._counts_hits = model.is_classifier and [metric.name for metric in self.metrics] == ["accuracy"]
 
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
-        """Scores of these clients' models, in their order. A model that clients of one task share is scored once."""
+        """Scores of these clients' models, in their order. Clients of one task with equal models are scored once."""
         owns, every = [self.data[name] for name in models], list(models.values())
         rows = {name: np.empty(len(owns)) for name in self.names}
         by_test_set: dict[Samples, list[int]] = {}
@@ -119,10 +118,9 @@ class Observer:
         return Scores(rows)
 
     def backdoor_success(self, models: Mapping[str, ClientModel], value: float) -> float:
-        """The share of test samples of other classes that a trigger of this value makes class ``TARGET``.
+        """The share of test samples of other classes that a trigger of this value turns into class ``TARGET``.
 
-        The mean over the clients of these models, each on the whole test set of its own task. Without a backdoor it is
-        what the trigger does to an honest model.
+        Mean over the clients of these models, each on the whole test set of its own task.
         """
         by_test_set: dict[Samples, list[ClientModel]] = {}
         for name, model in models.items():
@@ -147,7 +145,7 @@ class Observer:
         return found
 
     def _measured(self, samples: Samples, models: Sequence[ClientModel]) -> Iterator[tuple[list[int], Measured]]:
-        """Every distinct model: the indices of the clients that have it, and what measures it on some samples."""
+        """Every distinct model: the indices of its clients, and the function that measures it on samples."""
         if not self._counts_hits:
             labels = self.targets.stored(samples.y.numpy())
             for same, outputs in self._outputs(samples, models):
@@ -166,9 +164,9 @@ class Observer:
     def _outputs(
         self, samples: Samples, models: Sequence[ClientModel]
     ) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
-        """Every distinct model: the indices of the clients that have it, and its outputs (n, k).
+        """Every distinct model: the indices of its clients, and its outputs (n, k). Raises UserError for other outputs.
 
-        Those of a mixture are the logarithms of its mixed probabilities. Raises UserError for other outputs.
+        A mixture's are the logarithms of its mixed probabilities.
         """
         if self.model.outputs is None:
             raise UserError(f"{self.model.name} gives no vector for each sample, so metrics have nothing to measure")
@@ -188,7 +186,7 @@ class Observer:
     def _judged(
         self, samples: Samples, models: Sequence[ClientModel]
     ) -> Iterator[tuple[list[int], NDArray[np.float32], NDArray[np.bool_]]]:
-        """Every distinct model: the indices of the clients that have it, its losses and right answers, (n,) each."""
+        """Every distinct model: the indices of its clients, its losses and correct answers, (n,) each."""
 
         def judge(weights: NDArray[np.float32], shares: Doubles | None = None) -> Judged:
             return judge_many(self.model, weights, samples.x, samples.y, shares=shares, **self.how)
@@ -226,7 +224,7 @@ def _weights(model: ClientModel) -> NDArray[np.float32]:
 
 
 def models_digest(models: Mapping[str, ClientModel]) -> str:
-    """Hexadecimal SHA-256 of all clients' models in order: equal for two runs whose models are equal bit for bit."""
+    """Hexadecimal SHA-256 of all clients' models in order, bit for bit."""
     of = ((one.models, one.weights) if isinstance(one, Mixture) else (one,) for one in models.values())
     return arrays_digest(chain.from_iterable(of))
 
@@ -245,7 +243,7 @@ def _digest(array: NDArray[Any]) -> bytes:
 
 
 def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
-    """Groups of keys with equal arrays. The same object is recognised at once, and equal arrays by their bytes."""
+    """Groups of keys with equal arrays, by identity or by their bytes."""
     by_id: dict[int, list[int]] = {}
     for i, array in arrays.items():
         by_id.setdefault(id(array), []).append(i)
@@ -274,10 +272,7 @@ def shown(reasons: Sequence[str]) -> str:
 
 
 def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
-    """Why a round moved no model, in words. line: of ``metrics.jsonl``.  kept: clients' reasons to keep their models.
-
-    Only the observer knows these reasons. Parties tell each other only that they refuse.
-    """
+    """Why a round moved no model, in words. line: of ``metrics.jsonl``.  kept: clients' reasons to keep models."""
     notes = line["notes"]
     reasons = list(kept)
     for found in (Counter(line["refused"]), Counter(line["lost"].values())):
@@ -320,7 +315,7 @@ PATIENCE = 5
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """weights: (d,) float32.  epochs: that led to them.  diverged: whether the training did, in its next epoch."""
+    """weights: (d,) float32.  epochs: trained so far.  diverged: whether the next epoch diverged."""
 
     weights: Vector
     epochs: int
@@ -332,8 +327,9 @@ def tune_by_held_out(
 ) -> dict[str, Tuned]:
     """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
 
-    models: (d,) by client, where each starts.  One without held-out samples keeps its model.
-    seed(client, epoch): of the batches.  Ties go to fewer epochs. Momentum starts anew in each epoch.
+    models: (d,) by client, the starts.  One without held-out samples keeps its model.  seed(client, epoch): of the
+    batches.
+    Ties go to fewer epochs. Momentum starts anew in each epoch.
     """
     held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 
@@ -367,7 +363,7 @@ def tune_by_own_epochs(
     solver: Sgd,
     seed: Callable[[str, int], int],
 ) -> dict[str, Tuned]:
-    """Each client's model after its own number of ``epochs``. A client whose training diverges keeps its model."""
+    """Each client's model after its own number of ``epochs``. A client that diverges keeps its model."""
     fits = [(name, Fit(weights, solver, epochs[name], seed(name, 0))) for name, weights in models.items()]
     return {
         name: Tuned(fitted.weights, fit.epochs) if isinstance(fitted, Fitted) else Tuned(models[name], 0, True)

@@ -1,4 +1,4 @@
-"""A built run: data, model, parties and transport. It runs one round at a time, and writes nothing."""
+"""A built run: data, model, parties and transport. It runs one round at a time and writes nothing."""
 
 from __future__ import annotations
 
@@ -62,18 +62,17 @@ Founded = tuple[Roster, Mapping[str, Identity]]
 
 
 class Experiment:
-    """Everything of one run, loaded, partitioned and built from its config. Touches no run folder.
+    """Everything of one run, loaded, partitioned and built from its config. Raises UserError for any mistake in it.
 
-    config: with the number of clients.  settings: the system's own config object.  split, tasks: of its groups, or the
-    one task of all.
-    shown: the clients that are evaluated.  seen: the federation as an observer of these sees it.
+    config: with the number of clients.  settings: the system's config object.  split, tasks: of its groups, or the one
+    task
+    of all.  shown: the clients that are evaluated.  seen: the federation as an observer of these sees it.
     label_counts: (evaluated clients, classes) training samples, with the labels of their tasks. Split and counts are
-    those of the round that the run has reached; dealt: those of the start.  attackers: the clients that misbehave;
-    scores are of the others.  owns: what each party alone is told.  devices: the clients' profiles.
-    sample_numbers: of one sample.  fingerprint: of data, partition, traces, initial weights and code of one's own.
-    inputs_digest: of the data, and of a model and a loss of one's own alone, the same for every seed and system.
-    own_code: digests of the modules of one's own (``runs/own_code.py``).
-    founded: the roster and identities of a run that goes on. Raises UserError for any mistake in the config.
+    of the current round; dealt: of the start.  attackers: misbehaving clients; scores are of the others.
+    owns: what each party alone is told.  devices: the clients' profiles.  sample_numbers: of one sample.
+    fingerprint: of data, partition, traces, initial weights and own code.
+    inputs_digest: of the data, own model and own loss, the same for every seed and system.
+    own_code: digests of one's own modules (``runs/own_code.py``).  founded: roster and identities of a resumed run.
     """
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:
@@ -109,7 +108,7 @@ class Experiment:
         self._drifted = False
 
     def _found_parties(self, founded: Founded | None) -> None:
-        """The parties with what each alone is told, and the digests of what the run is made of."""
+        """The parties with what each alone is told, and the digests of the run's inputs."""
         config, system = self.config, self.system
         self.inputs_digest = inputs_digest(config, self.tasks, self.model)
         self.own_code = own_code(config)
@@ -137,7 +136,7 @@ class Experiment:
         self._check_mixtures()
 
     def _observe(self) -> None:
-        """The engine of all effects, and the observer that scores models; own code is tried before all is written."""
+        """The engine of effects and the observer; own code is tried before anything is written."""
         config, names = self.config, self.names
         weights = class_weights(config.class_weights, self._targets, self._outputs)
         self.effects = LocalEffects(
@@ -198,10 +197,7 @@ class Experiment:
 
     @property
     def fine_tunes(self) -> bool:
-        """Whether this run's models are fine-tuned.
-
-        They are if it was asked for, clients have one model each, and the system has settings of local training.
-        """
+        """Whether this run's models are fine-tuned: on request, with one model a client and local training."""
         known = all(hasattr(self.settings, name) for name in ("lr", "batch_size", "momentum", "weight_decay"))
         return self.config.fine_tune != "no" and self.system.fine_tunes and known
 
@@ -224,10 +220,7 @@ class Experiment:
         return costs
 
     def reach(self, r: int) -> None:
-        """Let clients exchange their data if the run has come to the round of the drift.
-
-        Effects, observer and groups follow. Each of these parties is told its number of samples, and keeps its state.
-        """
+        """Let clients exchange their data if round r is the round of the drift. They keep their state."""
         if self.drift is None or self._drifted or r < self.drift.round:
             return
         self._drifted, givers, names = True, self.drift.givers, self.common.clients
@@ -267,7 +260,7 @@ class Experiment:
         return notes, costs
 
     def _begins_s(self, r: int) -> float:
-        """When round r begins: by the pace of the rounds, once a client is there (``devices/traces.py``)."""
+        """When round r begins: by the rounds' pace, once a client is there (``devices/traces.py``)."""
         clock_s = self.transport.clock_s
         return clock_s if self.traces is None else self.traces.opens_s(clock_s + (self.pace_s if r > 1 else 0.0))
 
@@ -285,7 +278,7 @@ class Experiment:
     def round(self, r: int) -> Line:
         """Run round r and observe it. Returns its line. Raises RunError if the run cannot go on.
 
-        The run ends there if it is the last round, or if the hub notes that it has ``stopped``.
+        The run ends after the last round, or if the hub notes that it has ``stopped``.
         """
         self.reach(r)
         moved = self._watching()
@@ -310,9 +303,9 @@ class Experiment:
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
     def _watching(self) -> Callable[[], bool]:
-        """Before a round: what tells after it whether it has moved any model.
+        """Before a round: a function that says after it whether any model has moved.
 
-        Where only some clients are evaluated, it compares their models and those of all that were asked meanwhile.
+        Where only some clients are evaluated, it compares their models and those of all clients asked meanwhile.
         """
         if not self.config.evaluated:
             before = self._models_digest or federation_digest(self.system, self.federation)
@@ -338,8 +331,7 @@ class Experiment:
     def finish(self, r: int) -> Line | None:
         """The hub's steps after the last round r, as messages of round r + 1. None for a hub that has none.
 
-        Ends when everybody has handled what was sent. Returns the costs and notes, and scores if a model has changed.
-        Raises RunError if they fail.
+        Returns the costs and notes, and scores if a model has changed. Raises RunError on failure.
         """
         if not self._hub.finishes:
             return None
@@ -428,7 +420,7 @@ def build(config: RunConfig, founded: Founded | None = None) -> Experiment:
 
 
 def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays:
-    """The delays of a resolved run, for a share of the clients that each round asks (may ask, if it selects them).
+    """The delays of a resolved run, for the share of clients that a round may ask.
 
     A user's own system without settings of participation asks all clients.
     """
@@ -450,7 +442,7 @@ def traces_of(config: Resolved, names: Sequence[str], known_as: Sequence[str] | 
 
 
 def shown_of(config: Resolved, clients: Sequence[str]) -> tuple[str, ...]:
-    """The clients that are evaluated, in their order: all, or so many, drawn by the seed. Raises UserError."""
+    """The evaluated clients, in order: all, or this many drawn by the seed. Raises UserError."""
     many = config.evaluated
     if many is None:
         return tuple(clients)
@@ -463,7 +455,7 @@ def shown_of(config: Resolved, clients: Sequence[str]) -> tuple[str, ...]:
 
 
 def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> Mapping[str, int]:
-    """Local epochs E_i of every client: d_i E_m. d_i is the fleet's if its devices differ in it, and else is drawn."""
+    """Local epochs E_i of every client: d_i E_m. d_i is the fleet's if its devices differ in it, else drawn."""
     names = devices.names if isinstance(devices, Listed) else tuple(devices)
     if len({profile.budget for profile in devices.values()}) > 1:
         return each(names, lambda name: max(1, round(devices[name].budget * settings.max_epochs)))

@@ -1,4 +1,4 @@
-"""The folder of a run: created after all checks with its config, and found again to go on."""
+"""The folder of a run: created with its config after all checks, and found again to continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coterie.runs.config import Resolved, RunConfig, from_toml, read_toml, to_to
 
 
 def check_free(out: Path) -> None:
-    """Raises UserError for a folder that is not empty. The error says what it holds and what to do."""
+    """Raises UserError for a folder that is not empty, with its content and the remedy."""
     if not out.exists():
         check_writable(out)
         return
@@ -102,10 +102,7 @@ def came_in(out: Path) -> Path:
 
 
 def check_code(config: Path, said: Collection[str] | None = None) -> None:
-    """Raises UserError if a config names code that lies in its own folder.
-
-    said: options that the command line gives in its place; None where it cannot.
-    """
+    """Raises UserError if a config names code in its own folder. said: options that the command line replaces."""
     from coterie.privacy.attacks.active import KINDS
 
     given = {key: str(value) for key, value in read_toml(config).items() if key not in (said or ())}

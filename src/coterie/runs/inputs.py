@@ -1,7 +1,4 @@
-"""What a run is dealt, read from the config alone: data sets, model, start weights, and what every client holds.
-
-An experiment and its workers (``runs/workers.py``) build the same from the same config.
-"""
+"""The inputs of a run, from the config alone: data sets, model, start weights, and every client's data."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ class Dealt:
 
 @dataclass(frozen=True)
 class Drifting:
-    """The drift of a run. round: before which.  givers: by client, the number of the one whose data it has then."""
+    """The drift of a run. round: before which.  givers: by client, the number of the one whose data it then has."""
 
     round: int
     givers: tuple[int, ...]
@@ -77,7 +74,7 @@ def try_loss(model: Model, weights: NDArray[np.float32], own: ClientData) -> Non
 
 
 def random_starts(seed: int, count: int, model: Model) -> NDArray[np.float32]:
-    """The weights that so many models start with, (count, d). They follow from the seed alone."""
+    """The weights that this many models start with, (count, d), from the seed alone."""
     seeds = [int(rng(seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(count)]
     return np.stack([model.initial(one) for one in seeds])
 
@@ -114,10 +111,11 @@ def start_weights(
 def client_data(
     split: Split, tasks: Sequence[Task], names: Sequence[str], augment: int = 0
 ) -> tuple[dict[str, ClientData], ClientData | None]:
-    """The data of every client, as its task changes them, and the hub's public data, if there are any.
+    """The data of every client, as its task changes them, and the hub's public data, if any.
 
-    The test set of a task is made once.  augment: augmented views of a client's subgraph that are added to its training
-    samples (``data/augmentation.py``). Raises UserError for data without such views.
+    augment: augmented views of a client's subgraph for its training samples (``data/augmentation.py``). Raises
+    UserError
+    for data without such views.
     """
     if augment and not all(isinstance(task.dataset, Nodes) for task in tasks):
         raise UserError(f"augment={augment} adds views of a graph, and has no effect without model gcn: leave it out")
@@ -144,20 +142,22 @@ def _views(task: Task, augment: int, seed: int, name: str) -> Iterator[Task]:
 
 
 def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
-    """The hub's own samples, of the plain task. It has no test samples: those that exist are the observer's."""
+    """The hub's own samples, of the plain task, without test samples."""
     own = samples_of(task, indices, "train")
     return ClientData(own.x, own.y, np.empty(0, np.int64), Samples(own.x[:0], own.y[:0]))
 
 
 def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samples:
-    """Copies in torch's own memory, which begins at a multiple of 64 bytes. Numpy's need not, and on some processors
-    the last bit of a matrix product depends on it: then a resumed run would have other losses."""
+    """Copies in torch's own memory, which begins at a multiple of 64 bytes.
+
+    On some processors the last bit of a matrix product depends on that, so a resumed run would have other losses.
+    """
     labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
     return Samples(torch.from_numpy(task.inputs(indices, split)).clone(), torch.from_numpy(labels))
 
 
 def inputs_digest(config: Resolved, tasks: Sequence[Task], model: Model) -> str:
-    """A digest of the data, and of a model and a loss of one's own: names in a config do not tell these apart."""
+    """A digest of the data and of one's own model and loss, which a config only names."""
     parts = [*dict.fromkeys(task.dataset.digest for task in tasks)]
     if ":" in config.model:
         kinds = {type(layer) for layer in model.module.modules() if not type(layer).__module__.startswith("torch.")}
@@ -170,10 +170,7 @@ def inputs_digest(config: Resolved, tasks: Sequence[Task], model: Model) -> str:
 def fingerprint(
     inputs: str, split: Split, tasks: Sequence[Task], starts: NDArray[np.float32], epochs: Mapping[str, int]
 ) -> str:
-    """A digest that two builds of the same work share: of data, code, partition, tasks and initial weights.
-
-    What follows from the seed when it is asked for is told by its law.
-    """
+    """A digest that two builds of the same work share: of data, code, partition, tasks and initial weights."""
     arrays = [*split.train, *split.held_out, *split.test, starts]
     arrays += [] if split.groups is None else [split.groups]
     arrays += [split.public] if len(split.public) else []
@@ -193,8 +190,8 @@ HELD_CLIENTS = 4096
 class Holdings(Mapping[str, ClientData]):
     """What every party holds, by name. Where ``make`` makes a client's data, only the last few are in memory.
 
-    clients: their names.  make: a client's data, by its number.  size: its number of training samples.
-    others: what parties that are no clients hold.
+    clients: names.  make: a client's data, by its number.  size: its number of training samples.  others: of other
+    parties.
     """
 
     def __init__(
@@ -258,9 +255,9 @@ class Inputs:
 
 
 def inputs_of(config: Resolved, hub: str) -> Inputs:
-    """The inputs of a resolved run. hub: the name of the party that holds the public data, if there are any.
+    """The inputs of a resolved run. hub: the party that holds the public data, if any.
 
-    Raises UserError for data, partitions and models that are not to be had, or do not fit each other.
+    Raises UserError for data, partitions and models that are unavailable or do not fit each other.
     """
     by, of_task = column_of(config.partition), None if config.task == "classes" else config.task
 

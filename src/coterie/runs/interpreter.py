@@ -48,7 +48,7 @@ weights are larger by this factor than those of the smallest start model is anot
 
 
 class Opened:
-    """The values of opened ciphertexts. The least recently used are dropped first. Values are read-only and shared."""
+    """The values of opened ciphertexts, read-only and shared; a cache that drops the least recently used."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -93,7 +93,7 @@ class Computed:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two arguments are equal: arrays by their contents, tuples part by part, all else by ``==``."""
+    """Whether two arguments are equal: arrays by content, tuples part by part, all else by ``==``."""
     if a is b:
         return True
     if isinstance(a, tuple) and isinstance(b, tuple):
@@ -110,7 +110,7 @@ def _most(part: Fit | Fitted) -> float:
 
 @dataclass(frozen=True)
 class Diverged:
-    """A training that diverged. start: the largest number that it began with.  lr: of its solver, if it has one."""
+    """A training that diverged. start: the largest number that it began with.  lr: of its solver, if any."""
 
     party: str
     start: float
@@ -125,11 +125,11 @@ def _encrypted(wanted: Sequence[tuple[str, Encrypt]]) -> Sequence[Any]:
 class LocalEffects:
     """``coterie.transport.queues.Effects`` for a simulation.
 
-    data: of every party that trains, by name; of the hub, too, if it has public samples.  chunk: how many messages are
-    handled together, so that their vectors stay within memory_bytes.  emulated: whether this run's keys are emulated.
-    Other keys are refused. None accepts all keys.  devices: the profiles of parties that have one, by name.
-    traces: when parties are there; None if they always are.
-    workers: where effects on parties' data are computed; None for this process.
+    data: of every party that trains, by name, and of a hub with public samples.  chunk: how many messages are handled
+    together, so that their vectors stay within memory_bytes.  emulated: whether this run's keys are emulated; other
+    keys
+    are refused, and None accepts all.  devices: profiles, by party.  traces: of presence; None if all are always there.
+    workers: compute effects on parties' data; None for this process.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class LocalEffects:
         self._least_start = math.inf
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Results in order. The result of a failed effect (a diverged training, too) is a PeerError or CryptoError."""
+        """Results in order. A failed effect or diverged training gives a PeerError or CryptoError."""
         errors = [self._wrong_key(party, getattr(effect, "key", None)) for party, effect in wanted]
         right = [one for one, error in zip(wanted, errors, strict=True) if error is None]
         results = iter(interpret(self.table, right))
@@ -196,10 +196,11 @@ class LocalEffects:
         return [diverged() if isinstance(result, DivergedError) else result for result in results]
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
-        """Remember the clients whose updates stood out in round r, whose notes are given (``protocols/averaging.py``).
+        """Remember the clients whose updates stood out in round r, by its notes (``protocols/averaging.py``).
 
-        Models may diverge later for them. An update is the cause if no training here gave such weights. If that is
-        unknown, as in rounds before a resumption, it is the cause if most updates were of another size.
+        Models may diverge later because of them. An update is the cause if no training here gave such weights; if
+        unknown, as
+        before a resumption, if most updates were of another size.
         """
         outliers = notes.get("outliers", {})
         few = 2 * len(outliers) <= notes.get("participants", 0)
@@ -209,7 +210,7 @@ class LocalEffects:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watches a round. Raises RunError if more than half of its trainings diverged. A few end no run."""
+        """Watches a round. Raises RunError if more than half of its trainings diverged."""
         self._trained, self._diverged = 0, []
         failed = None
         try:

@@ -8,9 +8,9 @@ from typing import Any
 
 
 def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """Every seed's value, their mean and, over two or more seeds, their standard deviation and the 95 % interval.
+    """Every seed's value, mean, standard deviation (from two seeds) and ``interval``, half of Student's 95 % interval.
 
-    The interval is Student's, for the mean over seeds: half-width ``interval``. None where a value is missing.
+    None where a value is missing.
     """
     known = [float(value) for value in values if value is not None]
     if not known or len(known) < len(values):
@@ -20,7 +20,7 @@ def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean, and half of Student's 95 % interval around it; None for the interval of a single value."""
+    """The mean, and half of Student's 95 % interval; None for the interval of a single value."""
     from scipy.stats import t
 
     if len(values) < 2:

@@ -16,9 +16,9 @@ _HELD = 8192
 
 
 class PartyKeys(Keyring):
-    """All public keys, by the roster, and the secret keys of some parties. Raises PeerError for a key that is missing.
+    """All public keys, by the roster, and the secret keys of some parties. Raises PeerError for a missing key.
 
-    roster: its signature was checked.  identities: SECRET, of the parties that sign, seal and open with this keyring.
+    roster: its signature was checked.  identities: SECRET, of the parties that use this keyring.
     """
 
     overhead = OVERHEAD_BYTES
@@ -48,7 +48,7 @@ class PartyKeys(Keyring):
 
 
 class _Loaded(Generic[K]):
-    """Keys by name, each loaded when it is first used; the last few thousand are held."""
+    """Keys by name, loaded when first used; the last few thousand are held."""
 
     def __init__(self, what: str, load: Callable[[str], K]) -> None:
         self._what, self._load = what, lru_cache(maxsize=_HELD)(load)

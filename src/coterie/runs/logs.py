@@ -1,8 +1,7 @@
 """Every round's numbers as they come, for other tools: csv, TensorBoard, MLflow.
 
-The names of the numbers are the same everywhere: those of ``metrics.jsonl``, with a point before the key of a table
-(``bytes_up.client``). A run that is resumed goes on in the same log. What was not logged before is not made up for, but
-for csv.
+Names are those of ``metrics.jsonl``, with a point before the key of a table (``bytes_up.client``). A resumed run
+continues the same log; only csv makes up for rounds that were not logged.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CSV, TENSORBOARD, MLFLOW = "rounds.csv", "tensorboard", "mlflow_run.txt"
 
 
 def numbers(line: Line, prefix: str = "") -> dict[str, Any]:
-    """The plain values of a line; those of a table in it are named ``table.key``, but metrics by their own names."""
+    """The plain values of a line; those of a table are named ``table.key``, metrics by their own names."""
     found: dict[str, Any] = {}
     for key, value in line.items():
         if isinstance(value, Mapping):
@@ -46,7 +45,7 @@ def _scalars(line: Line) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _csv(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
-    """``rounds.csv``: a row a round. It is written anew when a round brings a new column, and else grows."""
+    """``rounds.csv``: a row a round; written anew when a round brings a new column."""
     rows: list[dict[str, Any]] = []
     columns: dict[str, None] = {}
 
@@ -94,7 +93,7 @@ def _tensorboard(out: Path, config: Resolved, before: Sequence[Line]) -> Iterato
 
 @contextlib.contextmanager
 def _mlflow(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
-    """A run of the tracking server that MLflow is set up for; ``mlflow_run.txt`` keeps its id."""
+    """A run of the configured tracking server; ``mlflow_run.txt`` keeps its id."""
     import mlflow
 
     kept = out / MLFLOW
@@ -140,7 +139,7 @@ def check_installed(log: str | None) -> None:
 def logged(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
     """Tell all logs of a run, while the block runs. before: the lines of the rounds that are done.
 
-    Raises RunError if a log takes no more, so that no run goes on without a log that was asked for.
+    Raises RunError if a log fails, so that no run goes on without a log that was asked for.
     """
     with contextlib.ExitStack() as held:
         logs = {}

@@ -25,9 +25,9 @@ Measure = Callable[[NDArray[Any], Doubles], float]
 class Metric:
     """One number for a model on samples. share: whether it lies in 0 to 1, and is shown in percent.
 
-    higher: whether more is better.  measure: computes it, NaN where it is not defined (no sample of some class).
-    chance: what it is, at best, for a model that gives every sample the same answer, as a mean over one or more test
-    sets, by the shares of the classes in each, (sets, classes); None where the shares do not say that.
+    higher: whether more is better.  measure: computes it, NaN where undefined (no sample of some class).
+    chance: its best mean for a constant answer over test sets, by their shares of classes, (sets, classes); None where
+    the shares do not decide it.
     """
 
     name: str
@@ -44,9 +44,9 @@ class Metric:
         return {"name": self.name, "label": label, "share": self.share, "higher": self.higher}
 
     def __call__(self, labels: NDArray[Any], scores: Doubles) -> float:
-        """Its value; NaN where it is not defined. The worst value if scores are not finite: the model has blown up.
+        """Its value; NaN where undefined, the worst value for non-finite scores.
 
-        Raises UserError where a function of one's own fails, or gives no number.
+        Raises UserError where one's own function fails, or gives no number.
         """
         if not len(labels):
             return float("nan")
@@ -64,7 +64,7 @@ class Metric:
 
 
 def _accuracy(labels: NDArray[Any], scores: Doubles) -> float:
-    """The share of right classes; for several labels the share of right answers, one to each label of each sample."""
+    """The share of correct classes, or of correct answers, one to each label of each sample."""
     return float(np.mean(_answers(labels, scores) == labels))
 
 
@@ -82,7 +82,7 @@ def _answered(measure: Callable[..., float], least: int = 1) -> Measure:
 
 
 def _macro(measure: Callable[..., float]) -> Measure:
-    """precision, recall or F1: the mean over the classes, or over several labels, that some sample has."""
+    """precision, recall or F1: the mean over the classes or labels that some sample has."""
 
     def value(labels: NDArray[Any], scores: Doubles) -> float:
         answers = _answers(labels, scores)
@@ -98,7 +98,7 @@ def _macro(measure: Callable[..., float]) -> Measure:
 def _ranked(measure: Callable[..., float], labels: NDArray[Any], scores: Doubles) -> float:
     """A metric of ranks: of class 1 for two classes, else the mean over classes against the rest, or over labels.
 
-    A class that all samples have, or none, is left out. NaN if none is left.
+    A class of all samples, or of none, is left out. NaN if none is left.
     """
     one_hot = labels[:, None] == np.arange(scores.shape[1]) if labels.ndim == 1 else labels > 0.5
     columns = [1] if labels.ndim == 1 and scores.shape[1] == 2 else range(scores.shape[1])
@@ -111,15 +111,16 @@ def _log_loss(labels: NDArray[Any], scores: Doubles) -> float:
 
 
 def _r2(labels: NDArray[Any], scores: Doubles) -> float:
-    """NaN where a number is the same for all samples, so that there is no variance to explain."""
+    """NaN where a number has no variance to explain."""
     varies = len(labels) > 1 and (np.ptp(labels, axis=0) > 0).all()
     return float(of.r2_score(labels, scores)) if varies else float("nan")
 
 
 def _best(of_class: Callable[[Doubles], Doubles], over: bool = True) -> Callable[[Doubles], float]:
-    """The chance of a metric of answers. of_class: of shares (sets, classes), what a class has that is all the answer.
+    """The chance of a metric of answers. of_class: from shares (sets, classes), the value of a class as the constant
+    answer.
 
-    over: whether the metric is a mean over the classes that a set has, of which all others have 0 then.
+    over: whether the metric is a mean over the classes of a set, of which all others then have 0.
     """
 
     def chance(shares: Doubles) -> float:
@@ -130,7 +131,7 @@ def _best(of_class: Callable[[Doubles], Doubles], over: bool = True) -> Callable
 
 
 def _prevalence(shares: Doubles) -> float:
-    """Average precision of equal scores: the share of class 1 of two, else the mean over the classes that a set has.
+    """Average precision of equal scores: the share of class 1 of two, else the mean over a set's classes.
 
     A set of a single class has none.
     """
@@ -140,7 +141,7 @@ def _prevalence(shares: Doubles) -> float:
 
 
 def _entropy(shares: Doubles) -> float:
-    """Log loss of a model that gives every sample the mean shares of the classes, in nats."""
+    """Log loss, in nats, of a model that gives every sample the mean shares of the classes."""
     mean = shares.mean(axis=0)
     return float(-(mean[mean > 0] * np.log(mean[mean > 0])).sum())
 
@@ -178,11 +179,11 @@ DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc"
 
 
 def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
-    """The metrics of a run: those of these names, and by default the task's own. The first one leads in all results.
+    """The metrics of a run by these names, or the task's own. The first one leads in all results.
 
-    A name is one of ``METRICS``, or ``module:FUNCTION``. For classes accuracy is always among them, at the end if it is
-    not named. A function takes true labels and scores (:data:`Measure`).
-    Raises UserError for an unknown name, one given twice, and a function that is called like a score of the run.
+    A name is one of ``METRICS``, or ``module:FUNCTION`` of true labels and scores (:data:`Measure`). For classes
+    accuracy
+    is always added. Raises UserError for an unknown or repeated name, and for a function named like a score of the run.
     """
     known = METRICS[task]
     found = []
@@ -211,15 +212,12 @@ def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
 
 
 def leading(names: str | None, task: TaskKind) -> dict[str, Any]:
-    """The facts of the metric that leads in all results: the first of these names, or the task's own."""
+    """The leading metric's facts: the first of these names, or the task's own."""
     return metrics_of(named(names), task)[0].facts
 
 
 def score(of: Mapping[str, Any], field: str) -> Any:
-    """``local_auroc``, say, of a result, a round's line, or a row of ``compare.json``; None where it is not there.
-
-    Accuracies and losses stand beside the table of metrics, all others in it.
-    """
+    """E.g. ``local_auroc`` of a result, a round's line, or a row of ``compare.json``; None where missing."""
     value = of.get(field)
     return (of.get("metrics") or {}).get(field) if value is None else value
 
@@ -237,8 +235,8 @@ def class_weights(words: str | None, targets: Targets, classes: int) -> ClassWei
     """The option ``class_weights``: ``balanced`` or a number for each class. None without it. Raises UserError.
 
     balanced: every class that a client holds has the same total weight in its training, and the mean weight is 1.
-    Numbers stand for the classes in their order, and are scaled to a mean of 1 over the classes, so that a class
-    weighs the same at every client.
+    Numbers,
+    in the classes' order, are scaled to a mean of 1, so a class weighs the same at every client.
     """
     if words is None:
         return None

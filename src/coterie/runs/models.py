@@ -3,16 +3,14 @@
     models/0.safetensors, models/1.safetensors, ...     each distinct model once, self-contained
     models/index.json                                   which client predicts with which, and the digest of each file
 
-The models are those that ``global_accuracy`` and ``local_accuracy`` score, before any fine-tuning. They are written
-with every checkpoint, so a run that stopped early has the models of a round that it finished. Clients share a file if
-their weights are equal bit for bit and their samples are scaled alike. A client with a mixture has several files, and a
-share of each. The folder is private, since a client's model may tell of its data.
+The models are those of ``global_accuracy`` and ``local_accuracy``, before fine-tuning, written with every checkpoint.
+Clients share a file if weights (bit for bit) and scaling of samples are equal. A client with a mixture has several
+files, and a share of each. The folder is private, since a client's model may reveal its data.
 
 A file of one model holds its tensors by their state-dict names. An exported mixture holds those of model m as
-``coterie.m.NAME``, and the shares (m,) float64 as ``coterie.shares``. Both hold ``coterie.zero`` and ``coterie.unit``.
-A regression's hold ``coterie.target_zero`` and ``coterie.target_unit`` (numbers,) float64 too.
-The metadata hold one text, ``coterie``: the ``Facts`` as JSON. Equal content gives equal bytes. Any file may come from
-elsewhere, so it is hostile until it is verified.
+``coterie.m.NAME``, and the shares (m,) float64 as ``coterie.shares``. Both hold ``coterie.zero`` and ``coterie.unit``;
+a regression's also ``coterie.target_zero`` and ``coterie.target_unit`` (numbers,) float64. The metadata hold one text,
+``coterie``: the ``Facts`` as JSON. Equal content gives equal bytes. Any file is hostile until it is verified.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ FileName = Annotated[str, msgspec.Meta(pattern=r"\A(0|[1-9][0-9]{0,8})\.safetens
 
 
 class Client(msgspec.Struct, frozen=True):
-    """name: the client's own, if it has one.  data: its inputs and labels.  files, shares: its models (one, mostly)."""
+    """name: the client's own, if any.  data: its inputs and labels.  files, shares: its models (mostly one)."""
 
     name: Word | None
     data: Words
@@ -73,7 +71,7 @@ class Client(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """``index.json``. round: after which the models are.  sha256: of each file, in hex.
+    """``index.json``. round: of the models.  sha256: of each file, in hex.
 
     model, input_shape, classes, class_names, task, data_kind: as in ``Facts``, of the run's data set.
     """
@@ -93,8 +91,8 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
     """Write every distinct model, and then the index. models: by client, as ``Experiment.models(r)`` gives them.
 
-    The same models give the same files. There is no index while models are missing. Files that an earlier round left
-    are removed. Raises RunError, and UserError if ``models`` is a symbolic link or another user's.
+    There is no index while models are missing. Files of an earlier round are removed. Raises RunError, and UserError if
+    ``models`` is a symbolic link or another user's.
     """
     folder, everybody = out / MODELS, experiment.data.clients
     make_folder(folder)
@@ -124,7 +122,7 @@ def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientM
 
 
 def _written(folder: Path, experiment: Experiment, dataset: Dataset, vector: Vector, files: dict[str, str]) -> str:
-    """The file that holds the weights (d,), for samples of this data set. It is written if its content is new."""
+    """The file with the weights (d,), for this data set's samples; written if its content is new."""
     tensors = state(experiment.model.module_with(vector))
     own = dataset.targets
     data = encode(
@@ -162,7 +160,7 @@ def _facts(experiment: Experiment, dataset: Dataset) -> Facts:
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """The models of a run. folder: ``models/``.  Each file is read, and verified, when it is asked for."""
+    """The models of a run. folder: ``models/``.  Files are read, and verified, on demand."""
 
     folder: Path
     index: Index
@@ -221,7 +219,7 @@ def _like(model: TrainedModel) -> tuple[Facts, list[object]]:
 def load_models(folder: str | Path) -> Models:
     """The models of the run in a folder: ``load_models("runs/a").of("client/3").predict(x)``.
 
-    Raises UserError if there is no index of models, or it is damaged.
+    Raises UserError for a missing or damaged index.
     """
     folder = Path(folder)
     path = folder / MODELS / INDEX
@@ -254,10 +252,9 @@ def load_exported(path: str | Path) -> TrainedModel:
 
 
 def export_model(model: TrainedModel, path: str | Path) -> None:
-    """Write a trained model as one self-contained file, whole or not at all. A mixture is one file with several models.
+    """Write a trained model, or a mixture, as one self-contained file, whole or not at all.
 
-    Raises UserError if there is anything at the path already, or if its name is that of another format, and RunError if
-    it cannot be written.
+    Raises UserError if the path exists or names another format, and RunError if it cannot be written.
     """
     if check_new(path).suffix not in ("", SUFFIX):
         raise UserError(
@@ -268,7 +265,7 @@ def export_model(model: TrainedModel, path: str | Path) -> None:
 
 
 def check_new(path: str | Path) -> Path:
-    """The path of a file that can be made there. Raises UserError if there is anything, or no folder to make it in."""
+    """The path of a file that can be made there. Raises UserError if it exists, or has no folder."""
     path = Path(path)
     if path.is_symlink() or path.exists():
         raise UserError(f"{path} is there already: choose another name, or remove it")
@@ -361,10 +358,7 @@ def _told(data: bytes, size: int, where: str) -> Facts:
 
 
 def _bytes(path: Path, most: int, *, follow: bool) -> bytes:
-    """The bytes of a file, at most so many. follow: whether a symbolic link may lead to it. Raises UserError.
-
-    The header of a model's file is checked before the rest is read.
-    """
+    """The bytes of a file, up to a limit, its header checked first. follow: allow a symbolic link. Raises UserError."""
     try:
         with opened(path, follow=follow) as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,7 +1,6 @@
-"""Trainings and evaluations on parties' own data, as one seam: they run in this process, or on workers.
+"""Trainings and evaluations on parties' own data, in this process (``Here``) or on workers (``runs/workers.py``).
 
-``Here`` computes them. ``runs/workers.py`` spreads them over workers, each of which has a ``Here`` of its own with the
-same data. Every result is a pure function of the effect and the party's data, so it is the same in both cases.
+Every result is a pure function of the effect and the party's data, so it is the same in both cases.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Samples:
 class ClientData:
     """One client's own training samples, x (n, ...) float32 and y (n,) int64, and its test samples.
 
-    test_set: the whole test set of its task; clients of one task share the object.  test: its own indices into that.
-    held_out: samples that are kept out of its training; None if there are none.
+    test_set: the whole test set of its task, shared between its clients.  test: own indices into it.
+    held_out: samples kept out of its training, or None.
     """
 
     x: Tensor
@@ -99,7 +98,7 @@ class Here:
             return [error if result is None else result for result in found]
 
     def _weighted(self, own: ClientData, weights: Vector | None) -> Vector | None:
-        """The weights of the samples in training, (n,): those given, times the weight of each sample's class."""
+        """The weights of the training samples, (n,): those given, times each sample's class weight."""
         if self.class_weights is None:
             return weights
         of_class = self.class_weights(own.y.numpy())

@@ -1,4 +1,4 @@
-"""The options of a run, each with its words, its bounds and what completes it, for the command line and the API.
+"""The options of a run, each with its words, its bounds and its completion, for the command line and the API.
 
 The command line reads this file at its start, so it imports little.
 """

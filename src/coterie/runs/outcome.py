@@ -1,7 +1,7 @@
-"""What a finished run has come to: the content of its ``result.json``, with its ledger and what devices spent.
+"""The content of a finished run's ``result.json``, with its ledger and its devices' spending.
 
-What a device spends is nominal: time follows from work and the device's profile, as virtual time does; energy is power
-times time (``Profile.joules``); memory is a formula. Parties without a device of their own are not counted.
+A device's spending is nominal: time follows from work and the device's profile, as virtual time does; energy is power
+times time (``Profile.joules``); memory is a formula. Parties without a device are not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPTIONS = ("mode", "seed", "rounds", "clients", "data", "partition", "model", "
 def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish: Line | None = None) -> dict[str, Any]:
     """The content of ``result.json``. Bytes, seconds and refusals are sums over the set-up, all rounds and the finish.
 
-    Scores are those of the last round, or of the models that the finish has changed; means over the honest clients.
+    Scores are means over the honest clients after the last round, or after the finish if it changed models.
     """
     config, everything, last = experiment.config, stretches(set_up, rounds, finish), last_line(rounds, finish)
     honest = experiment.attackers.left_out(experiment.models(len(rounds)))
@@ -74,9 +74,9 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
 
 
 def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str, Any]] | None:
-    """By client, what it has released and the epsilon of that; None if the system does not say.
+    """By client, what it has released and its epsilon; None if the system keeps no ledger.
 
-    lines: of the set-up and all rounds, which name the senders of the messages that are counted.
+    lines: of the set-up and all rounds, which name the senders of counted messages.
     """
     system, settings = experiment.system, experiment.settings
     if system.ledger is None and system.releases is None:
@@ -98,7 +98,7 @@ def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str
 
 
 def _audited_noise(experiment: Experiment) -> list[Mapping[str, Any]] | None:
-    """What the noise in the ledger is worth, by the system's audit; None if it keeps no ledger or audits no noise."""
+    """What the ledger's noise is worth, by the system's audit; None without ledger or such an audit."""
     if experiment.system.ledger is None:
         return None
     audit = audit_of(experiment.system)
@@ -162,11 +162,13 @@ def _there_s(experiment: Experiment, name: str, from_s: float, until_s: float) -
 
 
 def training_bytes(spec: ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
-    """What training needs on a device, without the code that runs it: a formula, not a measurement.
+    """Memory that training needs on a device, without code: a formula, not a measurement.
 
-    Weights, gradients and one more vector of the solver or the answer; the activations of a batch with their gradients;
-    the client's own samples of so many numbers each; and the largest message, as bytes and decoded. Numbers take four
-    bytes. An optimiser with two moments, or keys and buffers of a cipher, need more.
+    Weights, gradients and one more vector; the activations of a batch with their gradients; the client's own samples;
+    and
+    the largest message, as bytes and decoded. Numbers take four bytes. An optimiser with two moments, or a cipher's
+    keys
+    and buffers, need more.
     """
     vectors = 3 * spec.size + 2 * min(batch, samples) * spec.activations + samples * numbers
     return _FLOAT_BYTES * vectors + 2 * message

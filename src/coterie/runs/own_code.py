@@ -1,4 +1,4 @@
-"""Code of one's own that a run's config names, told from edited code by digests of the modules' sources."""
+"""One's own code that a run's config names; digests of the modules' sources detect edits."""
 
 from __future__ import annotations
 
@@ -25,13 +25,10 @@ _STANDARD = tuple({Path(sysconfig.get_paths()[key]).resolve() for key in ("stdli
 
 
 def own_code(config: Resolved) -> dict[str, str]:
-    """By name of a module, the SHA-256 of its file, in hexadecimal.
+    """By name of a module, the SHA-256 of its file, in hexadecimal. Raises UserError for an unreadable module.
 
     The modules are those of the system, model, loss, metrics, partition and attack that a resolved config names as
-    ``module:NAME``, and modules of one's own that these import. Coterie, installed packages and the standard library
-    are nobody's own.
-    Objects that were given in Python have no name of a module, and are left out.
-    Raises UserError for a module that cannot be imported or read.
+    ``module:NAME``, and one's own modules that these import. Objects given in Python are left out.
     """
     found: dict[str, str] = {}
     waiting = list(_named(config))
@@ -49,7 +46,9 @@ def own_code(config: Resolved) -> dict[str, str]:
 
 
 def check_same_code(then: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    """Raises UserError if a run's own code (``own_code``) has changed since it was begun. where: what holds the run."""
+    """Raises UserError if a run's own code (``own_code``) has changed since its start. where: the run's folder or
+    place.
+    """
     changed = [repr(name) for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
     if changed:
         modules = f"module{'s' * (len(changed) > 1)} {', '.join(changed)}"
@@ -84,7 +83,7 @@ def _named(config: Resolved) -> Iterator[ModuleSpec]:
 
 
 def _imported(source: bytes, module: ModuleSpec) -> Iterator[ModuleSpec]:
-    """The modules of one's own that a source imports, wherever in it. Only packages of one's own are imported here."""
+    """One's own modules that a source imports anywhere. Only one's own packages are imported here."""
     package = module.name if module.submodule_search_locations is not None else module.name.rpartition(".")[0]
     for node in ast.walk(ast.parse(source)):
         names: list[str] = []
@@ -109,7 +108,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _own_file(module: ModuleSpec, *, packages: bool = False) -> Path | None:
-    """The file of a module of one's own, else None. packages: take the folder of a package without a file, too."""
+    """The file of one's own module, else None. packages: take the folder of a package without a file, too."""
     places = [*(module.submodule_search_locations or ())] if packages and not module.has_location else []
     file = module.origin if module.has_location else next(iter(places), None)
     path = None if file is None else Path(file).resolve()

@@ -1,7 +1,6 @@
-"""A federation in one process. Parties that were asked lately are objects, and all others are bytes on disk.
+"""A federation in one process. Recently asked parties are objects; all others sleep as bytes on disk.
 
-So memory does not grow with the number of clients, but only with the number that is asked between two calls of
-``rest``. A party on disk sleeps. It is made again from what it was told and the bytes of its state and secret.
+So memory grows only with the number of parties asked between two calls of ``rest``.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ AWAKE_BYTES = 1 << 30
 
 
 class Parties(Mapping[str, Party]):
-    """All parties by name, each made when it is first asked for.
+    """All parties by name, each made when first asked for.
 
-    names: of all.  make: makes one in its first state.  awake_bytes: how much the parties that ``rest`` leaves awake
-    may hold.  A party that is looked up stays the same object until the next ``rest``.
+    make: makes one in its first state.  awake_bytes: how much the parties that ``rest`` leaves awake may hold.  A party
+    stays the same object until the next ``rest``.
     """
 
     def __init__(self, names: Sequence[str], make: Callable[[str], Party], *, awake_bytes: int = AWAKE_BYTES) -> None:
@@ -77,7 +76,7 @@ class Parties(Mapping[str, Party]):
         return party
 
     def mark(self) -> None:
-        """Remember from now on how parties were when they are first asked for, for ``asked`` and ``look_back``."""
+        """From now on remember parties' states when first asked, for ``asked`` and ``look_back``."""
         self._marked = {}
 
     @property
@@ -103,15 +102,14 @@ class Parties(Mapping[str, Party]):
         return tuple({**self._asleep, **self._awake})
 
     def pin(self, name: str) -> Party:
-        """Keep this party awake for ever, because its object has changes that its bytes would not hold."""
+        """Keep this party awake for ever, because its bytes would not hold its object's changes."""
         self._pinned.add(name)
         return self[name]
 
     def rest(self) -> None:
         """Put parties to sleep, the least recently asked first, until the others hold at most ``awake_bytes``.
 
-        Objects that several parties hold are counted once. Raises TypeError for a state that cannot be encoded, and
-        RunError if the disk is full. Then that party stays awake.
+        Raises TypeError for a state that cannot be encoded, and RunError if the disk is full; that party stays awake.
         """
         held = {name: _held(party) for name, party in self._awake.items()}
         uses = Counter(key for one in held.values() for key in one)
@@ -125,13 +123,13 @@ class Parties(Mapping[str, Party]):
                 total -= sum(size for key, size in one.items() if not uses[key])
 
     def restart(self, name: str) -> None:
-        """Throw a party away. The next time it is needed, it is made from its bytes."""
+        """Drop a party; its next use makes it from its bytes."""
         if name in self._awake and name not in self._pinned:
             self._asleep[name] = self._spool.put(dumped(self._awake[name]))
             del self._awake[name]
 
     def renew(self, name: str) -> None:
-        """Let a party go on by what it is told now, with its state. A pinned one keeps its object."""
+        """Rebuild a party from what it is now told, with its state. A pinned one keeps its object."""
         if name in self._pinned:
             told, party = self._make(name), self[name]
             party.own, party.samples, party.epochs = told.own, told.samples, told.epochs
@@ -149,10 +147,7 @@ class Parties(Mapping[str, Party]):
         return dumped(self.look(name))
 
     def put(self, name: str, data: bytes) -> None:
-        """Let a party go on from these bytes. Unless it is pinned, it sleeps until it is needed.
-
-        Raises UserError for bytes that are no state of it.
-        """
+        """Replace a party by these bytes; it sleeps unless pinned. Raises UserError for invalid bytes."""
         if name in self._pinned:
             restore(self[name], data, self._arrays)
             return
@@ -183,7 +178,7 @@ def dumped(party: Party) -> bytes:
 
 
 def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] | None = None) -> None:
-    """Put a new party into the state that ``dumped`` gave. Raises UserError for bytes that are no state of it.
+    """Put a new party into the state that ``dumped`` gave. Raises UserError for invalid bytes.
 
     arrays: those that other parties hold, by digest, so that equal arrays are one object.
     """
@@ -192,7 +187,7 @@ def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] |
 
 
 def _held(party: Party) -> dict[int, int]:
-    """The sizes of a party's arrays, by their identity, and of all else that it holds, by its own."""
+    """The sizes of a party's arrays, by identity, and of its remaining state."""
     found = {}
 
     def noted(value: Any) -> None:
@@ -219,9 +214,10 @@ def simulate(
 ) -> tuple[Federation, Mapping[str, Own]]:
     """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
 
-    starts: (k, d) float32, the weights that models start with.  samples, epochs: by client; samples of the hub, too, if
-    it has public ones, or a function of any party's name.  founded: the roster and
-    identities of a resumed federation, instead of new ones.  awake_bytes: as for ``Parties``.
+    starts: (k, d) float32, the models' start weights.  samples, epochs: by client; samples also of a hub with public
+    ones,
+    or a function of any party's name.  founded: roster and identities of a resumed federation.  awake_bytes: as for
+    ``Parties``.
     """
     roles = system.roles(config, clients, mode)
     roster, identities = _founded(roles, randomness) if founded is None else founded
@@ -245,7 +241,7 @@ def simulate(
 
 
 def _founded(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, Mapping[str, Identity]]:
-    """A new roster and every party's keys; made when asked for ``Names``, if keys follow from the seed."""
+    """A new roster and every party's keys; made on demand for ``Names``, if keys follow from the seed."""
     if isinstance(roles, Made) and isinstance(roles.names, Names) and randomness.emulated:
         found = derived(roles, roles.names, randomness)
         return found, found.identities

@@ -1,7 +1,6 @@
 """Workers on a Ray cluster: one actor each, which holds the data. Nothing else of Coterie imports Ray.
 
-An actor that dies is made again by Ray, anywhere in the cluster, and what it was asked is asked again. It gets nothing
-but the config's text, so Ray has nothing to keep for it.
+Ray restarts an actor that dies, anywhere in the cluster, and its work is repeated. It gets only the config's text.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _REPEATS = 3
 
 
 class _Actor:
-    """A worker in a process of its own. What it cannot be made for, it tells when it is first asked."""
+    """A worker in its own process. It reports a failed start at its first call."""
 
     def __init__(self, text: str, inputs: str) -> None:
         self._worker: Worker | None = None
@@ -88,9 +87,9 @@ class Cluster:
     """Workers of one run. address: of a cluster, or None for one on this machine.  count: of workers, or None.
 
     Without a count there is one for each core of the cluster, or for each GPU.  gpu: whether each needs a GPU.
-    make: the arguments of ``Worker``.
-    Raises UserError for a cluster that cannot be reached, or that has no room for a worker, and for workers that differ
-    from this process.
+    make: the arguments of ``Worker``.  Raises UserError for a cluster that is unreachable or has no room, and for
+    workers
+    that differ from this process.
     """
 
     def __init__(self, address: str | None, count: int | None, gpu: bool, make: tuple[str, str]) -> None:

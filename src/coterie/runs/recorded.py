@@ -1,4 +1,4 @@
-"""A recorded run as an audit takes it (``audits.Recorded``), made anew or read from its folder."""
+"""A recorded run for an audit (``audits.Recorded``), run anew or read from its folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from coterie.transport.transcript import View
 
 
 def recorded_run(config: RunConfig, meddle: Meddle = lambda *run: None) -> tuple[Recorded, Experiment]:
-    """Run it to its last round with all views recorded, and write nothing; the caller closes the experiment.
+    """Run to the last round with all views recorded, and write nothing; the caller closes the experiment.
 
     meddle: changes parties, or their delays, before the run begins.
     """
@@ -51,7 +51,7 @@ def record(config: RunConfig, meddle: Meddle = lambda *run: None) -> Recorded:
 
 
 def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
-    """The finished run of a folder, with its data loaded again. Raises UserError if it or its views are missing."""
+    """The finished run of a folder, with its data loaded again. Raises UserError without run or views."""
     folder = Path(folder)
     result = load_result(folder)
     if not (folder / VIEWS).exists() and deployed(folder) == "machines":
@@ -127,7 +127,7 @@ _MOST_SAMPLES = 512  # of each kind, of a client
 
 
 def _samples(data: Mapping[str, ClientData], client: str) -> Samples:
-    """Some of a client's training samples, and some that were held out, or else its test samples."""
+    """Some of a client's training samples, and some held-out ones, or else test samples."""
     own = data[client]
     some, rest = _thinned(len(own.y)), own.held_out
     if rest is None or not len(rest.y):

@@ -1,4 +1,4 @@
-"""The systems that can be run, by name. A module is imported only when one of its systems may be needed."""
+"""The systems that can be run, by name. A module is imported only when needed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SYSTEMS = _Systems()
 
 
 def register(system: System) -> None:
-    """Make a system of your own known by its name, in this process. Raises UserError for the name of a built-in one."""
+    """Make one's own system known by its name, in this process. Raises UserError for a built-in name."""
     with contextlib.suppress(KeyError):
         if SYSTEMS.built_in(system.name) is not system:
             raise UserError(f"there is a built-in system {system.name!r}: give yours another name")
@@ -84,7 +84,7 @@ def get(name: str) -> System:
 
 
 def audit_of(system: System) -> Audit | None:
-    """A system's audit: the one that it gives, or the built-in one of its name; None if there is none.
+    """A system's audit: its own, or the built-in one of its name; None if there is none.
 
     Raises UserError for ``module:ATTRIBUTE`` that is no audit.
     """

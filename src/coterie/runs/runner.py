@@ -64,10 +64,10 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run. folder: where it lies.  summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
+    """A finished run. summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
 
-    The models are read from the folder when they are asked for. A client is named as a party (``"client/3"``) or by its
-    own name.  architecture: of the models, where it was given as an object of Python (``runs/trained.py``).
+    Models are read from ``folder`` on demand. A client is named as a party (``"client/3"``) or by its own name.
+    architecture: of the models, if it was given as a Python object (``runs/trained.py``).
     """
 
     folder: Path
@@ -99,12 +99,12 @@ class Result:
 
 
 def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = False) -> Result:
-    """Run to the end and write the run folder. on_round: called with the line of every round that was run.
+    """Run to the end and write the run folder. on_round: called with the line of every new round.
 
-    resume: continue the run in ``config.out``, which must be of the same work. The numbers are those of an undisturbed
-    run. If there is no checkpoint yet, the run starts anew there. The folder is locked meanwhile, and another run in it
-    is refused (UserError). Raises UserError before anything is written, RunError if the run cannot go on or all rounds
-    were skipped, and Interrupted on Ctrl-C.
+    resume: continue the run in ``config.out``, which must be of the same work, or start anew without a checkpoint. The
+    numbers are those of an undisturbed run. The folder is locked meanwhile; another run in it is refused (UserError).
+    Raises UserError before anything is written, RunError if the run cannot go on or all rounds were skipped, and
+    Interrupted on Ctrl-C.
     """
     config = resolve(config)
     check_installed(config.log)
@@ -135,7 +135,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
 def load_result(out: str | Path, model: OwnModel | None = None) -> Result:
     """A finished run from its folder. Raises UserError if there is none.
 
-    model: the architecture, if the run was given it as an object of Python.
+    model: the architecture, if the run was given it as a Python object.
     """
     out = Path(out)
     return Result(out, read_summary(out), read_lines(out / METRICS), model)
@@ -155,7 +155,7 @@ load = load_result
 
 
 def is_divergence(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, is a diverged training. The same options would diverge again."""
+    """Whether an error, or its cause, is a diverged training, which the same options would repeat."""
     while error is not None and not isinstance(error, DivergedError):
         error = error.__cause__
     return error is not None

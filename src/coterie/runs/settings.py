@@ -1,7 +1,7 @@
 """Typed settings of frozen dataclasses, from ``key=value`` text, TOML or Python values, with errors that help.
 
-The same rules serve the options of a run and the settings of a system. A field is one of ``int, float, bool, str``, a
-``Literal`` of these, or one of these or ``None``; ``none`` is how None is written in text and in TOML.
+Options of a run and settings of a system alike. A field is one of ``int, float, bool, str``, a ``Literal`` of these, or
+one of these or ``None``, written ``none``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
 
 
 def assignments(texts: Iterable[str]) -> dict[str, str]:
-    """``["lr=0.1", ...]`` as a dict. Raises UserError for a text without ``=``, or a key that is given twice."""
+    """``["lr=0.1", ...]`` as a dict. Raises UserError for a text without ``=``, or a repeated key."""
     given: dict[str, str] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
@@ -94,8 +94,8 @@ def described(config: type) -> dict[str, str]:
     """What each field of a settings dataclass does, or "" if nothing is said.
 
     The texts are from the docstrings of the class and its bases, the nearest first. There a field begins a line, or
-    follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` A field without a text refers to a field
-    whose text names it. For a choice the values are added if the text does not name them.
+    follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` A field without a text refers to one
+    whose text names it. A choice's values are added if the text does not name them.
     """
     texts: dict[str, str] = {}
     for kind in config.__mro__:

@@ -1,8 +1,7 @@
 """A client's trained model outside its run: its weights and what they need to predict.
 
-New samples are in the units of the data set, as it was stored before training. ``TrainedModel`` scales them as the
-training samples were scaled: (x - zero) / unit. If the run gave groups of clients different tasks, samples and labels
-are those of the client: turned as its images were turned, and called as it calls them (``Facts.data`` says how).
+New samples are in the data set's stored units. ``TrainedModel`` scales them as in training: (x - zero) / unit. If
+groups of clients had different tasks, samples and labels are those of the client (``Facts.data``).
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     model: name of the architecture.  input_shape: of one sample.  task: what is predicted (``data/targets.py``).
     class_names: of each class (or of each label or number, for other tasks), or None where labels are themselves.
     data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.
-    client, name: the party and the client's own name, in a file of one client.  data: what its inputs and labels were
-    (``Task.words``).  features: names of the columns of a table, in the order of the inputs, or ().
+    client, name: the party and the client's own name, in a file of one client.  data: its inputs and labels
+    (``Task.words``).  features: a table's columns, in the order of the inputs, or ().
     label_columns: those of its labels.
     """
 
@@ -98,10 +97,10 @@ class TrainedModel:
 
     shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names to tensors.
     zero, unit: float32, what inputs subtract and divide by, in stored units; they broadcast over a sample.
-    where: the file or folder and the client, for errors.  home: the run folder that the file lies in, or
-    None. An architecture ``module:FACTORY`` that the facts name is imported for a run's model only, and never out of
-    this folder. A file that travels must not decide which code runs.
-    target_zero, target_unit: (numbers,) float64, the same for the numbers that a regression gives; else None.
+    where: the file or folder and the client, for errors.  home: the run folder, or None. An architecture
+    ``module:FACTORY`` is imported for a run's model only, and never out of this folder: a file that travels must not
+    decide which code runs.
+    target_zero, target_unit: (numbers,) float64, the same for a regression's numbers; else None.
     """
 
     facts: Facts
@@ -120,10 +119,10 @@ class TrainedModel:
         return Targets(self.facts.task, self.facts.class_names, self.target_zero, self.target_unit)
 
     def module(self, model: OwnModel | None = None) -> nn.Module:
-        """A new module with these weights, in evaluation mode. It takes scaled samples (``scaled``).
+        """A new module with these weights, in evaluation mode, for scaled samples (``scaled``). A mixture gives a
+        ``Mixed``.
 
-        model: the architecture. It is needed if it was given as an object of Python, and for an exported file of an
-        architecture of one's own. A mixture gives a ``Mixed``.
+        model: the architecture, needed if it was given as a Python object, and for an exported file with one's own.
         Raises UserError for an architecture that these tensors do not fit.
         """
         if len(self.tensors) > 1 and self.facts.task != "classes":
@@ -144,9 +143,9 @@ class TrainedModel:
     def scaled(self, x: ArrayLike, where: str = "x") -> Floats:
         """New samples as the module takes them, (n, *input_shape) float32.
 
-        x: (n, *input_shape) in stored units; images also as (n, H, W, C), or (n, H, W) in one channel.
-        where: the samples' file, for errors.
-        Raises UserError for other shapes, no samples, and numbers that are not finite.
+        x: (n, *input_shape) in stored units; images also as (n, H, W, C), or (n, H, W) in one channel.  where: their
+        file, for
+        errors. Raises UserError for other shapes, no samples, and numbers that are not finite.
         """
         rows = self.shaped(x, where)
         bytes_of_inputs = self.facts.data_kind == INPUTS and rows.dtype == np.uint8
@@ -170,16 +169,16 @@ class TrainedModel:
     ) -> NDArray[Any]:
         """Label of each sample: its class name, or a number where classes have no names, (n,).
 
-        With several labels at once (n, labels) zeros and ones; with regression (n, numbers) in the units of the data.
+        Several labels at once: (n, labels) zeros and ones. Regression: (n, numbers) in the units of the data.
         proba: give the probabilities (n, classes) float64 instead.  The rest is as in ``module`` and ``scaled``.
         """
         found = self._scores(self.scaled(x, where), self.module(model), where)
         return found if proba else self.labels(found)
 
     def labels(self, scores: Doubles) -> NDArray[Any]:
-        """What the scores (n, classes) say: the likeliest class of each sample (n,), by its name or number.
+        """From scores (n, classes), the likeliest class of each sample (n,), by its name or number.
 
-        With several labels at once those that are likelier than not, (n, labels); with regression the scores.
+        Several labels at once: those likelier than not, (n, labels). Regression: the scores.
         """
         facts = self.facts
         if facts.task != "classes":
@@ -189,7 +188,7 @@ class TrainedModel:
         return found
 
     def checked_labels(self, y: ArrayLike, samples: int, where: str = "y") -> NDArray[Any]:
-        """Known labels (n,) of so many samples, in the form of ``labels``. Raises UserError for others."""
+        """Known labels (n,) of this many samples, in the form of ``labels``. Raises UserError for others."""
         found, names = np.asarray(y), self.facts.class_names
         if self.facts.task != "classes":
             raise UserError(
@@ -236,7 +235,7 @@ class TrainedModel:
         return result
 
     def shaped(self, x: ArrayLike, where: str) -> NDArray[Any]:
-        """Samples in the model's shape (n, *input_shape), numbers of any type, or UserError. No value is looked at."""
+        """Samples in the model's shape (n, *input_shape), numbers of any type, or UserError. Values are not checked."""
         shape, image = self.facts.input_shape, self.facts.data_kind == "image"
         try:
             rows = np.asarray(x)

@@ -1,8 +1,8 @@
 """Recorded views on disk: what every party received, in order, as a file that grows round by round.
 
-``views.bin`` begins with a line that names the format. Then come records, each with its length (u32, little-endian) and
-a msgpack array of party, role and the fields of ``Seen``, with the message as its frame (None if the hub only relayed
-it). The file can hold keys, so its mode is 0600.
+``views.bin`` begins with a line that names the format. Each record is its length (u32, little-endian) and a msgpack
+array of party, role and the fields of ``Seen``, with the message as its frame (None if the hub only relayed it). The
+file can hold keys, so its mode is 0600.
 """
 
 from __future__ import annotations

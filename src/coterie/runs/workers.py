@@ -1,8 +1,7 @@
 """Workers that compute on parties' data: ``--workers ray``, ``ray:COUNT`` or ``ray://HOST:PORT``.
 
-A worker (``runs/worker.py``) is made from the run's config alone, and computes what it is asked (``runs/on_data.py``).
-Parties, messages and all else stay in the run's own process. The models are those of a run without workers, bit for
-bit. ``runs/ray_workers.py`` has workers on a Ray cluster.
+A worker (``runs/worker.py``) is made from the run's config alone. Parties and messages stay in the run's own process.
+The models equal those of a run without workers, bit for bit.
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ def check_workers(text: str | None) -> None:
 
 
 def workers_of(config: Resolved, inputs: str, samples: Callable[[str], int]) -> OnData | None:
-    """The workers of a resolved run; None for none. inputs: what tells its data and code, which must be theirs, too.
+    """The workers of a resolved run; None for none. inputs: identifies its data and code, which must be theirs, too.
 
-    samples: of a party.  Raises UserError as ``check_workers``, for a cluster that is not to be had, for a model, loss
-    or data that only this process knows, and for workers that have other data or another version.
+    samples: of a party.  Raises UserError as ``check_workers``, for an unavailable cluster, for a model, loss or data
+    that
+    only this process knows, and for workers with other data or another version.
     """
     check_workers(config.workers)
     if config.workers is None:
@@ -62,7 +62,7 @@ def workers_of(config: Resolved, inputs: str, samples: Callable[[str], int]) -> 
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """A handler of SIGTERM that is there stays: Ray sets its own when it is imported and started."""
+    """Keeps an existing handler of SIGTERM: Ray sets its own when imported and started."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -75,11 +75,11 @@ class Remote(Protocol):
     """A worker elsewhere. It is asked, and gives its results when they are wanted."""
 
     def ask(self, wanted: Wanted, drifted: bool) -> Callable[[], list[Any]]:
-        """Send work away. The function that is returned waits for the results, and raises what went wrong."""
+        """Send work away. The returned function waits for the results, and raises the worker's error."""
 
 
 class Spread:
-    """Spreads work over workers. workers: all alike.  samples: of a party.  close: gives the workers back."""
+    """Spreads work over equal workers. samples: of a party.  close: gives the workers back."""
 
     def __init__(
         self, workers: Sequence[Remote], samples: Callable[[str], int], close: Callable[[], None] = lambda: None
@@ -88,7 +88,7 @@ class Spread:
         self._drifted = False
 
     def run(self, wanted: Wanted) -> list[Any]:
-        """Results in order. Long work is sent first, and every worker gets about as much (Graham's rule)."""
+        """Results in order. Long work is sent first, and workers are balanced (Graham's rule)."""
         shares = longest_first([self._cost(party, effect) for party, effect in wanted], len(self._workers))
         sent = [
             (share, worker.ask([wanted[i] for i in share], self._drifted))
