@@ -59,7 +59,7 @@ class Result(runner.Result):
         return scores({self.summary["system"]: [self.rounds]}, self.summary["measures"])
 
     def report(self) -> Path:
-        """The path of the report of this run, a page of HTML that is made now."""
+        """The path of this run's HTML report, made now."""
         from coterie.report import render
 
         return render([self.folder], self.folder / "report.html")
@@ -81,7 +81,7 @@ class Result(runner.Result):
 class Comparison(comparison.Comparison):
     """A finished comparison. folder: where it lies.  content: of its ``compare.json``.
 
-    architecture: of the models, where it was given as an object of Python.
+    architecture: of the models, if it was given as a Python object.
 
     >>> race = coterie.compare(["fedcaprivacy", "fedavg"], data="digits", seeds=3)
     >>> race.frame()
@@ -113,7 +113,7 @@ class Comparison(comparison.Comparison):
         return scores(curves, self.content["measures"])
 
     def report(self) -> Path:
-        """The path of the report of all runs, a page of HTML that is made now."""
+        """The path of all runs' HTML report, made now."""
         from coterie.report import render
 
         return render([self.folder], self.folder / "report.html")
@@ -164,19 +164,19 @@ def run(
     data: the name of a data set, or the path of one's own: a folder of one file a client, or a file. Or objects: a
         mapping client -> ``(x, y)``, ``(x_train, y_train, x_test, y_test)`` or a torch ``Dataset``; a table (a dict of
         columns, a pandas ``DataFrame``, a Hugging Face dataset); a torch ``Dataset``; ``(x, y)``. They are written once
-        to a file beside the run folder, so that the run can be resumed and audited.
+        to a file beside the run folder, to resume and audit the run.
     by: the column of the data that names the client of every sample, for ``partition="by:COLUMN"``.
-    model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose layers draw their
-        weights again by the seed.
+    model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose weights are drawn
+    again
+        by the seed.
     task: ``classes``, ``multilabel`` or ``regression``, for own data.  metrics: names such as ``["auroc", "f1"]``,
         or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
         ``"balanced"`` or a number for each class (docs/data.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
-        ``clusters``, ...: ``coterie list systems SYSTEM``) alike.  settings: the latter, where a name is both.
-    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, or several in a list: tools that are told every round's numbers.
+        ``clusters``, ...: ``coterie list systems SYSTEM``).  settings: the latter, where a name is both.
+    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, or a list: tools that are told every round's numbers.
     progress: whether to show a bar (on a terminal, in a notebook) or a line a round on stderr.
-    on_round: called with each round's line.
-    resume: go on in the folder ``out``.
+    on_round: called with each round's line.  resume: go on in the folder ``out``.
 
     >>> import coterie
     >>> result = coterie.run("fedavg", data="digits", lr=0.1, rounds=5)
@@ -200,7 +200,7 @@ def train(
     on_round: OnRound | None = None,
     resume: bool = False,
 ) -> Result:
-    """:func:`run` of a resolved config. given: the options that were named, for a warning if one has no effect."""
+    """:func:`run` of a resolved config. given: the named options, to warn of those without effect."""
     for text in without_effect(given, [config]):
         advise(text)
     first = leading(config.metrics, config.task)
@@ -275,9 +275,9 @@ def race(
     progress: bool = True,
     resume: bool = False,
 ) -> Comparison:
-    """:func:`compare` of options as a config has them, and of settings as ``--set`` takes them.
+    """:func:`compare` of options in a config's form, and of settings as ``--set`` takes them.
 
-    content: of the data's file, which is written once everything is checked.
+    content: of the data's file, written after all checks.
     """
     if not isinstance(seeds, int) or seeds < 1:
         raise UserError(f"seeds must be at least 1, not {seeds!r}: it says how many, and seed which is the first")
@@ -340,8 +340,9 @@ def reproduce(
 
     only: names of cells, or of all up to a slash (``mnist/0.3``).  seeds: how many, from 0 on.  rounds: of every run
     instead of the item's own.  out: the folder to write to (``reproduction/PAPER``).  workers: where trainings run.
-    on_round: called with cell, seed and line.  progress: whether to say on stderr how long it will take, and to show a
-    bar or a line a round.
+    on_round: called with cell, seed and line.  progress: whether to show the estimated time, and a bar or a line a
+    round,
+    on stderr.
 
     >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)
 
@@ -373,13 +374,11 @@ def reproduce(
 
 
 def load(folder: str | Path, *, model: Any = None) -> Result | Comparison:
-    """A finished run or comparison from its folder.
+    """A finished run or comparison from its folder. Raises UserError for a folder that holds neither.
 
-    model: the architecture of a run that was given it as an object of Python, in another process.
+    model: the architecture of a run that was given it as a Python object, in another process.
 
     >>> coterie.load("runs/fedavg-digits-0-1").model("client/3")
-
-    Raises UserError for a folder that holds neither.
     """
     from coterie.record.load import compared
 
@@ -455,7 +454,7 @@ def _split(
 
 
 def _option(name: str, value: Any) -> Any:
-    """An option as a config holds it: objects by their names, lists with commas between. Raises UserError."""
+    """An option in a config's form: objects by their names, lists with commas between. Raises UserError."""
     if name in ("metrics", "class_weights", "log", "target") and isinstance(value, list | tuple):
         value = ",".join(name_of(word, "metric") if callable(word) else str(word) for word in value)
     elif (name in ("partition", "attack") and callable(value)) or (

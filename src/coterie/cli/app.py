@@ -1,4 +1,4 @@
-"""The ``coterie`` command. Commands import what they need when they run, so that help is immediate."""
+"""The ``coterie`` command. Commands import at their run, so that help is immediate."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _cut_short(content: Row, where: str) -> Iterator[str]:
 
 
 def _found(content: Row) -> Iterator[Any]:
-    """The table of attacks, the attacks that don't apply, and what no attack has read."""
+    """The table of attacks, the inapplicable attacks, and what no attack has read."""
     from coterie.report.tables import by_reason, by_role
 
     if content["attacks"]:

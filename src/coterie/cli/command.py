@@ -1,4 +1,4 @@
-"""The commands as typer makes them, with plain words in their help and errors about unknown options that teach."""
+"""The typer commands, with plain words in their help and errors that suggest the meant option."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = {"bool": "", "str": "TEXT", "int": "NUMBER", "float": "NUMBER", "list[s
 
 
 def _plain(parameter: Any) -> Any:
-    """The same parameter, whose help has a word for what it takes, and nothing for a flag, instead of a type."""
+    """The same parameter, whose help has a word instead of a type, and nothing for a flag."""
 
     def word(ctx: Any) -> str:
         shown = type(parameter).display_type_rich(parameter, ctx) or ""
@@ -36,7 +36,7 @@ class Group(TyperGroup):
 
 
 class Command(TyperCommand):
-    """One command of it. absent: why it lacks options that a similar command has, by their names."""
+    """One command. absent: why it lacks options of a similar command, by name."""
 
     absent: Mapping[str, str] = MappingProxyType({})
 
@@ -45,7 +45,7 @@ class Command(TyperCommand):
         return [_plain(one) for one in super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line. An option that is not there is told of the one that was probably meant."""
+        """Read the command line. The error for an unknown option names the probable one."""
         ctx.meta[WORDS] = list(args)
         options = {word: one.name for one in self.get_params(ctx) for word in (*one.opts, *one.secondary_opts)}
         for place, word in enumerate(args[: args.index("--")] if "--" in args else args):
@@ -61,7 +61,7 @@ class Command(TyperCommand):
 
 
 def _meant(option: str, value: str, args: Sequence[str], options: Mapping[str, str]) -> str:
-    """The end of the sentence about an unknown option: the setting of a named system, or the option, that it means."""
+    """The end of the sentence about an unknown option: the system's setting, or the option, that it means."""
     from coterie.protocol.errors import nearest
     from coterie.runs.settings import field_types
 

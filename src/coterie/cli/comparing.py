@@ -149,7 +149,7 @@ def _print_audits(done: Comparison) -> None:
 
 
 def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
-    """Tables with one row for each method: one table, or on a narrow console three, for accuracies, leaks and costs."""
+    """Tables with one row for each method: one, or on a narrow console three, for accuracies, leaks and costs."""
     from coterie.report.comparison import measures as metrics_of
     from coterie.report.comparison import topics_of
     from coterie.runs.metrics import score

@@ -1,4 +1,4 @@
-"""What the shell completes. Each function gives words with what they mean, and imports nothing that takes seconds."""
+"""What the shell completes: words with their meanings, without slow imports."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def modes(ctx: typer.Context) -> Words:
 
 
 def settings(ctx: typer.Context, incomplete: str) -> Words:
-    """The settings of the systems that are named, as ``lr=``; after the sign the values of a choice."""
+    """The named systems' settings, as ``lr=``; after the sign the values of a choice."""
     from coterie.runs.settings import described, field_types
 
     key, sign, _ = incomplete.partition("=")
@@ -120,7 +120,7 @@ def _values(alternatives: Iterable[Any]) -> Iterator[str]:
 
 
 def named(words: Iterable[str]) -> list[System]:
-    """The systems among the words of a command line, or all systems if it names none."""
+    """The systems named in a command line, or else all."""
     from coterie.protocol.errors import UserError
     from coterie.runs.registry import SYSTEMS, get
 

@@ -1,4 +1,4 @@
-"""``coterie deploy status`` and ``coterie deploy logs``: what the operator sees, and a party of itself."""
+"""``coterie deploy status`` and ``coterie deploy logs``, for the operator and for a party."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def logs(
 
 
 def _since(path: Path, end: int) -> tuple[list[bytes], int]:
-    """The whole lines that were written after this place, and the place after them. A rotated file begins anew."""
+    """The whole lines written after this place, and the place after them. A rotated file begins anew."""
     try:
         with path.open("rb") as file:
             if file.seek(0, 2) < end:

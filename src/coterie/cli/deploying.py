@@ -1,7 +1,4 @@
-"""``coterie deploy``: what founds a federation between machines, who takes part, and what looks after it.
-
-``deploy_running`` has the commands that run its parties, ``deploy_watching`` those that show what they do.
-"""
+"""``coterie deploy``: founding a federation between machines, its members, and its upkeep."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def complain(message: str, head: str = "Error", style: str = "bold red") -> None
 
 
 def console(least: int) -> Console:
-    """Standard output. If it is no terminal, it has at least so many columns, so that tables are whole."""
+    """Standard output; off a terminal it has a least width, so that tables are whole."""
     usual = Console(highlight=False, soft_wrap=True)
     return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, least))
 
@@ -54,7 +54,7 @@ def _warnings_shown() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM interrupts the main thread's work as Ctrl-C does. A process that was started to ignore it ignores it."""
+    """SIGTERM interrupts the main thread's work as Ctrl-C does, unless the process was started to ignore it."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -71,9 +71,8 @@ def _terminable() -> Iterator[None]:
 
 
 def guarded(command: F) -> F:
-    """A command whose exceptions become exit codes: 1 for a failure, 2 for a mistake of the caller, 130 for Ctrl-C.
-
-    SIGTERM is an interruption, too.
+    """A command whose exceptions become exit codes: 1 for a failure, 2 for a mistake of the caller, 130 for Ctrl-C or
+    SIGTERM.
     """
 
     @functools.wraps(command)

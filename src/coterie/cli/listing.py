@@ -79,7 +79,7 @@ def _show_system(console: Console, name: str) -> None:
 
 
 def _sees(system: System) -> Table:
-    """What each party sees by the default settings; for a further mode, where it sees something else."""
+    """What each party sees by the default settings; for a further mode, the differences."""
     table = Table("who", "mode", "what it sees", box=None, padding=(0, 2, 0, 0))
     for column in table.columns[:2]:
         column.no_wrap = True

@@ -65,7 +65,7 @@ _OPTIONS = (
 
 
 def shared(*first: str, without: Collection[str] = ()) -> Callable[[F], F]:
-    """Give a command all of these options in the place of its ``**options``, by panels, below its own.
+    """Give a command all of these options in place of its ``**options``, by panels, below its own.
 
     first: those that lead their panel.  without: those that the command does not have.
     """
@@ -82,12 +82,12 @@ def shared(*first: str, without: Collection[str] = ()) -> Callable[[F], F]:
 
 
 def listed(values: Sequence[str]) -> tuple[str, ...]:
-    """The names in the values of an option that may be repeated, and each of which may hold several with commas."""
+    """The names in a repeatable option's values, each of which may hold several with commas."""
     return tuple(one.strip() for one in ",".join(values).split(",") if one.strip())
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options of a run among a command's parameters, in the form of a config."""
+    """The given options of a run among a command's parameters, in a config's form."""
     found = {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if "fine_tune" in found:
         found["fine_tune"] = "held_out" if found["fine_tune"] else "no"

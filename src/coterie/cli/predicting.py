@@ -122,7 +122,7 @@ def _is_home(source: Path) -> bool:
 
 
 def _of_folder(source: Path, client: str | None) -> tuple[TrainedModel, int]:
-    """The model of a client in a run's folder, or of a party's home, and after which round."""
+    """The model of a client in a run's folder, or of a party's home, and its round."""
     from coterie.operate.own_model import own_model
     from coterie.runs.models import load_models
 
@@ -138,7 +138,7 @@ def _of_folder(source: Path, client: str | None) -> tuple[TrainedModel, int]:
 
 
 def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Samples and labels of a file, columns of a table by name. Raises UserError, also for what has no use."""
+    """Samples and labels of a file, columns of a table by name. Raises UserError, also for unused parts."""
     from coterie.data.formats import Arrays, read_npz
     from coterie.data.samples import new_samples
 
@@ -158,12 +158,12 @@ def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[A
 
 
 def _shown(label: object) -> str:
-    """A label for a terminal. Its name may come from elsewhere, and hold control characters."""
+    """A label for a terminal, without control characters of a foreign name."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(label))
 
 
 def _csv(trained: TrainedModel, scores: NDArray[Any], shown: Callable[[object], str]) -> str:
-    """A row for each sample: its class and how probable it is, or for other tasks the score of each label or number."""
+    """A row for each sample: its class and probability, or for other tasks the score of each label or number."""
     names: Iterable[object] = trained.facts.class_names or range(scores.shape[1])
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

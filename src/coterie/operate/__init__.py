@@ -1,1 +1,1 @@
-"""What an operator and the owners of homes use: founding, joining, the engine's server, watching, rehearsals."""
+"""For operators and owners of homes: founding, joining, the engine's server, watching, rehearsals."""

@@ -1,7 +1,7 @@
-"""What the operator does: invite the members of a deployment, approve their requests, revoke them.
+"""The operator's acts: invite a deployment's members, approve their requests, revoke them.
 
 The operator's key is the root of trust. It signs the roster and the plan, and gives out TLS certificates. Every change
-of the roster is a new version of the plan. A command that was interrupted is repeated: it goes on where it stopped.
+of the roster is a new version of the plan. An interrupted command is repeated, and continues.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Approval:
 def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, now_s: float | None = None) -> str:
     """SECRET: the text of an invitation, which replaces an earlier one of the same member.
 
-    again: for a member that has joined before and has lost its home: it comes with new keys. Raises UserError.
+    again: for a member that joined before and has lost its home; it comes with new keys. Raises UserError.
     """
     now_s = time.time() if now_s is None else now_s
     with _changing(path) as (folder, authority, plan):
@@ -106,7 +106,7 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
 
 
 def examine(path: Path, text: str) -> tuple[Keys, Invitation | None]:
-    """What a request asks for, all of it verified, and its invitation; None if this very request is approved already.
+    """The verified content of a request, and its invitation; None if this very request is already approved.
 
     Raises UserError for a request that cannot be approved, with the reason.
     """
@@ -119,7 +119,7 @@ def examine(path: Path, text: str) -> tuple[Keys, Invitation | None]:
 def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
     """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
 
-    This uses the invitation up, whatever happens next. The same request again writes the same certificate again.
+    This uses the invitation up. The same request again writes the same certificate again.
     """
     now_s = time.time() if now_s is None else now_s
     with _changing(path) as (folder, authority, plan):
@@ -155,7 +155,7 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
 def _examined(
     folder: Folder, authority: Authority, plan: Plan, text: str, now_s: float
 ) -> tuple[Keys, bytes, Invitation | None]:
-    """The keys, the TLS key (DER) and the invitation of a request that may be approved; see ``examine``."""
+    """The keys, the TLS key (DER) and the invitation of a request that may be approved."""
     try:
         keys, request = tokens.read_request(text)
         _role(plan, keys.name)
@@ -230,7 +230,7 @@ def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, 
 def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
     """Believe nothing of this member any more: a new plan, and a server that does not admit it. Raises UserError.
 
-    A member that is revoked already is cut off once more.
+    A repeated revocation cuts it off once more.
     """
     now_s = time.time() if now_s is None else now_s
     with _changing(path) as (folder, authority, plan):
@@ -273,14 +273,14 @@ def _role(plan: Plan, name: str) -> str:
 
 
 def _times(folder: Folder, plan: Plan, name: str) -> int:
-    """How often a member has joined. The hub counts as having joined once: its home was made with the deployment."""
+    """How often a member has joined; 1 for the hub, whose home was made with the deployment."""
     if name == plan.roster.hub:
         raise UserError(f"{name} is the hub, whose home was made with the deployment: it needs no invitation")
     return read_joined(folder, name).times if folder.joined_file(name).exists() else 0
 
 
 def _check_running(folder: Folder) -> None:
-    """Raises UserError if the run has ended, as far as this machine knows: a new party would wait for ever."""
+    """Raises UserError if the run has ended, as far as this machine knows."""
     if has_ended(folder.run):
         raise UserError(f"the run of {folder.path} has ended, so nobody joins it any more. Found a new deployment")
 

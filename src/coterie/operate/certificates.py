@@ -1,7 +1,7 @@
 """TLS certificates (X.509, P-256): the authority's own, and those that it signs for parties and for the server.
 
-A party's certificate has no name but its common name, the safe form of its name (``names.safe``). So a server that maps
-certificates to users sees ``CN=client-3`` alone. Of a party's PKCS #10 request nothing but the key is taken.
+A party's certificate has only its common name, the safe form of its name (``names.safe``). So a server that maps
+certificates to users sees ``CN=client-3`` alone. Of a party's PKCS #10 request only the key is taken.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ def sign(
     days: float,
     hosts: Sequence[str] = (),
 ) -> bytes:
-    """The certificate (PEM) of a party, the operator, or the engine's server, which is reached at some hosts.
+    """The certificate (PEM) of a party, the operator, or the engine's server.
 
-    authority: its certificate.  public: DER, from ``requested``.  hosts: DNS names or addresses; the server's only. It
-    may also be a client, of other servers of its cluster.
+    authority: its certificate.  public: DER, from ``requested``.  hosts: the server's DNS names or addresses; it may
+    also
+    be a client, of other servers of its cluster.
     """
     builder = _leaf(authority, public, now_s, days).subject_name(_name(_common(name)))
     if hosts:

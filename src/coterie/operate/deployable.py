@@ -57,9 +57,9 @@ _IN_REHEARSAL = frozenset(
 
 
 def scores_of(config: RunConfig) -> tuple[str, ...]:
-    """What a party may report about itself, if the plan and its owner allow it: each metric, its loss and its samples.
+    """What a party may report about itself with permission: each metric, its loss and its samples.
 
-    Raises UserError for metrics that do not exist.
+    Raises UserError for unknown metrics.
     """
     measures = metrics_of(named(config.metrics), config.task)
     return (*(f"local_{metric.name}" for metric in measures), "local_loss", "samples")
@@ -79,10 +79,10 @@ def training(plan_config: str) -> str:
 def deployable(
     config: RunConfig, *, rehearsal: bool = False, clients: int | None = None, patience_s: float = inf
 ) -> Resolved:
-    """The resolved config of a deployment. Raises UserError that lists all options that make no sense in one.
+    """The resolved config of a deployment. Raises UserError that lists all senseless options.
 
-    config: as the operator gives it. An option that has its default value is not given.  clients: how many there are.
-    patience_s: of the plan. A rehearsal's virtual clock knows none.
+    config: as the operator gives it; default values count as not given.  clients: their number.
+    patience_s: of the plan, without effect on a rehearsal's virtual clock.
     """
     default = {field.name: field.default for field in fields(RunConfig)}
     refused = {
@@ -105,9 +105,9 @@ def deployable(
 
 
 def read_config(path: Path, shape: str | None, outputs: int | None) -> tuple[RunConfig, Facts]:
-    """The config in a file, as the operator gives it, and the facts of the samples. Raises UserError.
+    """The operator's config from a file, and the facts of the samples. Raises UserError.
 
-    Without a data set in the file, shape and outputs say what samples look like.
+    Without a data set in the file, shape and outputs describe the samples.
     """
     if "data" in read_toml(path):
         config = from_toml(path)

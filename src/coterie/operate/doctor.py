@@ -1,7 +1,7 @@
-"""``coterie deploy doctor``: whether secrets are where they belong, and files, clocks, certificates and plans in order.
+"""``coterie deploy doctor``: checks the places of secrets, and files, clocks, certificates and plans.
 
-It reads everything in the folders that it is given, and tells where a secret lies and never the secret. Secrets are
-searched for by their bytes, in hex and in base64.
+It reads everything in the given folders, and tells where a secret lies and never the secret. Secrets are searched for
+by their bytes, in hex and in base64.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def doctor(
 ) -> list[Finding]:
     """All findings about these deployments' folders and homes, and the homes in them.
 
-    ahead_s: how far the clock of a deployment's server is ahead of this one's; not asked if it is None.  check_apart:
-    ``engines.check_apart``, or None if the server is not to be asked. Raises UserError for a folder that is neither.
+    ahead_s: how far the clock of a deployment's server is ahead of this one's; None: not asked.  check_apart:
+    ``engines.check_apart``, or None: the server is not asked. Raises UserError for a folder that is neither.
     """
     now_s = time.time() if now_s is None else now_s
     folders, homes = _places(paths)
@@ -335,9 +335,9 @@ PEM = b"PRIVATE KEY-----"
 
 
 class Patterns:
-    """What to look for. secrets: by their description, 32 bytes each or more.  more: other texts by their names.
-
-    All are found in one pass over a file, about as fast as it is read, however many there are.
+    """What to look for, in one pass over a file. secrets: by their description, 32 bytes each or more.  more: other
+    texts by
+    their names.
     """
 
     def __init__(self, secrets: Mapping[str, bytes], more: Mapping[str, bytes]) -> None:
@@ -352,7 +352,7 @@ class Patterns:
         self._longest = max((len(needle) for needle, _ in found), default=_WORD)
 
     def found_in(self, path: Path) -> set[str]:
-        """The names of all that is in a file. Raises OSError for what is no file of its own, such as a link."""
+        """The names of all that is in a file. Raises OSError for a link and other non-files."""
         names: set[str] = set()
         with opened(path, follow=False) as file:
             kept = b""
@@ -377,7 +377,7 @@ class Patterns:
 
 
 def forms(secret: bytes) -> set[bytes]:
-    """How a secret may be written: as it is, in hex, and in base64 (of both alphabets) after 0, 1 or 2 other bytes."""
+    """How a secret may be written: raw, in hex, and in base64 (both alphabets) after 0, 1 or 2 other bytes."""
     found = {secret, secret.hex().encode(), secret.hex().upper().encode()}
     for before in range(3):
         text = base64.b64encode(bytes(before) + secret + bytes(2))

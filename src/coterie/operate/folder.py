@@ -1,7 +1,7 @@
-"""The operator's folder of a deployment: where things are, and what is known of the members that have joined.
+"""The operator's folder of a deployment: its files, and the members that have joined.
 
 Its part ``authority/`` holds the operator's secret keys. It may lie elsewhere (on a stick in a safe) while nobody
-joins and nobody is revoked: the hub needs the rest only.
+joins and nobody is revoked: the hub needs only the rest.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class Folder:
 class Joined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A member that has joined. tls: its TLS key (DER).  certificate: PEM.  invitation: the one that it used.
 
-    request: SHA-256 of the request that was approved, in hex.  times: how often it has joined.  former: keys that it
-    had before, which nobody may have again.
+    request: SHA-256 of the approved request, in hex.  times: how often it has joined.  former: its earlier keys, which
+    nobody may have again.
     """
 
     entry: Entry
@@ -206,7 +206,7 @@ def authority_of(folder: Folder) -> Authority:
 
 
 def joined_members(folder: Folder) -> dict[str, Joined]:
-    """The members that have joined, by name, in the order of the plan. The revoked ones are among them."""
+    """The members that have joined, by name, in the order of the plan, including revoked ones."""
     found = {}
     for name, _ in current_plan(folder).members:
         if folder.joined_file(name).exists():

@@ -1,4 +1,4 @@
-"""The operator founds a deployment: its own keys, the hub's home, the first plan, and the files of the server."""
+"""The operator founds a deployment."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def init(
     """Found a deployment in a new folder: the operator's keys, the hub's home, the first plan, the server's files.
 
     settings: ``quorum``, ``public`` and the times are filled in.  public: ``.npz`` of the hub's public samples.
-    days: for which certificates and plan are valid.  members_text: of members.toml.  session: 16 bytes, or None to draw
-    them. Raises UserError, and then leaves nothing behind.
+    days: validity of certificates and plan.  members_text: of members.toml.  session: 16 bytes, or None to draw them.
+    Raises UserError, and then leaves nothing behind.
     """
     now_s = time.time() if now_s is None else now_s
     check_new(path, "a deployment")
@@ -90,7 +90,7 @@ def init(
 
 
 def _checked(config: RunConfig, members: Sequence[Member], settings: Settings) -> tuple[Resolved, tuple[Member, ...]]:
-    """The resolved config with its number of clients, and the members in the order of the roster. Raises UserError."""
+    """The resolved config with its number of clients, and the members in the roster's order. Raises UserError."""
     rehearsal = settings.rehearsal
     resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
     ordered = check_members(members, resolved.definition, resolved.own, resolved.mode, rehearsal=rehearsal)

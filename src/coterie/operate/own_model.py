@@ -1,4 +1,4 @@
-"""A party's own trained model, out of its home: what its owner has of the federation in the end."""
+"""A party's own trained model, out of its home."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from coterie.runs.trained import INPUTS, Facts, TrainedModel, state
 
 
 def own_model(path: Path) -> tuple[TrainedModel, int]:
-    """The model that the party of a home has now, and after which round. The party's process may be running.
+    """The current model of a home's party, and after which round. The party's process may be running.
 
-    Samples for it are what the party has joined with: inputs of the model as they stand, or bytes.
-    Raises UserError if there is no home, or if its party has no model: a server, or one that has not begun.
+    It takes samples as the party has joined with: the model's inputs, or bytes. Raises UserError if there is no home,
+    or
+    its party has no model: a server, or one that has not begun.
     """
     home, found, kept = _read(path)
     own = found.own_model()
@@ -48,7 +49,7 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
 
 
 def own_account(path: Path) -> str:
-    """In words, what the party of a home has released of its data until its last commit, and the epsilon of that.
+    """In words, what a home's party has released of its data until its last commit, and the epsilon of that.
 
     Raises UserError as ``own_model`` does.
     """

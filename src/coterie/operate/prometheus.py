@@ -1,7 +1,7 @@
 """The numbers of a deployment for Prometheus, over HTTP on the loopback interface alone.
 
-One thread answers one request at a time, and each has two seconds as a whole. So local users who connect slowly delay
-others, and take neither memory nor threads. The server of ``prometheus_client`` has a thread for each connection.
+One thread answers one request at a time, within two seconds each, where ``prometheus_client`` has a thread for each
+connection. So local users who connect slowly delay others, and take neither memory nor threads.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def handle(self) -> None:
-        """A byte now and then keeps no request alive: each has so long as a whole."""
+        """A byte now and then keeps no request alive: the whole of it has a limit."""
         cut = threading.Timer(_SLOW_S, self._cut)
         cut.start()
         try:

@@ -1,7 +1,7 @@
 """A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests.
 
-All is as between machines, but all parties share the config's seed and are dealt the data of a simulation, a virtual
-clock replaces the real one, and the models are read from the homes. They are those of ``coterie run``.
+Unlike between machines, all parties share the config's seed and get a simulation's data, the clock is virtual, and the
+models, those of ``coterie run``, are read from the homes.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def rehearse(
 ) -> Result:
     """Run a deployment in a new folder, every party in a process of its own.
 
-    kills: see ``kills.parse``.  tell: is given the line of each round that is over.  scores: that each party reports;
-    None for all. Raises UserError for what cannot be rehearsed, and RunError if a party fails. Logs stay.
+    kills: see ``kills.parse``.  tell: is given each finished round's line.  scores: that each party reports; None for
+    all.
+    Raises UserError for what cannot be rehearsed, and RunError if a party fails. Logs stay.
     """
     if config.out is not None:
         raise UserError(f"the run folder of a rehearsal is {Folder(path).run}: leave out away")
@@ -98,7 +99,7 @@ def rehearse(
 
 
 def _set_up(path: Path, experiment: Experiment, scores: Sequence[str]) -> Rehearsal:
-    """Found a deployment and let every party join, as the operator and the owners do between machines."""
+    """Found a deployment and let every party join, as between machines."""
     config, model, folder = experiment.config, experiment.model, Folder(path)
     hub, *others = (Member(entry.name, entry.role) for entry in experiment.common.roster.entries)
     server = f"nats://127.0.0.1:{free_port()}"
@@ -177,7 +178,7 @@ class _NewLines:
 
 
 def _collect(ready: Rehearsal) -> Result:
-    """Read the models from the homes, and complete the run folder with them. Only a rehearsal can."""
+    """Complete the run folder with the models from the homes, which only a rehearsal can read."""
     experiment, run, ledgers = ready.experiment, ready.folder.run, dict[str, Any]()
     for name in ready.homes:
         home = read_home(ready.homes[name])
@@ -208,7 +209,7 @@ def _collect(ready: Rehearsal) -> Result:
 
 
 def _samples(own: ClientData) -> dict[str, Any]:
-    """A party's samples as its owner would bring them. The hub's public ones have none for tests."""
+    """A party's samples as its owner would bring them. The hub's public ones have no tests."""
     found = {"x": own.x.numpy(), "y": own.y.numpy()}
     if len(own.test):
         found |= {"x_test": own.test_set.x[own.test].numpy(), "y_test": own.test_set.y[own.test].numpy()}

@@ -36,7 +36,7 @@ ROUTES = 2000
 
 
 def make_server_key(folder: Folder, authority: Authority, hosts: Sequence[str], now_s: float, days: float) -> None:
-    """Write the server's key and certificate, which is good for these hosts, and the authority's certificate."""
+    """Write the server's key and certificate for these hosts, and the authority's certificate."""
     key, ca = certificates.new_key(), read_private(folder.ca)
     write_private(folder.nats / "key.pem", key)
     own = certificates.sign(ca, authority.ca, ENGINE, certificates.public_of(key), now_s, days, hosts)
@@ -54,7 +54,7 @@ def access_of(folder: Folder) -> Access:
 
 
 def leaders(plan: Plan) -> frozenset[str]:
-    """The parties that coordinate others and so want to know who is connected: the hub, and clients that may lead."""
+    """The parties that coordinate others, and may ask who is connected: the hub, and clients that may lead."""
     config = from_text(plan.config)
     factories = config.definition.factories(config.own, config.mode)
     leading = {role for role, factory in factories.items() if len(getattr(factory, "roles", ())) > 1}
@@ -62,7 +62,7 @@ def leaders(plan: Plan) -> frozenset[str]:
 
 
 def admit(folder: Folder, at: Path | None = None) -> None:
-    """Write the configuration of each server for the newest plan: ``nats.conf``, and ``nats-2.conf`` of the second.
+    """Write the configuration of each server for the newest plan: ``nats.conf``, ``nats-2.conf``, ...
 
     at: where the folder will lie, if not where it is.
     """
@@ -74,15 +74,15 @@ def admit(folder: Folder, at: Path | None = None) -> None:
 
 
 def configuration_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> str:
-    """The text of ``nats.conf`` for a server whose files lie in this place. number: of its address, from 0 on."""
+    """The text of ``nats.conf`` for a server with its files in this place. number: of its address, from 0."""
     listen = listen_of(folder, place, plan, number)
     return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
 
 
 def listen_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> Listen:
-    """Where a server listens whose files lie in this place.
+    """Where a server with its files in this place listens.
 
-    Servers with several addresses form a cluster; they connect to each other at other ports (``ROUTES``).
+    Servers with several addresses form a cluster, connected at other ports (``ROUTES``).
     """
     servers = addresses(plan.settings.server)
     host, port = servers[number]
@@ -101,7 +101,7 @@ def listen_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> Liste
 
 
 def listening(host: str) -> str:
-    """Where a server listens that parties call by this name: on all its addresses, or on the loopback one alone."""
+    """Where a server listens that parties call by this name: on all its addresses, or only on the loopback one."""
     return host if is_loopback(host) else "0.0.0.0"
 
 
@@ -116,8 +116,8 @@ _RELOAD_S = 0.3
 def apply(folder: Folder) -> None:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
-    Raises RunError if the server cannot be reached, and UserError without the extra or the operator's keys. All else
-    is done then, and the command may be repeated.
+    Raises RunError if the server cannot be reached, and UserError without the extra or the operator's keys. All else is
+    done then; repeating is safe.
     """
     admit(folder)
     plan = current_plan(folder)
@@ -194,9 +194,9 @@ def running(folder: Folder) -> int | None:
 
 
 def serve(folder: Folder, say: Callable[[str], None]) -> None:
-    """Run a nats-server with this folder's configuration in the place of this process, until it is stopped.
+    """Run a nats-server with this folder's configuration in place of this process, until it is stopped.
 
-    A process beside it makes what the parties need (``apply``), if the operator's keys are here; say is told if not.
+    A second process makes what the parties need (``apply``), if the operator's keys are here; say is told if not.
     Raises RunError if there is no nats-server, one runs already, or the port is taken.
     """
     if (pid := running(folder)) is not None:

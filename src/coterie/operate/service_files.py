@@ -1,6 +1,6 @@
-"""``coterie deploy files``: systemd units or compose files, for each host the services that run on it.
+"""``coterie deploy files``: systemd units or compose files of the services on each host.
 
-A server has a host of its own, and so a folder of its own. Each service may write its own folder and nothing else.
+A server has its own host, and so its own folder. Each service may write its own folder and nothing else.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _TEMPLATES.filters["json"] = json.dumps
 
 @dataclass(frozen=True)
 class Service:
-    """One process. host: the folder that its files are written to.  place: the folder that it may write, where it runs.
+    """One process. host: the folder for its files.  place: the folder that it may write, where it runs.
 
-    first: what to do before it is started, in words and commands, a line each.
+    first: what to do before its start, in words and commands, a line each.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Service:
 def service_files(path: Path, kind: Kind) -> Path:
     """Write the services of a deployment, a folder for each host; returns the folder. Raises UserError.
 
-    What is there of an earlier call is replaced as a whole. A symbolic link in its place is refused.
+    Replaces the whole folder of an earlier call. A symbolic link in its place is refused.
     """
     folder = open_folder(path)
     plan = current_plan(folder)
@@ -92,7 +92,7 @@ def service_files(path: Path, kind: Kind) -> Path:
 
 
 def services_of(plan: Plan, members: Sequence[Member]) -> Iterator[Service]:
-    """The services of all members that are not revoked, and the engine's servers. Raises UserError."""
+    """The services of all unrevoked members, and the engine's servers. Raises UserError."""
     by_name = {one.name: one for one in members}
     if missing := [name for name, _ in plan.members if name not in by_name]:
         raise UserError(f"members.toml lacks {', '.join(missing)}: restore it, since files are made for its hosts")

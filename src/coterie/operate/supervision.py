@@ -1,4 +1,4 @@
-"""The processes of a rehearsal: one for each party, watched, and started again when they are killed.
+"""The processes of a rehearsal: one for each party, watched, and restarted when they are killed.
 
 They are forked from one process that has imported everything, so a party starts within milliseconds.
 """
@@ -35,7 +35,7 @@ Life = Callable[[Path, Kill | None], None]
 
 
 def warm() -> None:
-    """Start the process that all others are forked from; it imports while this one goes on. Does so once."""
+    """Start, once, the process that all others are forked from; it imports in parallel."""
     from multiprocessing import forkserver
 
     if sys.platform == "win32":
@@ -53,10 +53,11 @@ def warm() -> None:
 
 
 class Supervision:
-    """The processes of all parties by name, until the hub's has ended.
+    """The processes of all parties by name, until the hub's has ended. A context that stops them all.
 
-    kills: in the order in which they are to happen.  absence_s: how long a party stays away that was killed in
-    mid-work.  server: process of the engine's server, which ends with this process. A context that stops all processes.
+    kills: in order.  absence_s: how long a party stays away that was killed in mid-work.  server: process of the
+    engine's
+    server, which ends with this process.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ def _live(life: Life, folder: Path, kill: Kill | None, server: int | None) -> No
 
 
 def _end_with_parent(server: int | None) -> None:
-    """End this process, and the engine's server, when the process that watches them is gone, however it went."""
+    """End this process, and the engine's server, when the watching process is gone."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -4,10 +4,10 @@
     operator <-- request (no secret: public keys, and proofs) --- party
     operator --- certificate (no secret: TLS, plan, roster) ----> party
 
-The invitation carries the operator's public key, against which all that comes later is checked, and a MAC that only
-the operator can compute again. A request proves with a MAC that its sender has the invitation, and that it holds its
-secret keys: by a signature (Ed25519), a Diffie-Hellman proof (X25519; RFC 6955, section 4) and a PKCS #10 request
-(TLS, P-256).
+The invitation carries the operator's public key, against which all that follows is checked, and a MAC that only the
+operator can recompute. A request proves with a MAC that its sender has the invitation, and that it holds its secret
+keys: by a signature (Ed25519), a Diffie-Hellman proof (X25519; RFC 6955, section 4) and a PKCS #10 request (TLS,
+P-256).
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ T = TypeVar("T")
 class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a party is invited to. operator: its public key.  possession: a public key (X25519) to prove against.
 
-    data: whether a party of this role brings samples.  scores: those that parties may report.  max_epochs: the most
-    local epochs in a round.  again: how often the party will have joined, if it joined before.  not_after_s: Unix time.
+    data: whether this role brings samples.  scores: those that parties may report.  max_epochs: the most local epochs
+    in a
+    round.  again: how often the party will have joined, if it joined before.  not_after_s: Unix time.
     """
 
     id: Id
@@ -65,7 +66,7 @@ class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """SECRET: an invitation as it is handed over. secret: the operator's MAC of the body."""
+    """SECRET: an invitation as handed over. secret: the operator's MAC of the body."""
 
     body: bytes
     secret: Mac
@@ -76,7 +77,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a party asks to have on the roster. tls: a PKCS #10 request (PEM)."""
+    """The keys that a party asks to have on the roster. tls: a PKCS #10 request (PEM)."""
 
     invitation: Id
     name: Short
@@ -101,7 +102,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a party gets when it is approved. tls, authority: X.509 (PEM).  plan: as ``plan.sign`` gives it."""
+    """What an approved party gets. tls, authority: X.509 (PEM).  plan: as ``plan.sign`` gives it."""
 
     name: Short
     tls: bytes
@@ -127,12 +128,12 @@ def issue(invitation: Invitation, operator: SigningKey, secret: bytes) -> str:
 
 
 def token_secret(secret: bytes, body: bytes) -> bytes:
-    """SECRET: shared by the holder of the invitation and the operator, who computes it again."""
+    """SECRET: shared by the holder of the invitation and the operator, who recomputes it."""
     return _mac(secret, "invitation", body)
 
 
 def read_invitation(text: str, now_s: float) -> tuple[Invitation, Token]:
-    """The invitation in this text. Raises UserError for a text that is none, was changed, or is too old."""
+    """The invitation in this text. Raises UserError for a text that is none, was changed, or has expired."""
     try:
         token = unarmoured(INVITATION, text, Token)
         invitation = decoded(token.body, Invitation)

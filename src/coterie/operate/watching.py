@@ -61,12 +61,12 @@ def read_status(folder: Path) -> Status:
 
 
 def has_ended(run: Path) -> bool:
-    """Whether the hub has ended the run of this run folder. False where the hub runs on another machine."""
+    """Whether the hub has ended the run of this folder. False where the hub runs on another machine."""
     return (run / STATUS).exists() and read_status(run).phase == "ended"
 
 
 def is_alive(status: Status, now: float) -> bool:
-    """Whether the hub that wrote this is likely to be at work: its status is written every few seconds."""
+    """Whether this status is fresh: a working hub writes it every few seconds."""
     return status.phase not in ("ended", "failed") and now - status.written < 4 * HEARTBEAT_S
 
 
@@ -87,7 +87,7 @@ def log_files(place: Path) -> list[Path]:
 
 
 def read_log(path: Path) -> Iterator[Line]:
-    """The lines of a log with its older files, oldest first. A line that was cut off by a kill is left out."""
+    """The lines of a log with its older files, oldest first, without lines cut off by a kill."""
     older = [path.with_name(f"{path.name}.{number}") for number in range(FILES - 1, 0, -1)]
     for one in (*older, path):
         if one.exists():

@@ -1,1 +1,1 @@
-"""The record of a run or a comparison: the files in its folder, their types, and what writes and reads them."""
+"""The record of a run or a comparison: the files in its folder, their types, reading and writing."""

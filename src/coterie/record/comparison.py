@@ -12,7 +12,7 @@ FolderName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00]+\Z"
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """What a metric is called, and whether it is a share (shown in percent) and better if higher."""
+    """A metric's name, and whether it is a share (shown in percent) and better if higher."""
 
     name: str
     label: str
@@ -25,9 +25,9 @@ ACCURACY = Measure("accuracy", "accuracy")
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A setting that one method does not share. value: its own, or None if it has no such setting.  why: in words.
+    """A setting that one method does not share. value: its own, or None without the setting.  why: in words.
 
-    shared: the value of all others, or None for work that a method does beyond the budget.
+    shared: the value of all others, or None for work beyond the budget.
     """
 
     method: str
@@ -38,7 +38,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all methods share (``runs/comparison.py``); those that mean nothing in it are absent."""
+    """The settings that all methods share (``runs/comparison.py``); meaningless ones are absent."""
 
     server_lr: float
     server_decay: float
@@ -74,7 +74,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, what its servers learned."""
+    """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, by its servers."""
 
     runs: tuple[FolderName, ...] = ()
     method: str = ""
@@ -88,7 +88,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """By how much the first method of a comparison is ahead of another one, paired by seed."""
+    """The first method's lead over another one, paired by seed."""
 
     over: str
     global_accuracy: Spread | None = None
@@ -98,7 +98,7 @@ class Lead(msgspec.Struct, frozen=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """``compare.json``: the order of the methods, and what they share. The runs' own numbers are read from them."""
+    """``compare.json``: the methods' order and shared settings. The runs' own numbers are read from them."""
 
     clients: Count | None = None
     rounds: Count | None = None

@@ -3,10 +3,9 @@
 Private files and folders are for this user alone, and refused if they are damaged or another user's. A private file
 ends with a digest of its content. It detects damage, but is no signature.
 
-Only one process at a time writes in a folder. The lock is one of the operating system, on a file of its own, ``.lock``,
-and ends with the process that holds it. The file stays when the lock is gone: removing it would let two processes lock
-two files of that name. Reading needs no lock, since every file is whole or only grows. The file has mode 0600: any user
-who can open it, even only for reading, can hold the lock, and so could keep the owner out.
+Only one process at a time writes in a folder. It holds a lock of the operating system on the file ``.lock``, which
+stays: removing it would let two processes lock two files of that name. Reading needs no lock, since every file is whole
+or only grows. The lock has mode 0600: any user who can open it, even only for reading, could keep the owner out.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system while writing (a full disk, say) into a RunError that says what to do."""
+    """Turn an operating system's error while writing (a full disk, say) into a RunError with the remedy."""
     try:
         yield
     except OSError as error:
@@ -83,7 +82,7 @@ def umask() -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system can (Windows cannot open folders)."""
+    """Make a rename survive a power cut, where possible (Windows cannot open folders)."""
     with contextlib.suppress(PermissionError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -104,10 +103,7 @@ def open_own(path: Path, flags: int, mode: int) -> int:
 
 
 def opened(path: Path, *, follow: bool = True) -> IO[bytes]:
-    """A file to be read. Raises OSError also for what is no file, such as a pipe, which might be read for ever.
-
-    follow: whether a symbolic link may lead to it.
-    """
+    """A file to be read. Raises OSError also for a pipe and other non-files. follow: allow a symbolic link."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe's opening waits, too
     if not follow and path.is_symlink():
         raise OSError(errno.ELOOP, "it is a symbolic link")
@@ -119,14 +115,14 @@ def opened(path: Path, *, follow: bool = True) -> IO[bytes]:
 
 
 class Log:
-    """A file that grows by whole records: its length at a checkpoint is where a resumed run goes on."""
+    """A file that grows by whole records: a resumed run continues at its length in the checkpoint."""
 
     def __init__(self, path: Path, mode: int = 0o644) -> None:
         self.path = path
         self._descriptor = open_own(path, os.O_RDWR | os.O_APPEND, mode)
 
     def append(self, data: bytes) -> None:
-        """Add a record. A record that was written in part is removed again. Raises RunError."""
+        """Add a record, whole or not at all. Raises RunError."""
         before = os.fstat(self._descriptor).st_size
         with writing(self.path):
             try:
@@ -145,7 +141,7 @@ class Log:
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, length: int) -> None:
-        """Remove everything that was written after a checkpoint. Raises UserError if the file is shorter than that."""
+        """Remove all that follows a checkpoint. Raises UserError if the file is shorter."""
         if os.fstat(self._descriptor).st_size < length:
             raise UserError(f"{self.path} is shorter than its checkpoint says: it was changed; start the run anew")
         with writing(self.path):
@@ -157,7 +153,7 @@ class Log:
 
 
 def check_own(folder: Path) -> None:
-    """Raises UserError if there is anything at this path other than a folder of this user."""
+    """Raises UserError for anything at this path but a folder of this user."""
     with reading(folder):
         try:
             found = folder.lstat()
@@ -172,14 +168,14 @@ def check_own(folder: Path) -> None:
 
 
 def check_new(folder: Path, what: str) -> None:
-    """Raises UserError unless there is nothing at this path, or an empty folder. what: is to be there, "a home" say."""
+    """Raises UserError unless nothing, or an empty folder, is at this path. what: is to be there, "a home" say."""
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise UserError(f"{folder} is there already, and {what} begins in a new folder: choose another")
 
 
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Fill a folder that is there whole or not at all: the block fills another beside it, which then replaces it."""
+    """Fill a folder that is there whole or not at all: the block fills another beside it, which replaces it."""
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         begun = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -245,7 +241,7 @@ def locked(
 ) -> Iterator[None]:
     """Hold the folder for this process, also against its other threads.
 
-    held: what to say if another process holds it; {} is the folder.
+    held: the message if another process holds it; {} is the folder.
 
     Raises UserError if another process holds it, or if its lock is a symbolic link, and RunError if no file can be made
     in it. If the file system has no locks, a warning says that nothing stops a second run.
@@ -281,7 +277,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _make_own(descriptor: int) -> None:
-    """Remove other users' access, which older versions of the file allowed. Does nothing to another user's file."""
+    """Remove other users' access, which older versions allowed; leaves another user's file alone."""
     if sys.platform != "win32":
         found = os.fstat(descriptor)
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != FILE_MODE:

@@ -1,4 +1,4 @@
-"""The files of a run folder by their names, JSON in them, and what kind of a run a folder holds."""
+"""The files of a run folder by name, JSON in them, and the kind of run that a folder holds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def check_format(path: str | Path, number: object) -> None:
-    """Raises UserError for a file of a form that this version does not know (``schema.FORMAT``)."""
+    """Raises UserError for a form of file that this version does not know (``schema.FORMAT``)."""
     if not isinstance(number, int) or not 1 <= number <= FORMAT:
         raise UserError(
             f"{path} has format {number!r}, and this version of coterie reads up to {FORMAT}: take a later one"
@@ -95,7 +95,7 @@ def _of_result(data: bytes) -> _Deployment:
 
 
 def deployed(out: Path) -> Literal["machines", "rehearsal"] | None:
-    """Whether this is the run folder of a deployment, and of which kind, by its result or its status."""
+    """Whether, and of which kind, this is a deployment's run folder, by its result or its status."""
     for name in (RESULT, STATUS):
         with (
             contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError),
@@ -108,7 +108,7 @@ def deployed(out: Path) -> Literal["machines", "rehearsal"] | None:
 
 
 def check_simulated(out: Path) -> None:
-    """Raises UserError for the run folder of a deployment, in which nobody but its hub writes."""
+    """Raises UserError for a deployment's run folder, in which only its hub writes."""
     if deployed(out) is not None:
         raise UserError(
             f"{out} holds the run of a deployment, which only its hub continues (coterie deploy hub DIR): choose "

@@ -1,7 +1,7 @@
-"""Read what a run left in its folder, checked, so that everything behind this file can trust it.
+"""Read a run's folder, checked once for everything that uses it.
 
 ``config.toml``, ``metrics.jsonl`` and ``result.json`` must be there; ``partition.json`` and ``observed.json`` may be
-missing. Keys that a system does not have are simply absent; a key that is there must have the right type.
+missing. Keys that a system lacks are absent; others must have the right type.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Run:
 
     @property
     def client_role(self) -> str:
-        """The role of the clients: as told, else the one that trains (only clients have data to fit)."""
+        """The role of the clients: as recorded, else the one that trains."""
         fitting = [key.removesuffix(_FIT) for key in self.total("phase_seconds") if key.endswith(_FIT)]
         return self.result.client_role or (fitting[0] if fitting else "client")
 
@@ -59,7 +59,7 @@ class Run:
         return [r for r, _ in found], [value for _, value in found]
 
     def bands(self, field: str) -> list[tuple[int, Band]]:
-        """Rounds, and the spread over the clients of an accuracy or a loss, where it was evaluated."""
+        """Rounds, and the spread over the clients of an accuracy or a loss, where evaluated."""
         return [(line.round, line.bands[field]) for line in self.rounds if field in line.bands]
 
     @property
@@ -75,7 +75,7 @@ class Run:
     def client_bytes(self, field: str) -> list[float] | None:
         """Bytes that a client moved in each round (``"bytes_up"``, ``"bytes_down"``), mean over the clients.
 
-        None where no round counted any for the clients' role.
+        None where nothing was counted for the clients' role.
         """
         counted = [getattr(line, field).get(self.client_role) for line in self.rounds]
         return [(n or 0) / self.result.clients for n in counted] if any(n is not None for n in counted) else None
@@ -111,7 +111,7 @@ def find(folders: Sequence[Path]) -> list[Path]:
 
 
 def load(folder: Path) -> Run:
-    """Read one run folder; UserError says which file is missing or wrong, where in it, and what to do."""
+    """Read one run folder; UserError says which file is missing or wrong, where, and the remedy."""
     result = _json(folder / RESULT, Result)
     check_format(folder / RESULT, result.format)
     text = _text(folder / CONFIG)
@@ -179,7 +179,7 @@ def _below(folder: Path, depth: int) -> list[Path]:
 
 
 def _told_order(path: Path) -> dict[str, int]:
-    """The order in which a comparison's methods were named; empty where nobody wrote it down."""
+    """The recorded order of a comparison's methods, or empty."""
     rows = _json(path, Compared).rows if path.is_file() else ()
     return {name: place for place, name in enumerate(dict.fromkeys(name for row in rows for name in row.runs))}
 
@@ -201,7 +201,7 @@ T = TypeVar("T")
 
 
 def _parse(text: str, kind: type[T], where: str) -> T:
-    """JSON text -> kind. A number that is not finite (a diverged loss) counts as not measured."""
+    """JSON text -> kind. A non-finite number (a diverged loss) counts as not measured."""
     try:
         return msgspec.convert(json.loads(text, parse_constant=lambda _: None, parse_float=_finite), kind)
     except json.JSONDecodeError as error:

@@ -1,6 +1,6 @@
-"""The types of what a run folder holds: a key that a system does not have is absent, and one that is there is checked.
+"""The types of a run folder's content. A key that a system lacks is absent; others are checked.
 
-A folder says in which form it is (``FORMAT``), so that a later version can tell it from its own.
+A folder states its form (``FORMAT``), for later versions.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ class Joules(msgspec.Struct, frozen=True):
 class Used(msgspec.Struct, frozen=True):
     """What all clients with one type of device used together.
 
-    compute_s, radio_s: virtual seconds of work, and of transfers with the link's latency.  there_s: of presence while
-    rounds go on; pauses between rounds don't count.  peak_memory_bytes: of the client that needs most.
-    memory_gib: of the device that has least.
+    compute_s, radio_s: virtual seconds of work, and of transfers with the link's latency.  there_s: of presence during
+    rounds, without pauses.  peak_memory_bytes: of the client that needs most.  memory_gib: of the device that has
+    least.
     """
 
     clients: AtLeastOne
@@ -141,8 +141,9 @@ class Detection(msgspec.Struct, frozen=True):
 class Deployed(msgspec.Struct, frozen=True):
     """engine: that moved the packets.  plan: its version.  plan_sha256: its hash.  repeated: attempts beyond the first.
 
-    running: the run goes on.  rehearsal: it was on one machine, with dealt data.  reporting: how many clients reported
-    scores, in the round with the fewest and in that with the most.  unknown: what nobody knows of it, in words.
+    running: the run goes on.  rehearsal: it was on one machine, with dealt data.  reporting: the smallest and the
+    largest
+    number of clients that reported scores in a round.  unknown: what nobody knows of it, in words.
     """
 
     engine: str = ""
@@ -164,7 +165,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What a cluster chose in a round: which clients, what reward was expected of them, or why it was skipped."""
+    """A cluster's choice in a round: which clients, their expected reward, or why it was skipped."""
 
     chosen: tuple[str, ...] = ()
     mean: float | None = None
@@ -182,7 +183,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """What a system noted of a round; every note may be missing.
+    """A system's notes of a round; every note may be missing.
 
     selected: the cluster of each selected client.  too_slow: clients that no selection can have.
     """
@@ -200,7 +201,7 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 class Drifted(msgspec.Struct, frozen=True):
-    """round: before which clients exchanged data.  data_of: by client, whose data it has from then on."""
+    """round: before which clients exchanged data.  data_of: by client, whose data it then has."""
 
     round: Count
     data_of: tuple[Count, ...]
@@ -209,8 +210,8 @@ class Drifted(msgspec.Struct, frozen=True):
 class Partition(msgspec.Struct, frozen=True):
     """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client.
 
-    groups: which of the data's own groups each client belongs to, where they have any.  names: the clients' own, or ().
-    drift: which clients exchanged these during the run.
+    groups: each client's groups in the data, if any.  names: the clients' own, or ().  drift: which clients exchanged
+    these during the run.
     """
 
     label_counts: tuple[tuple[Count, ...], ...] | None = None
@@ -221,7 +222,7 @@ class Partition(msgspec.Struct, frozen=True):
     drift: Drifted | None = None
 
     def after(self, rounds: int) -> Partition:
-        """What clients had after so many rounds: what they were dealt, exchanged if the drift came before that."""
+        """The clients' data after this many rounds, exchanged if the drift came before."""
         if self.drift is None or rounds < self.drift.round:
             return self
         of = self.drift.data_of
@@ -240,7 +241,7 @@ class Grouping(msgspec.Struct, frozen=True):
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stretch of a run cost and what went wrong in it, by role, ``"role/work"`` or message."""
+    """A stretch's costs and mishaps, by role, ``"role/work"`` or message."""
 
     bytes_up: dict[str, Count] = {}
     bytes_down: dict[str, Count] = {}
@@ -274,9 +275,9 @@ class Round(Costs, frozen=True, kw_only=True):
 class Result(msgspec.Struct, frozen=True):
     """``result.json``. Bytes are those of all roles.
 
-    attack, attacker_names: what some clients did instead, and who. Scores are of the others.
-    set_up, finish: what came before the first round and after the last one.  stopped: why it ended after rounds_done.
-    evaluated: how many clients were, if not all.
+    attack, attacker_names: the attack and its clients; scores are of the others.
+    set_up, finish: before the first round and after the last one.  stopped: why it ended after rounds_done.
+    evaluated: the number of evaluated clients, if not all.
     """
 
     system: str
@@ -364,14 +365,14 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The system's name for people; a badge beside it tells whether the cipher was emulated."""
+        """The system's name for people; a badge says whether the cipher was emulated."""
         return (self.title or self.system).removesuffix(EMULATED)
 
 
 class Observed(msgspec.Struct, frozen=True):
     """``observed.json``: affinity (clients, clients), membership of each client, at the end of the run.
 
-    features: (clients, C) what clients told of themselves; an empty row for a client that told nothing.
+    features: (clients, C) what clients sent of themselves; empty rows for none.
     """
 
     affinity: Matrix | None = None

@@ -1,4 +1,4 @@
-"""``result.json``, written: what follows from a run's lines is computed here, for simulations and deployments alike."""
+"""``result.json``, computed from a run's lines, for simulations and deployments alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def last_line(rounds: Sequence[Line], finish: Line | None) -> Line:
 
 
 def totals(set_up: Line, rounds: Sequence[Line], finish: Line | None) -> dict[str, Any]:
-    """What ``result.json`` says of a run's lines: sums over the set-up, all rounds and the finish, and last scores."""
+    """Of a run's lines for ``result.json``: sums over the set-up, all rounds and the finish, and last scores."""
     everything, last = stretches(set_up, rounds, finish), last_line(rounds, finish)
 
     def total(key: str) -> Counter[str]:

@@ -1,7 +1,4 @@
-"""Who was in which cluster and who was selected, round by round, and what a run reached when.
-
-Clusters are carried between events, and their colours stay with a group.
-"""
+"""Clusters and selections round by round, and what a run reached when."""
 
 from __future__ import annotations
 
@@ -31,9 +28,10 @@ _SHOWN = 30  # events in the table
 class History:
     """Clusters over the rounds.
 
-    rounds: numbers of the rounds.  members: for each of these, the clusters of every client.  events: rounds
-    that clustered; None where the system does not say.  order: clients, grouped by their last cluster.
-    groups: the data's own groups, numbered like the last clusters as far as they are the same; None without any.
+    rounds: their numbers.  members: for each, the clusters of every client.  events: rounds that clustered; None where
+    the
+    system does not say.  order: clients, grouped by their last cluster.
+    groups: the data's own groups, numbered like the last clusters where they agree; None without any.
     """
 
     rounds: tuple[int, ...]
@@ -61,9 +59,9 @@ class History:
 def history(run: Run) -> History | None:
     """The clusters of a run; None where no membership was noted.
 
-    A round that did not cluster keeps the membership of the one before. At every event the new clusters are numbered
-    so that as many clients as possible keep their number (an optimal matching): a method that names its clusters
-    anew each time would otherwise look as if all clients moved.
+    A round that did not cluster keeps the membership of the one before. At every event new clusters are numbered so
+    that as
+    many clients as possible keep their number (an optimal matching), whatever names the method gives.
     """
     members: list[Sets] = []
     nobody: Sets = (frozenset(),) * run.result.clients
@@ -104,7 +102,7 @@ def groups_like(sets: Sets, groups: Sequence[int] | None) -> Sets | None:
 
 
 def final_members(run: Run) -> Sets | None:
-    """Who is in which cluster at the end, as numbered in the history, else as observed beside the protocol."""
+    """The final clusters, as numbered in the history, else as observed."""
     known = history(run)
     if known is not None and any(known.last):
         return known.last
@@ -112,7 +110,7 @@ def final_members(run: Run) -> Sets | None:
 
 
 def mingled(run: Run) -> bool:
-    """Whether what was noted hides some client's own cluster, which only the observer knows, among others."""
+    """Whether the notes hide some client's own cluster, which only the observer knows, among others."""
     noted = [line.notes.membership for line in run.rounds if line.notes.membership is not None]
     if not noted or run.observed.membership is None:
         return False
@@ -200,7 +198,7 @@ def selection_view(run: Run, found: Selected) -> dict[str, Any]:
 
 
 def _choices(run: Run) -> list[dict[str, Any]]:
-    """By cluster: how often it chose, what was expected of its choices, and why it was skipped."""
+    """By cluster: how often it chose, its choices' expected reward, and why it was skipped."""
     rows: dict[str, dict[str, Any]] = {}
     for line in run.rounds:
         for number, choice in line.notes.choices.items():
@@ -231,7 +229,7 @@ def _choices(run: Run) -> list[dict[str, Any]]:
 def latencies(run: Run) -> list[dict[str, Any]]:
     """First round in which the leading metric reached each target, and the virtual clock at its end.
 
-    On all test data, and on each client's own; only targets that were reached. Empty for a metric that is no share.
+    On all test data, and on each client's own. Empty for a metric that is no share.
     """
     if not (run.leading.share and run.leading.higher):
         return []

@@ -1,7 +1,4 @@
-"""A comparison: which runs differ in their seed alone, what they reached at which cost, and all of it in words.
-
-The words are made from the content of ``compare.json``, so that the command line and the report say the same.
-"""
+"""A comparison: runs that differ in their seed alone, their results and costs, and all of it in words."""
 
 from __future__ import annotations
 
@@ -65,13 +62,13 @@ class Group:
         return None if found is None else (found["mean"], found["interval"])
 
     def rounds_to(self, field: str, target: float, *, higher: bool = True) -> int | None:
-        """First evaluated round in which the mean over the runs reaches the target. higher: whether more is better."""
+        """First evaluated round whose mean over the runs reaches the target. higher: whether more is better."""
         rounds, mean, _ = self.curve(field)
         reached = np.flatnonzero(mean >= target if higher else mean <= target)
         return int(rounds[reached[0]]) if len(reached) else None
 
     def seconds_to(self, field: str, target: float, *, higher: bool = True) -> float | None:
-        """Virtual seconds until the end of that round, mean over the runs; None if it never comes or has no clock."""
+        """Virtual seconds until the end of that round, mean over the runs; None without such a round or clock."""
         reached = self.rounds_to(field, target, higher=higher)
         clocks = [dict(zip(*run.points("virtual_seconds"), strict=True)).get(reached or -1) for run in self.runs]
         known = [clock for clock in clocks if clock is not None]
@@ -90,7 +87,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
 
 
 def differing_work(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """What should be the same in a fair comparison and is not: option -> the values met."""
+    """What a fair comparison should share and does not: option -> the values met."""
     found: dict[str, list[str]] = {}
     for key in (option for option in OPTIONS if option not in _METHOD | _NOT_THE_METHOD):
         told = [None if key == "metrics" else getattr(run.result, key, None) for run in runs]  # those are results
@@ -111,7 +108,7 @@ def leading(groups: Sequence[Group]) -> Measure:
 def common_target(groups: Sequence[Group], field: str, measure: Measure = ACCURACY) -> float | None:
     """The best value that every method reaches with the mean of its runs; None if one was not evaluated.
 
-    measure: of the field. Shares are rounded to the next whole percent that is reached, others to two digits.
+    measure: of the field. Shares are rounded to the next whole percent reached, others to two digits.
     """
     curves = [mean[np.isfinite(mean)] for _, mean, _ in (found.curve(field) for found in groups)]
     if not all(map(len, curves)):
@@ -123,7 +120,7 @@ def common_target(groups: Sequence[Group], field: str, measure: Measure = ACCURA
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Names that tell the methods apart: the mode, the cipher and the settings only where they differ."""
+    """Names that distinguish the methods: the mode, the cipher and the settings only where they differ."""
     same = {run.result.system: [other for other in runs if other.result.system == run.result.system] for run in runs}
     labels = []
     for run in runs:
@@ -150,7 +147,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cost:
-    """Something that a run spends. until: what was spent by the end of each round; None where nobody counted."""
+    """A run's cost. until: the sum by the end of each round; None where not counted."""
 
     title: str
     unit: str
@@ -242,12 +239,12 @@ def _plain(value: Any) -> str:
 
 
 def measures(content: Content) -> Sequence[Mapping[str, Any]]:
-    """The metrics of a comparison, or of a result; the first leads. Accuracy where none is named, as once."""
+    """The metrics of a comparison, or of a result; the first leads. Accuracy if none is named, as in older files."""
     return content.get("measures") or (_ACCURACY,)
 
 
 def sentences(content: Content) -> Iterator[str]:
-    """One sentence a method, from the numbers: how good, against training alone, and what its servers learned."""
+    """One sentence a method: how good, against training alone, and what its servers learned."""
     rows, measure = content["rows"], measures(content)[0]
     field = f"local_{measure['name']}"
     alone = next((row for row in rows if row["method"] == LOCAL and score(row, field)), None)

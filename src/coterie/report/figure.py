@@ -1,7 +1,7 @@
 """The house style of figures, and how a matplotlib figure becomes inline SVG that follows the page's theme.
 
-Text stays text (selectable, in the page's font) and ink is written as CSS variables, so one drawing serves light,
-dark and print. No pyplot, no backend with windows; drawing holds a lock, because matplotlib's settings are global.
+Text stays text and ink is CSS variables, so one drawing serves light, dark and print. No pyplot, no backend with
+windows; drawing holds a lock, because matplotlib's settings are global.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def colour(index: int) -> str:
 
 
 def alpha_ramp(hex_colour: str) -> Colormap:
-    """From almost clear to a full colour, so that nothing is nothing on a light and on a dark page; NaN is clear."""
+    """From almost clear to a full colour, for light and dark pages; NaN is clear."""
     red, green, blue, _ = to_rgba(hex_colour)
     ramp = ListedColormap([(red, green, blue, 0.03 + 0.97 * i / 255) for i in range(256)])
     return ramp.with_extremes(bad=(0, 0, 0, 0))
@@ -83,9 +83,9 @@ def label(text: object, limit: int = 30) -> str:
 
 
 def drawn(plot: Callable[P, tuple[Figure, str]]) -> Callable[Concatenate[str, P], Markup]:
-    """Make a function that draws a figure and says its alt text one that gives ``<svg>`` for a page.
+    """Turns a function that draws a figure and gives its alt text into one that gives ``<svg>`` for a page.
 
-    The first argument becomes the prefix of every id in it and must be unique in the page.
+    The first argument is the prefix of its ids and must be unique in the page.
     """
 
     @functools.wraps(plot)
@@ -101,7 +101,7 @@ def drawn(plot: Callable[P, tuple[Figure, str]]) -> Callable[Concatenate[str, P]
 
 
 def _inline(svg: str, key: str, alt: str) -> Markup:
-    """Strip what an inline SVG needs no more, name ids by ``key`` and put the theme's variables in."""
+    """Strip an SVG for a page, name ids by ``key`` and put the theme's variables in."""
     width, height = (float(x) for x in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0])
     body = svg[svg.index("<g ") : svg.rindex("</svg>")]
     body = re.sub(r"(font(?:-family)?:[^;\"<]*?)'DejaVu Sans'[^;\"<]*", r"\1sans-serif", body)
@@ -120,7 +120,7 @@ def _inline(svg: str, key: str, alt: str) -> Markup:
 
 
 class ShownFigure(Figure):
-    """A figure that notebooks show as a picture. They know a plain one as such only after ``pyplot`` was imported."""
+    """A figure that notebooks show as a picture, also without an import of ``pyplot``."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -154,7 +154,7 @@ def _percent(share: float, _: int | None) -> str:
 
 
 def plain_log(axis: Axis) -> None:
-    """Plain numbers at 1, 2 and 5 times the powers of ten of a logarithmic axis; where there are many, at powers."""
+    """Plain numbers on a logarithmic axis at 1, 2 and 5 times the powers of ten, or at powers alone."""
     low, high = axis.get_view_interval()
     many = high >= 1e3 * low
     axis.set_major_locator(LogLocator(subs=(1.0,), numticks=6) if many else LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -170,7 +170,7 @@ def heat_map(
     name: str,
     percent: bool = False,
 ) -> None:
-    """Values (rows, columns) between limits as depths of a colour, with a colour bar of this name beside them."""
+    """Values (rows, columns) between limits as depths of a colour, beside a colour bar of this name."""
     rows, columns = values.shape
     ramp = alpha_ramp(hex_colour)
     image(ax, values, -0.5, columns - 0.5, rows, cmap=ramp, vmin=limits[0], vmax=limits[1])

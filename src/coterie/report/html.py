@@ -40,8 +40,9 @@ _TEMPLATES.filters |= {"capital": words.capital, "listed": words.listed}
 def render(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Draw the report of one run, or the comparison of several, as one self-contained HTML file; gives its path.
 
-    folders: run folders, or folders that hold run folders (as a comparison does). out: the file to write; without it
-    ``report.html`` in the one folder that was named, or in the folder that holds all that were named.
+    folders: run folders, or folders of them. out: the file; by default ``report.html`` in the one folder named, or in
+    the
+    folder that holds all those named.
 
     Raises UserError for a folder without runs, or a file of a run that is missing, corrupt or foreign; RunError where
     the report cannot be written.
@@ -65,9 +66,9 @@ def run_page(run: Run) -> str:
 
 
 def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) -> str:
-    """The page of several runs: all of them in one picture and one table, then each by itself.
+    """The page of several runs: together in one picture and one table, then each by itself.
 
-    told: of ``compare.json``, where ``coterie compare`` made the runs.
+    told: of ``compare.json``, if there is one.
     """
     groups = comparison.group(runs)
     measure, fields = comparison.leading(groups), words.sides(comparison.leading(groups))
@@ -110,7 +111,7 @@ def _home(folders: Sequence[Path]) -> Path:
 
 
 def _run_view(run: Run, key: str) -> dict[str, Any]:
-    """Everything that the template shows of a run; tables that it has nothing for are None or empty."""
+    """Everything that the template shows of a run; empty tables are None or empty."""
     members, history = clusters.final_members(run), clusters.history(run)
     selected, result = clusters.selected(run), run.result
     return {

@@ -1,4 +1,4 @@
-"""What clients have released, by kind: a table and words, from the ledgers in ``result.json`` (``dp/ledger.py``)."""
+"""Clients' releases by kind: a table and words, from the ledgers in ``result.json`` (``dp/ledger.py``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_PROOF = "no proof"
 
 
 def released(ledgers: Any) -> str:
-    """What clients have released with an epsilon, and what without one; "" if they have released nothing."""
+    """What clients have released with an epsilon, and without one; "" for nothing."""
     found = ledger_table(msgspec.convert(ledgers or {}, dict[str, Ledger]))
     if found is None:
         return ""
@@ -37,9 +37,9 @@ def ledger_table(ledgers: Mapping[str, Ledger] | None) -> dict[str, Any] | None:
     """A row for each kind of release; None without a ledger, or without a release.
 
     claimed: what a publication claims of one client's releases of this kind, which proves nothing.
-    together: the epsilon of everything that a client has released.  further: after one more round.  of: whom these are
-    about, a whole client where every release with a proof protects that, or else one sample.  open: the kinds that have
-    no proof.
+    together: the epsilon of all of a client's releases.  further: after one more round.  of: the protected unit, a
+    whole
+    client where every release with a proof protects that, or else one sample.  open: the kinds without a proof.
     """
     every = list((ledgers or {}).values())
     kinds: dict[tuple[str, str, str], list[list[Release]]] = {}
@@ -77,7 +77,7 @@ def ledger_table(ledgers: Mapping[str, Ledger] | None) -> dict[str, Any] | None:
 
 
 def claimed(releases: Sequence[Release]) -> float:
-    """What is claimed of these together: a publication that adds up its epsilons; 0 without a claim."""
+    """What a publication claims of these together, adding up its epsilons; 0 without a claim."""
     return sum(release.count * (release.claimed_epsilon or 0.0) for release in releases)
 
 

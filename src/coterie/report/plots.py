@@ -1,4 +1,4 @@
-"""The figures of a run and of a comparison, as inline SVG. The first argument is the prefix of the figure's ids."""
+"""The figures of a run and of a comparison, as inline SVG. The first argument prefixes a figure's ids."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LARGEST = 5  # series in a stack; the rest is one
 
 @drawn
 def scores(run: Run, measure: Measure) -> tuple[Figure, str]:
-    """Both sides of a metric over the rounds: mean, the clients' bands, and after fine-tuning where it was measured."""
+    """Both sides of a metric over the rounds: mean, the clients' bands, and any fine-tuned values."""
     sides = explained(measure)
     if run.result.deployment is not None:  # a side that nobody can know
         sides = {field: words for field, words in sides.items() if run.points(field)[0]} or sides
@@ -116,7 +116,7 @@ def loss(run: Run) -> tuple[Figure, str]:
 
 @drawn
 def classes(partition: Partition, order: Sequence[int], members: Sets | None) -> tuple[Figure, str]:
-    """Who holds which classes: samples of each client above, share of each class below, clusters and groups at foot."""
+    """Samples of each client above, share of each class below, clusters and groups at foot."""
     counts = np.array(partition.label_counts, dtype=float)[list(order)]
     totals = counts.sum(axis=1)
     shares = counts / np.maximum(totals, 1)[:, None]
@@ -155,7 +155,7 @@ def classes(partition: Partition, order: Sequence[int], members: Sets | None) ->
 def membership(known: History) -> tuple[Figure, str]:
     """Clients by rounds, coloured by cluster; a client of several clusters is striped; triangles mark clusterings.
 
-    A strip at the side has the data's own groups, where there are any.
+    A strip at the side has the data's own groups, if any.
     """
     clients = len(known.order)
     figure = new_figure(WIDTH, float(np.clip(0.17 * clients, 2.2, 6.0)) + 1.0)
@@ -190,7 +190,7 @@ def membership(known: History) -> tuple[Figure, str]:
 
 @drawn
 def agreement(run: Run) -> tuple[Figure, str]:
-    """The adjusted Rand index over the rounds, where the data have groups, beside how many clusters there are."""
+    """The adjusted Rand index over the rounds, where the data have groups, and the number of clusters."""
     noted = [(line.round, line.grouping) for line in run.rounds if line.grouping]
     rounds, found = zip(*noted, strict=True)
     known = [(r, one.ari) for r, one in noted if one.ari is not None]
@@ -237,7 +237,7 @@ def sizes(rounds: Sequence[Round]) -> tuple[Figure, str]:
 
 @drawn
 def affinity(matrix: Matrix, order: Sequence[int], members: Sets | None) -> tuple[Figure, str]:
-    """How alike the system found its clients, in the order of their clusters; the diagonal is left out."""
+    """The system's affinity of clients, in the order of their clusters, without the diagonal."""
     values = np.array([[np.nan if v is None else v for v in row] for row in matrix])[np.ix_(order, order)]
     np.fill_diagonal(values, np.nan)
     known = values[np.isfinite(values)]
@@ -283,7 +283,7 @@ def per_round(run: Run) -> tuple[Figure, str]:
 
 
 def _durations(run: Run) -> dict[str, dict[int, float]]:
-    """Virtual seconds of each round, from the clock at the rounds' ends; empty where there is no clock."""
+    """Virtual seconds of each round, from the clock at the rounds' ends; empty without a clock."""
     rounds, at = run.points("virtual_seconds")
     if len(at) < len(run.rounds):
         return {}
@@ -349,7 +349,7 @@ def _edges(order: Sequence[int], members: Sets | None) -> list[float]:
 
 @drawn
 def selections(found: Selected, order: Sequence[int], members: Sets | None) -> tuple[Figure, str]:
-    """Clients by rounds, filled where a client was selected, in the colour of its cluster; beside it how often."""
+    """Clients by rounds, filled in the cluster's colour where selected, and the number of selections."""
     clients = len(order)
     figure = new_figure(WIDTH, float(np.clip(0.17 * clients, 2.2, 6.0)) + 0.8)
     ax, side = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
@@ -487,7 +487,7 @@ def compared_scores(groups: Sequence[Group]) -> tuple[Figure, str]:
 
 @drawn
 def compared_costs(groups: Sequence[Group]) -> tuple[Figure, str]:
-    """Both sides of the leading metric against what they cost, of the costs that every run counted."""
+    """Both sides of the leading metric against each cost that every run counted."""
     columns, measure = counted(groups), leading(groups)
     figure = new_figure(WIDTH, 6.6)
     axes = figure.subplots(2, len(columns), sharey="row", sharex="col", squeeze=False)

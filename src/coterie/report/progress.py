@@ -1,4 +1,4 @@
-"""Progress: rounds, the latest accuracies and the time that is left, as bars or as lines."""
+"""Progress: rounds, the latest accuracies and the remaining time, as bars or as lines."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _BARS = 8  # of single runs, so that many runs do not fill the screen
 
 
 class Pace:
-    """How long some runs will still take, by the seconds of the rounds that are done. It is an estimate.
+    """An estimate of some runs' remaining time, by the seconds of finished rounds.
 
-    work: the rounds of every run, by its name, in their order: ``"mnist/0.3/ifca, seed 1"``.  spent: of rounds that
-    were done before, how many and their seconds, by name.
+    work: the rounds of every run, by name, in order: ``"mnist/0.3/ifca, seed 1"``.  spent: number and seconds of
+    earlier
+    rounds, by name.
     """
 
     def __init__(self, work: Mapping[str, int], spent: Mapping[str, tuple[int, float]] = MappingProxyType({})) -> None:
@@ -60,7 +61,7 @@ class Pace:
     def left(self) -> float | None:
         """Seconds, None while no round is known. A run takes as long as those whose names begin most alike.
 
-        Attacks are counted as soon as one is known.
+        Attacks count as soon as one is known.
         """
         if not self._known:
             return None
@@ -68,7 +69,7 @@ class Pace:
         return sum((self.work[name] - self.done[name]) * self._seconds(_kind(name)) for name in counted)
 
     def outlook(self) -> str:
-        """How much there is to do, how long it will take as far as the runs tell that are there, and how to stop."""
+        """How much there is to do, its estimated time, and how to stop."""
         rounds = [(self.done[name], self.work[name]) for name in self.work]
         finished = sum(done >= whole for done, whole in rounds)
         begun = sum(0 < done < whole for done, whole in rounds)
@@ -112,7 +113,7 @@ def _kind(name: str) -> str:
 def rounds_of_runs(
     labels: Iterable[str], seeds: Iterable[int], rounds: int, *, attacked: bool = False
 ) -> dict[str, int]:
-    """The rounds of all runs of a comparison, in their order. attacked: whether their views are attacked afterwards."""
+    """The rounds of all runs of a comparison, in order. attacked: whether their views are attacked afterwards."""
     labels = list(labels)
     found = {name_run(label, seed): rounds for seed in seeds for label in labels}
     return {**found, ATTACKS: len(found)} if attacked else found
@@ -125,7 +126,7 @@ Attack = Callable[[Path], T]
 
 
 def tell_attacks(tell: Tell, attack: Attack[T]) -> Attack[T]:
-    """The same attack, which tells when the first run is attacked, and after each how long it took."""
+    """The same attack, which reports the first run's attack, and how long each took."""
     done = 0
 
     def told(folder: Path) -> T:
@@ -152,7 +153,7 @@ def show_progress(
 ) -> Iterator[Tell]:
     """Progress on stderr while the block runs: bars on a terminal and in a notebook, elsewhere a line a round.
 
-    work, spent: as of ``Pace``. leading: the facts of the metric that is shown. Nothing is shown when quiet.
+    work, spent: as of ``Pace``. leading: the shown metric's facts. Quiet shows nothing.
     """
     console, pace = Console(stderr=True, highlight=False, soft_wrap=True), Pace(work, spent or {})
     if quiet:

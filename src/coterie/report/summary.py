@@ -99,7 +99,7 @@ def _costs(summary: Summary) -> Iterable[Row]:
 
 
 def _releases(summary: Summary) -> Iterable[Row]:
-    """What clients have released, and each claim of an epsilon beside what neighbouring data prove."""
+    """What clients have released, and each claimed epsilon beside the lower bound of neighbouring data."""
     if words := released(summary.get("ledger")):
         yield "privacy", words
     claims = msgspec.convert(summary.get("dp_audit") or [], tuple[Audited, ...])

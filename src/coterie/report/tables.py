@@ -1,4 +1,4 @@
-"""The tables of a report: scores, clusters, costs, mishaps, and what was released, attacked and used."""
+"""The tables of a report: scores, clusters, costs, mishaps, releases, attacks and devices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def per_client_and_round(run: Run, field: str) -> float | None:
 
 
 def ends(run: Run) -> list[dict[str, Any]]:
-    """Where each metric started, its best, where it ended, and the worst and best off client there."""
+    """Each metric's start, best and end, and the end's worst and best client."""
     rows = []
     named = {field: (name, one) for one in (run.leading, *run.others) for field, name in sides(one).items()}
     for field, (name, measure) in named.items():
@@ -61,7 +61,7 @@ def own_scores(run: Run) -> dict[str, Any] | None:
 
 
 def cluster_table(run: Run, members: Sets) -> list[dict[str, Any]]:
-    """The clusters at the end: who is in them, and which classes those hold most of."""
+    """The final clusters: their members and most frequent classes."""
     rows = []
     for cluster in sorted(frozenset().union(*members)):
         inside = [client for client, own in enumerate(members) if cluster in own]
@@ -94,7 +94,7 @@ def paired(first: Mapping[str, float], second: Mapping[str, float]) -> list[dict
 
 
 def mishaps(run: Run) -> list[dict[str, Any]]:
-    """Late, lost, refused, outliers, too slow, skipped: what, how often, and how many rows were left out."""
+    """Late, lost, refused, outliers, too slow, skipped: what, how often, and the number of rows left out."""
     lost = (f"{_ROUND.sub('', what)}: {why}" for part in run.costs for what, why in part.lost.items())
     far = "with weights over a hundred times the model's own, or a hundred times the usual part in a mean"
     skipped = (line.notes.skipped for line in run.rounds if line.notes.skipped is not None)
@@ -203,7 +203,7 @@ def by_reason(not_applicable: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def by_role(not_judged: Iterable[Unread | Mapping[str, str]]) -> list[tuple[str, str]]:
-    """By role, the fields that it received and no attack has read: ``"Update.cipher (bytes), Report.n (a number)"``."""
+    """By role, its received fields that no attack has read: ``"Update.cipher (bytes), Report.n (a number)"``."""
     found: dict[str, list[str]] = {}
     for one in msgspec.convert(list(not_judged), list[Unread], from_attributes=True):
         words = f"{one.message}.{one.field} ({one.why})"
@@ -213,7 +213,7 @@ def by_role(not_judged: Iterable[Unread | Mapping[str, str]]) -> list[tuple[str,
 
 
 def audit_table(audits: Sequence[Audit | None]) -> dict[str, Any] | None:
-    """The table of runs that differ in their seed at most. None where one of them was not audited."""
+    """The table of runs that differ at most in their seed. None if one was not audited."""
     known = [audit for audit in audits if audit is not None]
     if not known or len(known) < len(audits):
         return None

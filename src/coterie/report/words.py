@@ -1,4 +1,4 @@
-"""Numbers as people read them, on a terminal and on a page. Every function takes None for "not measured"."""
+"""Numbers in words, for terminal and page. Every function takes None for "not measured"."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def metric(of: float | None, share: bool) -> str:
 
 
 def explained(measure: Measure) -> dict[str, tuple[str, str]]:
-    """The two sides of a metric by field: its name, and the samples that it is measured on."""
+    """The two sides of a metric by field: name and samples."""
     return {
         f"global_{measure.name}": (f"Global {measure.label}", "on the whole test set"),
         f"local_{measure.name}": (f"Local {measure.label}", "on test data like the client's own"),
@@ -76,7 +76,7 @@ def energy(joules: float | None) -> str:
 def duration(seconds: float | None, *, whole: bool = False) -> str:
     """Seconds in the unit that fits: ``12 ms``, ``8.30 s``, ``2 min 5 s``, ``3 h 20 min``, ``2 d 4 h``.
 
-    whole: without parts of a second.
+    whole: without fractions of a second.
     """
     if seconds is None:
         return MISSING

@@ -1,8 +1,7 @@
 """Tables and figures of the papers, run again: the paper's number beside ours.
 
-Those of the five papers lie in ``papers/`` of the repository, beside the package: a module of that folder has its
-tables and figures in ``ITEMS``, by name. An installed package without the repository has none of them. A system of
-one's own names its mappings of items itself (``System.reproductions``).
+Those of the five papers are in the repository's ``papers/``, whose modules name them in ``ITEMS``; an installed package
+lacks them. One's own system names its items itself (``System.reproductions``).
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ PAPERS = Path(__file__).parents[3] / "papers"
 
 
 def items(paper: str | None = None) -> Mapping[str, Item[Any]]:
-    """The items of the five papers, of one, or of a system of one's own (``module:ATTRIBUTE``), by name.
+    """The items of the five papers, of one, or of one's own system (``module:ATTRIBUTE``), by name such as
+    ``pafed/table5``.
 
-    A name is ``pafed/table5``. There are none for a system without a paper here.
+    Empty for a system without a paper here.
     """
     if paper is not None and ":" in paper:
         return {name: item for path in get(paper).reproductions for name, item in import_object(path, "items").items()}
@@ -41,7 +41,7 @@ def _papers() -> Iterator[tuple[str, Item[Any]]]:
 
 
 def found(item: str) -> Item[Any]:
-    """The item of this name; UserError that says which there are, for the name of a paper which that one has."""
+    """The item of this name; else UserError that lists the paper's, or all."""
     own = items(item.partition("/")[0])
     if not PAPERS.is_dir() and ":" not in item:
         raise UserError(
@@ -75,7 +75,7 @@ def reproduce(
 
     seeds: how many, from 0 on.  rounds: of every run instead of the item's own.
     only: names of cells, or of all up to a slash (``mnist/0.3``).  workers: where trainings run (``runs/workers.py``).
-    Raises UserError for an unknown item or cell, no seeds, no rounds and a folder that cannot be written to.
+    Raises UserError for an unknown item or cell, no seeds, no rounds and an unwritable folder.
     """
     wanted, folder = found(item), folder_of(item, out)
     options: dict[str, Any] = {"only": only, "rounds": rounds, "data_dir": data_dir, "on_round": on_round}

@@ -1,7 +1,7 @@
-"""Studies: cells of a paper's table or figure, each a few runs (or a calculation), and what is kept of them.
+"""Studies: cells of a paper's table or figure, each a few runs or a calculation, and their record.
 
-A cell's runs lie under ``<out>/runs``, named after their resolved configuration, so items that need the same run share
-it, and a study that was interrupted goes on where it stopped, in the middle of a run too. Calculations are made anew.
+A cell's runs lie under ``<out>/runs``, named after their resolved configuration, so items share equal runs. An
+interrupted study continues, even in the middle of a run. Calculations are repeated.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OF_THE_END = "train_accuracy"
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table or curve of a figure. name: what ``--only`` picks.  config: its run, but for the seed."""
+    """One entry of a table or a figure's curve. name: what ``--only`` picks.  config: its run, but for the seed."""
 
     name: str
     config: RunConfig
@@ -63,7 +63,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Calculation(Generic[Outcome]):
-    """One entry that takes no training: a closed form, a simulation, a measured time.
+    """One entry without training: a closed form, a simulation, a measured time.
 
     compute: from the seed.  settings: what the table says of it.
     """
@@ -75,9 +75,9 @@ class Calculation(Generic[Outcome]):
 
 @dataclass(frozen=True)
 class Item(Generic[Outcome]):
-    """A table or figure. summarise: from all outcomes by cell, one a seed, to what stands beside the paper's numbers.
+    """A table or figure. summarise: all outcomes by cell, one a seed, to what stands beside the paper's numbers.
 
-    draw: a picture into a file, or None.  command: that takes the item's name and runs it.
+    draw: a picture into a file, or None.  command: runs it, given its name.
     """
 
     name: str
@@ -105,11 +105,11 @@ class Curve:
     """One run over its rounds: what the tables need of it.
 
     Accuracies are fractions, None where not evaluated.  models: SHA-256 of all clients' models after each round.
-    diverged: why there are no more rounds, if the training diverged.
-    notes: what the system itself noted of each round.  groups: which of the data's own groups each client belongs to,
-    empty where there are none.  scores: (clients,) of each measure after the last round; empty for a part of a run.
-    grouping: how the clusters agree with these groups, None where not evaluated or without clusters.
-    virtual_seconds: the clock at the end of each round, with the set-up.
+    diverged: why the rounds end early, if the training diverged.  notes: the system's, of each round.
+    groups: each client's group in the data, empty without any.  scores: (clients,) of each measure after the last
+    round;
+    empty for a part of a run.  grouping: how the clusters agree with these groups, None where not evaluated or without
+    clusters.  virtual_seconds: the clock at the end of each round, with the set-up.
     """
 
     seed: int
@@ -129,7 +129,7 @@ class Curve:
     def of(
         cls, lines: Sequence[Row], seed: int, summary: Row, diverged: str, groups: Sequence[int], scores: Row
     ) -> Curve:
-        """From the lines of ``metrics.jsonl``; what holds for a round only is taken from the last of them."""
+        """From the lines of ``metrics.jsonl``; values of single rounds are the last line's."""
         last = {key: value for key, value in lines[-1].items() if key.startswith(_OF_A_ROUND)} if lines else {}
         whole = summary.get("rounds_done", summary.get("rounds")) == len(lines)
         own = {key: value for key, value in summary.items() if not key.startswith(_OF_A_ROUND)}
@@ -160,13 +160,13 @@ class Curve:
         return None if reached is None else self.virtual_seconds[reached - 1]
 
     def last(self, measure: str, window: int = 10) -> float:
-        """Mean accuracy over the last rounds, so that one lucky round doesn't count; NaN if the training diverged."""
+        """Mean accuracy over the last rounds, against luck in one; NaN if the training diverged."""
         if self.diverged:
             return nan
         return fmean([v for v in getattr(self, measure) if v is not None][-window:])
 
     def numbers(self) -> Row:
-        """Its curves, for a record: every round's accuracies to four digits, and the virtual clock."""
+        """For a record: every round's accuracies to four digits, and the virtual clock."""
         rounded = {
             name: [None if value is None else float(f"{value:.4g}") for value in getattr(self, name)]
             for name in ("global_accuracy", "local_accuracy", "virtual_seconds")
@@ -185,9 +185,9 @@ def spread(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def percent(values: Sequence[float | None]) -> str | None:
-    """Mean and standard deviation of fractions, as a table says them; None where nothing was measured.
+    """Mean and standard deviation of fractions, as a table shows them; None where nothing was measured.
 
-    A NaN among them stands for a training that diverged.
+    NaN stands for a training that diverged.
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -199,12 +199,12 @@ def percent(values: Sequence[float | None]) -> str | None:
 
 
 def last_rounds(found: Sequence[Curve], words: str, which: Sequence[str] = ("global", "local")) -> Row:
-    """Both accuracies over the last ten rounds. words: of their columns, with ``{}`` for which of the two it is."""
+    """Both accuracies over the last ten rounds. words: of their columns, with ``{}`` for either name."""
     return {words.format(one): percent([curve.last(f"{one}_accuracy") for curve in found]) for one in which}
 
 
 def digest(resolved: Resolved) -> str:
-    """16 hexadecimal digits that tell a run from any with other numbers; a later option counts if not its default."""
+    """16 hexadecimal digits that identify a run's numbers; a later option counts if not its default."""
     work = {key: value for key, value in vars(resolved).items() if key not in _SIDES}
     usual = {**vars(RunConfig), "delta": 0.0, "public": 0.0}
     work = {key: value for key, value in work.items() if key in _FIRST or value not in (None, usual[key])}
@@ -217,7 +217,7 @@ def _place(resolved: Resolved, folder: Path) -> Path:
 
 
 def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) -> Curve:
-    """The curve of one run: read if it has been made, continued if it is too short or was interrupted."""
+    """The curve of one run, which is read, continued if too short or interrupted, or made."""
     resolved = resolve(config)
     out = _place(resolved, folder)
     done = load_result(out).summary["rounds"] if (out / RESULT).exists() else 0
@@ -243,7 +243,7 @@ def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) ->
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a run of an item is. rounds: of all.  done: those that are there.  seconds: that these took."""
+    """How far a run of an item is. rounds: of all.  done: finished ones.  seconds: these took."""
 
     cell: str
     seed: int
@@ -255,7 +255,7 @@ class Standing:
 def standings(
     item: Item[Any], folder: Path, *, only: Sequence[str], seeds: Sequence[int], rounds: int | None
 ) -> list[Standing]:
-    """How far all runs of an item are that ``study`` makes of the same options, in its order. Raises UserError."""
+    """How far all runs of an item are that ``study`` would make, in its order. Raises UserError."""
     cells, found = _checked(item, folder, only, seeds, rounds), []
     for seed in seeds:
         for cell in cells:
@@ -271,7 +271,7 @@ def standings(
 
 
 def chosen(item: Item[Any], only: Sequence[str]) -> list[Any]:
-    """The cells of these names, and all up to a slash; every cell without names. UserError for a name of none."""
+    """The cells of these names, or of all up to a slash; without names every cell. UserError for an unknown name."""
     names = [cell.name for cell in item.cells]
     known = {"/".join(parts[:end]) for parts in (name.split("/") for name in names) for end in range(1, len(parts) + 1)}
     for part in only:
@@ -294,7 +294,7 @@ def _checked(item: Item[Any], folder: Path, only: Sequence[str], seeds: Sequence
 
 
 def _made(item: Item[Any], folder: Path, seeds: Sequence[int], rounds: int | None) -> list[str]:
-    """The cells of an earlier record in this folder whose runs are all there, by the configuration of today."""
+    """The cells of an earlier record in this folder whose runs are all there, by the present configuration."""
     try:
         recorded = json.loads((folder / f"{item.name.rpartition('/')[2]}.json").read_text())["cells"]
         names = [cell.name for cell in item.cells if isinstance(cell, Cell) and cell.name in recorded]
@@ -306,7 +306,7 @@ def _made(item: Item[Any], folder: Path, seeds: Sequence[int], rounds: int | Non
 
 
 def _briefly(item: Item[Any], names: Sequence[str]) -> list[str]:
-    """What picks these cells: a task's name where they are all of its cells, and nothing where they are all."""
+    """What picks these cells: a task's name for all of its cells, and nothing for all cells."""
     if len(names) == len(item.cells):
         return []
     left = {cell.name.partition("/")[0] for cell in item.cells if cell.name not in names}
@@ -327,8 +327,9 @@ def study(
     """Run what is missing of an item; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
 
     only: names of cells, or of all up to a slash.  Every cell is run with the first seed before any with the second.
-    Cells of an earlier record in the folder stay in it, as long as their runs are there and still those of the item.
-    Gives the path of the Markdown file. Raises UserError before anything is run, RunError where it cannot go on.
+    Cells of an earlier record stay in it while their runs are there and still the item's. Gives the path of the
+    Markdown
+    file. Raises UserError before anything is run, RunError where it cannot go on.
     """
     cells = _checked(item, folder, only, seeds, rounds)
     if more := set(_made(item, folder, seeds, rounds)) - {cell.name for cell in cells}:
@@ -373,7 +374,7 @@ def study(
 
 
 def _interrupted(error: KeyboardInterrupt, folder: Path, done: int, every: int) -> Interrupted:
-    """The interruption of a whole item after so many of its runs (or calculations, of which nothing is kept)."""
+    """The interruption of an item after this many of its runs (or calculations, which are not kept)."""
     stopped = error if isinstance(error, Interrupted) else Interrupted(folder, 0)
     begun = f" and {stopped.kept} of the next" if stopped.done else ""
     stopped.kept, stopped.advice = f"{done} of {every} runs finished{begun}", "the same command"

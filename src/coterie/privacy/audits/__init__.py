@@ -1,7 +1,7 @@
 """Audits: what the parties of a system find out in a recorded run.
 
-A built-in system's audit is the module here that has the system's name. An attack is a generator of ``Measured``,
-decorated with ``@attack``.
+A built-in system's audit is the module here of the system's name. An attack is a generator of ``Measured``, decorated
+with ``@attack``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A client's samples, which score attacks; no attacker has them. x, y: (m, ...) some that it was trained on.
+    """A client's samples, to score attacks; no attacker has them. x, y: (m, ...) some that it was trained on.
 
     other_x, other_y: (n, ...) of the same kind that no client was trained on.
     """
@@ -48,13 +48,13 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A recorded run. ``runs/recorded.py`` makes one from memory or from a run's folder.
+    """A recorded run, from memory or from a run's folder (``runs/recorded.py``).
 
     options: of the run, resolved.  settings: of its system.  label_counts: (clients, classes) training samples.
-    initial: (d,) the public initial weights.  federation: the parties as they were built, without what they learned.
-    views: of every party.  again(meddle): the same run once more, with these parties changed.
+    initial: (d,) the public initial weights.  federation: the parties as built.  views: of every party.
+    again(meddle): the same run once more, with these parties changed.
     stopped: the round in which recording ended early, of which the views hold nothing, or None.
-    lines: of the rounds, as in ``metrics.jsonl``.  groups: (clients,) the data's own, where there are some.
+    lines: of the rounds, as in ``metrics.jsonl``.  groups: (clients,) the data's own, if any.
     samples: of a client, by its name, or the public ones of the hub.
     drifted: the round before which clients exchanged data, or None. Views and lines hold earlier rounds only.
     """
@@ -86,11 +86,11 @@ class Recorded:
 
 
 class Measured(NamedTuple):
-    """The result of one attack in one round. who: a role, or the parties that act together.  what: they find out.
+    """The result of one attack in one round. who: a role, or colluding parties.  what: they find out.
 
-    result: None where the attack does not apply.  expected: the closed form, if there is one.
-    knowing: what the attacker has beside its view, if it is public.  why: the reason without a result.
-    topic: if it is another than the attack's.  round: in which an attack succeeded that waits for its chance.
+    result: None where the attack does not apply.  expected: the closed form, if any.
+    knowing: public knowledge of the attacker beside its view.  why: the reason without a result.
+    topic: if it differs from the attack's.  round: of success, for an attack that waits for its chance.
     """
 
     who: str
@@ -115,8 +115,8 @@ def tried(who: str, what: str, score: Callable[[], Result], topic: Topic | None 
 class Finding:
     """One attack on one run. who, what, topic, knowing, round: as of ``Measured``.
 
-    results: of the rounds in which there was something to attack, in order; none only if the attack does not apply.
-    why: the reason then.  expected: the closed form of each, or nothing where there is none.
+    results: of the rounds with something to attack, in order; none only if the attack does not apply.  why: the reason
+    then.  expected: the closed form of each, or none.
     """
 
     who: str
@@ -147,9 +147,9 @@ class Finding:
 
     @property
     def error(self) -> float:
-        """Standard error of the leak: over the rounds, and at least the spread by chance of a single round.
+        """Standard error of the leak over the rounds, at least the spread by chance of a single round.
 
-        Rounds have clients and data in common, so that luck in one of them is luck in all.
+        Rounds share clients and data, so their luck is correlated.
         """
         leaks = self._leaks
         over_rounds = stdev(leaks) / len(leaks) ** 0.5 if len(leaks) > 1 else 0.0
@@ -168,7 +168,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """The leak in words. Where a closed form says more than the noise lets the measurement say, its words count."""
+        """The leak in words; the closed form's, where it says more than the noisy measurement."""
         return max(verdict(self.leak, 2 * self.error), verdict(self._expected_leak()), key=VERDICTS.index)
 
     def row(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class Finding:
 
 
 def gather(measured: Iterable[Measured], topic: Topic = "other") -> list[Finding]:
-    """Findings, in the order in which each first came. A finding has closed forms if each of its results has one."""
+    """Findings, in order of first appearance. One has closed forms if each of its results has."""
     found: dict[tuple[str, str, str], list[Measured]] = {}
     for one in measured:
         found.setdefault((one.who, one.knowing, one.what), []).append(one)
@@ -217,9 +217,9 @@ def _finding(measured: list[Measured], topic: Topic) -> Finding:
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack as it is listed. adversary: the party that runs it.  summary: what it does.
+    """An attack as listed. adversary: the party that runs it.  summary: what it does.
 
-    measure: yields what it finds, one result after the other. A call of the attack gives findings.
+    measure: yields its results. A call of the attack gives findings.
     """
 
     name: str
@@ -245,10 +245,10 @@ def attack(
 
 @dataclass(frozen=True)
 class Audit:
-    """A system's audit. passive: every attack on one recorded run; no findings where nobody receives what tells.
+    """A system's audit. passive: every attack on one recorded run; no findings where nobody receives enough.
 
-    active: attacks that repeat the run with a client that deviates, or None.  attacks: as they are listed to a person.
-    noise: rows that test what the system claims of its noise (``attacks/noisy_uploads.py``), for ``result.json``.
+    active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person.
+    noise: rows that test the system's claims of its noise (``attacks/noisy_uploads.py``), for ``result.json``.
     """
 
     passive: Callable[[Recorded], list[Finding]]
@@ -258,7 +258,7 @@ class Audit:
 
 
 def built_in_audit(system: str) -> Audit | None:
-    """The audit of the built-in system of this name, imported now, or None if it has none."""
+    """The audit of the built-in system of this name, or None."""
     if system not in {module.name for module in iter_modules(__path__)}:
         return None
     audit: Audit = import_module(f"{__name__}.{system}").AUDIT

@@ -1,7 +1,4 @@
-"""What the parties of FedCAPrivacy find out from their views, as numbers.
-
-The first functions turn recorded views into the arrays that ``coterie.privacy.attacks`` take.
-"""
+"""What the parties of FedCAPrivacy find out from their views, as numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ SERVER = "business server"
 def csp_rows(view: View, key: SecretKey, round: int) -> tuple[list[int], Rows]:
     """What the service sees of a round: positions, and the vectors there minus the first of them, (n, m) float64.
 
-    The mask is common to all, so these differences are exact. m is d, or the length of a sketch.
+    The common mask cancels, so these differences are exact. m is d, or the length of a sketch.
     """
     opened = {}
     for _, message in view.messages(Relayed, round):
@@ -60,9 +57,9 @@ def csp_rows(view: View, key: SecretKey, round: int) -> tuple[list[int], Rows]:
 
 
 def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np.bool_]:
-    """phi (n, c) by client, as the business server knows it: from whom it hears that a cluster's model was received.
+    """phi (n, c) by client, as the business server knows it from receipts of clusters' models.
 
-    A client that got none has an empty row.
+    A client without a model has an empty row.
     """
     pairs = [(clients.index(seen.src), int(m.cluster)) for seen, m in view.messages(Received, round)]
     phi = np.zeros((len(clients), 1 + max((k for _, k in pairs), default=0)), np.bool_)
@@ -88,12 +85,12 @@ def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One round: what the service sees, and the truth behind it, which takes both servers' views and a secret key.
+    """One round: what the service sees, and the truth, which takes both servers' views and a secret key.
 
     rows: (n, m) of ``csp_rows``.  alone: (n, d) differences of models that the service makes of them on its own: the
     rows themselves, or of sketches the shortest models that have them under a guessed seed.  weights: (n, d) what a
-    participant makes of them for the service.  who: (n,) the client behind every row.  models: (n, d) what they had
-    trained.  phi: of ``hub_membership``.
+    participant makes of them for the service.  who: (n,) the client behind every row.  models: (n, d) as trained.
+    phi: of ``hub_membership``.
     """
 
     number: int
@@ -124,7 +121,7 @@ def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect
 
 
 def _opened(uploads: Mapping[str, Upload], key: SecretKey) -> tuple[dict[str, Rows], dict[str, Rows]]:
-    """By name: what the service was to see, and the model beside it (the same where there are no sketches)."""
+    """By name: what the service was to see, and the model (the same where there are no sketches)."""
     shown, models = {}, {}
     for name, m in uploads.items():
         models[name] = key.decrypt(key.public.from_bytes(m.cipher))
@@ -135,8 +132,9 @@ def _opened(uploads: Mapping[str, Upload], key: SecretKey) -> tuple[dict[str, Ro
 def participants_help(protection: str, size: int) -> Unprotect:
     """What a participant, who has the common seed, makes of the service's rows. size: d of the model.
 
-    A rotation it undoes. Of a sketch it gives the shortest models that have it: m equations for d unknowns. With a
-    guessed seed it is what the service can try on its own.
+    It undoes a rotation. Of a sketch it gives the shortest models that have it: m equations for d unknowns. With a
+    guessed
+    seed it is what the service can try on its own.
     """
 
     @lru_cache(maxsize=4)
@@ -188,7 +186,7 @@ def relinked_by_distances(rounds: Sequence[Round]) -> Iterator[Measured]:
 
 
 def _following(rounds: Sequence[Round]) -> Iterator[tuple[Round, Round, NDArray[np.int64]]]:
-    """Two consecutive rounds, and by row of the second the row of the same client in the first, or -1."""
+    """Two consecutive rounds, and by row of the second its client's row in the first, or -1."""
     for a, b in pairwise(rounds):
         row_of = {i: row for row, i in enumerate(a.who)}
         yield a, b, np.array([row_of.get(i, -1) for i in b.who])
@@ -248,15 +246,15 @@ def models_from_colluder(run: Recorded, rounds: Sequence[Round]) -> Iterator[Mea
 
 
 def characterised(hub: View, key: SecretKey) -> dict[str, Rows]:
-    """The signatures (2 x DIMENSION,) of before round 1 by name, which takes the hub's view and the service's key."""
+    """The signatures (2 x DIMENSION,) of before round 1 by name, from the hub's view and the service's key."""
     sent = by_round(hub, Characterised).get(0, {})
     return {name: key.decrypt(key.public.from_bytes(message.cipher)) for name, message in sent.items()}
 
 
 def block_norms(rows: Rows, labels: int, secret: bytes) -> Rows:
-    """(n, labels) how long each label's block is, in the shortest signatures that have these projections (n, 2 d).
+    """(n, labels) the length of each label's block, in the shortest signatures with these projections (n, 2 d).
 
-    The mean row is subtracted first, and the common mask with it. A longer block has more samples of its label.
+    Subtracting the mean row removes the common mask. A longer block has more samples of its label.
     """
     inverse = _inverse((labels + 1) * FEATURES, DIMENSION, secret)
     halves = np.split(rows - rows.mean(axis=0), 2, axis=1)

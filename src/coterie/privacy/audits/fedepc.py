@@ -1,8 +1,8 @@
 """What the parties of FedEPC find out from their views, as numbers.
 
-An attacker's labelled samples are the hub's public ones, or test samples where the hub has none. Clusters and
-selections are the hub's own, as it notes them. An active attack repeats a recorded run, by the same seed, with one
-device that lies about itself or sends a bad model.
+An attacker's labelled samples are the hub's public ones, or else test samples. Clusters and selections are as the hub
+notes them. An active attack repeats a recorded run, by the same seed, with one device that lies about itself or sends
+a bad model.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ RAISED = 1.5
 
 @dataclass(frozen=True, eq=False)
 class Devices:
-    """Devices with something that an attacker has of each. clients: (n,) their numbers.  rows: (n, m)."""
+    """Devices with an attacker's array on them. clients: (n,) their numbers.  rows: (n, m)."""
 
     clients: NDArray[np.int64]
     rows: Doubles
@@ -81,7 +81,7 @@ def descriptions(run: Recorded) -> dict[str, Doubles]:
 
 
 def auxiliary(run: Recorded) -> Auxiliary:
-    """What an attacker makes of its own samples, as devices make their vectors. Raises UserError without classes."""
+    """The attacker's own samples as devices' vectors. Raises UserError without classes."""
     views = (run.views[name] for name in run.clients if name in run.views)
     asked = next((m for view in views for _, m in view.messages(messages.Describe) if m.weights is not None), None)
     if asked is None or asked.weights is None:
@@ -102,7 +102,7 @@ def auxiliary(run: Recorded) -> Auxiliary:
 
 
 def losses(run: Recorded) -> dict[str, float]:
-    """By name, the mean of what a device's losses are above those of the others in its round."""
+    """By name, a device's mean loss above that of the others in its round."""
     of: dict[str, list[float]] = {}
     kind: Any = messages.Sealed if run.mode == "hardened" else messages.Update
     for sent in by_round(run.views[HUB], kind).values():
@@ -119,7 +119,7 @@ def clusters(run: Recorded) -> dict[str, int]:
 
 
 def first_steps(run: Recorded) -> dict[str, Doubles]:
-    """Mode hardened: the first step (d,) of each device that began with W^0, which takes both servers' views."""
+    """Mode hardened: the first step (d,) of each device that began with W^0, from both servers' views."""
     key = held_key(run.views[HELPER], SERVICE)
     found: dict[str, Doubles] = {}
     for seen, m in run.views[HUB].messages(messages.Sealed):
@@ -135,7 +135,7 @@ def first_steps(run: Recorded) -> dict[str, Doubles]:
 
 @attack("sparsity-shares", "server, or helper without names", "labels", "solves sparsity vectors for label shares")
 def sparsity_shares(run: Recorded, said: Devices) -> Iterator[Measured]:
-    """What vectors tell those who have them, and what they would tell the two servers together."""
+    """What vectors reveal to their receivers, and would reveal to the two servers together."""
     vectors, counts, hardened = said.rows[:, :-1], run.label_counts[said.clients], run.mode == "hardened"
     who = COLLUDING if hardened else "server"
     try:
@@ -205,7 +205,7 @@ def passive(run: Recorded) -> list[Finding]:
 
 @attack("boast", "one client, deviating", "other", "says that it is fast, to be selected more often")
 def boasting(run: Recorded) -> Iterator[Measured]:
-    """The device of the largest cluster that was selected least says that it is ``BOAST`` times as fast."""
+    """The least selected device of the largest cluster claims to be ``BOAST`` times as fast."""
     name = max(largest(run), key=lambda one: -selected(run)[one])
 
     def faster(message: Message, effect: Local, result: Any) -> Any:
@@ -220,7 +220,7 @@ def boasting(run: Recorded) -> Iterator[Measured]:
 
 @attack("spoil", "one client, deviating", "other", "sends a model against its training, to raise its cluster's loss")
 def spoiling(run: Recorded) -> Iterator[Measured]:
-    """The device of the largest cluster that was selected most sends its step backwards, enlarged."""
+    """The most selected device of the largest cluster sends its step backwards, enlarged."""
     name = max(largest(run), key=lambda one: selected(run)[one])
 
     def backwards(message: Message, effect: Fit, fitted: Fitted) -> Fitted:
@@ -247,7 +247,7 @@ def active(run: Recorded) -> list[Finding]:
 
 
 def largest(run: Recorded) -> list[str]:
-    """The devices of the largest cluster at the end. Raises UserError where there is none."""
+    """The devices of the final largest cluster. Raises UserError without one."""
     last = dict(zip(run.clients, run.lines[-1]["notes"]["membership"], strict=True))
     sizes = Counter(k for own in last.values() for k in own)
     if not sizes:
@@ -262,7 +262,7 @@ def selected(run: Recorded) -> Counter[str]:
 
 
 def loss_of(run: Recorded) -> dict[str, float]:
-    """By device, the mean loss of its cluster's model over the rounds after the first, where it is known.
+    """By device, its cluster's mean loss over the rounds after the first, where known.
 
     A mean, since a cluster in which honest devices train recovers.
     """

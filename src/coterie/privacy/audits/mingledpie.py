@@ -1,8 +1,7 @@
 """What the parties of MingledPie find out from their views, as numbers with their closed forms.
 
-The server's attacks take the sets that it was sent and nothing else. What scores them, the clients' true clusters,
-comes out of the same record: the clients' one secret key opens every update, which is also what the server gets from
-any client that helps it.
+The server's attacks take only the sets that it was sent. The truth, the clients' true clusters, is from the same
+record: the clients' one secret key opens every update, as it does for a server that any client helps.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _HOME = 0.9  # how sure the server is that a client has stayed in its cluster; a
 
 @dataclass(frozen=True)
 class Opener:
-    """What the clients' secret key opens. rebuild: what clients do with sums.  key: the secret key."""
+    """What the clients' secret key opens. rebuild: what clients do with sums."""
 
     rebuild: Rebuilding
     key: Any
@@ -87,7 +86,7 @@ class Opener:
 
 
 def opener(federation: Federation, views: Mapping[str, View]) -> Opener:
-    """What opens the ciphertexts of a recorded run: the key in any client's view. federation: as the run built it.
+    """Opens the ciphertexts of a recorded run, with the key in any client's view. federation: as the run built it.
 
     Raises UserError where recording began too late.
     """
@@ -98,12 +97,12 @@ def opener(federation: Federation, views: Mapping[str, View]) -> Opener:
 
 
 def keys_of(config: MingledPieConfig, r: int) -> int:
-    """Which keys round r's sets were drawn under, as a number. A client shows one set per cluster under them."""
+    """The number of the keys of round r's sets. A client shows one set per cluster under them."""
     return 0 if config.keep_sets else max(since for since in config.rates() if since <= r)
 
 
 def law_of(config: MingledPieConfig, mode: str, r: int) -> IdentityLaw | None:
-    """The distribution of the sets shown in round r; None if clients name no clusters or keep sets of two laws."""
+    """The distribution of round r's sets; None if clients name no clusters or keep sets of two laws."""
     p, k = config.rate(r), config.clusters
     if config.kind(mode) != "mingled" or (config.keep_sets and p != config.rate(0)):
         return None
@@ -114,8 +113,8 @@ def law_of(config: MingledPieConfig, mode: str, r: int) -> IdentityLaw | None:
 class Round:
     """One round: what the server knows of it, and the truth, which takes a client's help.
 
-    keys, law: under which the sets were drawn (``keys_of``, ``law_of``).  who: (n,) numbers of the clients.
-    truth: (n,) clusters.  sets: (n, k) bool, all True where clients name none.
+    keys, law: of the sets (``keys_of``, ``law_of``).  who: (n,) numbers of the clients.  truth: (n,) clusters.
+    sets: (n, k) bool, all True where clients name none.
     """
 
     number: int
@@ -132,7 +131,7 @@ class Round:
 
 
 def mingled(views: Mapping[str, View]) -> dict[int, Mingled]:
-    """The ``Mingled`` message of each round, from whichever client's view has it: all are sent the same."""
+    """The ``Mingled`` message of each round, from any client's view: all are sent the same."""
     return {message.round: message for view in views.values() for _, message in view.messages(Mingled)}
 
 
@@ -141,7 +140,7 @@ def recorded_rounds(
 ) -> Iterator[tuple[Round, Doubles]]:
     """Each round with updates, its clients in order, and their models (n, d) as the clients' key opens them.
 
-    Raises UserError for an indicator that is not one-hot: whose sender is in no cluster.
+    Raises UserError for an indicator that is not one-hot.
     """
     for r, arrived in by_round(views.get(HUB, View(HUB, HUB)), Update).items():
         sent = {name: arrived[name] for name in clients if name in arrived}
@@ -183,7 +182,7 @@ def by_one_set(rounds: Sequence[Round]) -> Iterator[Measured]:
     "guesses the largest of the clusters that a client joins",
 )
 def by_sizes(rounds: Sequence[Round]) -> Iterator[Measured]:
-    """Where clients name no clusters the posterior is the prior, and there is nothing to estimate sizes from."""
+    """Where clients name no clusters the posterior is the prior, and no sizes can be estimated."""
     for one in rounds:
         law, sizes = one.law, one.sizes.astype(np.float64)
         form = None if law is None else expected_accuracy(law, sizes)
@@ -203,8 +202,8 @@ def by_sizes(rounds: Sequence[Round]) -> Iterator[Measured]:
 def by_all_keys(rounds: Sequence[Round]) -> Iterator[Measured]:
     """Intersection: after the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
 
-    One result for each keys but the first, of their last round. The closed form holds if everybody scored has a set
-    under each keys so far and did stay.
+    One result for each keys but the first, of their last round. The closed form holds if all scored clients have a set
+    under each keys so far and stayed.
     """
     last = _last_by_keys(rounds)
     for count in range(2, len(last) + 1):
@@ -228,10 +227,9 @@ def by_all_keys(rounds: Sequence[Round]) -> Iterator[Measured]:
     "finds a client's true cluster from the sets of the other clusters that it has been in",
 )
 def by_changes(rounds: Sequence[Round]) -> Iterator[Measured]:
-    """What several sets of a client under the same keys tell of its cluster now, beside what its last set alone tells.
+    """What several sets of a client under the same keys reveal of its current cluster, beyond its last set alone.
 
-    Scored at the end of each keys, over the clients that showed more than one set. The closed form holds if each of
-    them showed two.
+    Scored at the end of each keys, over the clients with more than one set. The closed form holds if each has two.
     """
     for now in _last_by_keys(rounds):
         shown: dict[int, dict[bytes, Sets]] = {}
@@ -256,7 +254,7 @@ def by_changes(rounds: Sequence[Round]) -> Iterator[Measured]:
 
 @attack("sums", "client", "other", "reads the true clusters' sizes off the sums that it opens")
 def by_coefficients(views: Mapping[str, View], rounds: Sequence[Round], opener: Opener) -> Iterator[Measured]:
-    """What a client reads off the sums that it decrypts: the sizes of the true clusters, and which have one member."""
+    """What a client learns from the sums that it decrypts: the true clusters' sizes, and which have one member."""
     sums = mingled(views)
     for one in rounds:
         if one.number in sums:

@@ -1,7 +1,7 @@
 """What OFL's parameter server, one leader, and all leaders but one find out in a recorded run.
 
-An active attack repeats the run with one client that deviates, or with its leaders observed. Data, devices and the
-honest clients' randomness are the same, by the same seed. Real keys and ciphers are fresh.
+An active attack repeats the run with one deviating client, or with its leaders observed. Data, devices and the honest
+clients' randomness are the same, by the same seed. Real keys and ciphers are fresh.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ SCALARS = {
 
 
 class Heard(NamedTuple):
-    """An upload that a leader has read. round: of the upload.  member: its client's number.  leader: by its number.
+    """An upload that a leader has read. round: of the upload.  member: its client's number.  leader: its number.
 
-    places, change: (k,) where and by how much it differs from the model ``base`` (d,) that the leader has had from the
-    server; None where the places are not known.  wanted: (w,) the parameters that the member wants to download.
+    places, change: (k,) where and by how much it differs from the server's model ``base`` (d,); None where the places
+    are
+    not known.  wanted: (w,) the parameters that the member wants to download.
     """
 
     round: int
@@ -94,10 +95,11 @@ def leaders_views(run: Recorded) -> Iterator[tuple[int, View]]:
 
 
 def heard(run: Recorded) -> dict[int, list[Heard]]:
-    """By round, the uploads that leaders have read. Those without values, of clients that spend nothing, are left out.
+    """By round, the uploads that leaders have read, without empty, late or relayed ones.
 
-    A leader takes a member for having begun with the server's model of that round. Exactly it knows this only of a
-    member that downloads everything. Uploads that came late, or over another leader, are left out.
+    A leader assumes that a member began with the server's model of that round. It knows this exactly only of a member
+    that
+    downloads everything.
     """
     found: dict[int, list[Heard]] = {}
     for leader, view in leaders_views(run):
@@ -126,8 +128,9 @@ def _heard(run: Recorded, src: str, leader: int, upload: Upload, base: Vector) -
 def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
     """Where an upload's values belong.
 
-    Public places follow from the session of the run. A folder does not keep that of a run with real keys, in which no
-    signature fits the parties that are built again: None then, but for uploads of the whole model.
+    Public places follow from the run's session, which a folder with real keys does not keep: None then, but for uploads
+    of
+    the whole model.
     """
     if upload.places is not None:
         return upload.places.astype(np.int64)
@@ -141,7 +144,7 @@ def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
 
 
 def reports(run: Recorded) -> dict[int, dict[str, StatusReport]]:
-    """By round, the status reports that leaders have sent on to the server, by client."""
+    """By round and client, the status reports that leaders have sent on to the server."""
     found: dict[int, dict[str, StatusReport]] = {}
     for seen, led in run.views.get(HUB, View(HUB, HUB)).messages(Led):
         parts = [codec.decode(data, StatusReport) for data in unbundle(led.reports, len(led.rounds))]
@@ -165,7 +168,7 @@ def clusters(run: Recorded) -> dict[int, dict[str, int]]:
 
 
 def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> NDArray[np.int64]:
-    """(n, classes) label counts of those whom each of these leaders stood for in this round."""
+    """(n, classes) label counts of the clients that each of these leaders represented in this round."""
     members = [run.numbers(note["stands_for"][leader]) for leader in leaders]
     return np.stack([run.label_counts[of].sum(axis=0) for of in members])
 
@@ -200,7 +203,7 @@ def by_reports(run: Recorded) -> Iterator[Measured]:
 
 
 def _by_reports(run: Recorded, of_round: Mapping[str, StatusReport]) -> Iterator[Measured]:
-    """How many samples clients say they have, and which of them have similar summaries of their last uploads."""
+    """Clients' reported numbers of samples, and which of them have similar summaries of their last uploads."""
     reporting = run.numbers(of_round)
     samples = np.array([report.values[FIELDS.index("samples")] for report in of_round.values()])
     truth = run.label_counts[reporting].sum(axis=1)
@@ -215,10 +218,10 @@ def _by_reports(run: Recorded, of_round: Mapping[str, StatusReport]) -> Iterator
 
 @attack("leader-scalars", HUB, "other", "guesses a cluster's variety of labels and size from what detection opens")
 def by_scalars(run: Recorded) -> Iterator[Measured]:
-    """What the opened numbers of leaders' models tell of the data of those whom each leader stands for.
+    """What the opened numbers of leaders' models reveal of the clients that each leader represents.
 
-    Two or three numbers name no class, so that what they can tell is how varied labels are, how many samples there are,
-    and which leaders' data are similar.
+    Two or three numbers name no class. They can reveal the variety of labels, the number of samples, and which leaders'
+    data are similar.
     """
     for line in run.lines:
         note = line["notes"]
@@ -308,14 +311,14 @@ def _masks(places: Sequence[Indices | None], spec: ModelSpec) -> NDArray[np.bool
 
 
 def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads) -> Result:
-    """How well a guess tells label shares, each leader's members compared with each other. Raises UserError."""
+    """How well a guess gives label shares among each leader's members. Raises UserError."""
     members, leaders = [one.member for one in uploads], np.array([one.leader for one in uploads])
     counts = check_classes(run.label_counts)[members]
     return share_correlation(guess(uploads, run.spec), counts, leaders)
 
 
 def lowered(run: Recorded, uploads: Sequence[Heard]) -> Result:
-    """Membership from what uploads have lowered, of all members whose uploads some leader has read."""
+    """Membership from what uploads have lowered, of all members whose uploads a leader has read."""
     trained: list[Losses] = []
     others: list[Losses] = []
     for one in uploads:
@@ -335,8 +338,9 @@ def lowered(run: Recorded, uploads: Sequence[Heard]) -> Result:
 def by_coalition(run: Recorded) -> Iterator[Measured]:
     """The last leader's model follows by subtraction: the mean, the weights and all other models are known.
 
-    So this is stated, and no cipher is attacked. Only a model that has no weight in the mean does not follow. The
-    record has no leader's own model; ``subtracting`` repeats the run and measures how exact the subtraction is.
+    So this is stated, and no cipher is attacked. Only a model without weight in the mean does not follow. The record
+    has no
+    leader's own model; ``subtracting`` repeats the run and measures how exact the subtraction is.
     """
     for line in run.lines:
         note = line["notes"]
@@ -415,9 +419,9 @@ def stealing(run: Recorded) -> Iterator[Measured]:
 
 @attack("boasting", "one client, deviating", "other", "reports more than its device has, to lead more often")
 def boasting(run: Recorded) -> Iterator[Measured]:
-    """The client that led least reports ``BOAST`` times its device's speed, and that it is always there.
+    """The client that led least reports ``BOAST`` times its device's speed, and constant presence.
 
-    Chance is how often it led honestly. Its spread is that of elections by lot.
+    Chance is how often it led honestly, with the spread of elections by lot.
     """
     led = terms(run)
     name = min(run.clients, key=lambda one: led[one])
@@ -448,10 +452,11 @@ def boasted(status: Status, step_s: float) -> Status:
 
 @attack("forged-leader-model", ONE_LEADER, "other", "sends its change of the model ten times as long")
 def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measured]:
-    """The client that led most often sends a model whose change is so many times as long.
+    """The client that led most often sends a model whose change is this many times as long.
 
-    Two findings each: what weight is left to its model, of that which its honest ones have, and what it does to the
-    accuracy. Chance of the latter is the accuracy of the honest run, and its spread that over the later half.
+    Two findings each: its model's remaining weight relative to its honest ones', and the effect on accuracy. Chance of
+    the
+    latter is the honest run's accuracy, with its spread over the later half.
     """
     client = most_often(run)
     for length in lengths:
@@ -472,13 +477,13 @@ def _forge(client: str, length: float, federation: Federation, delays: Delays) -
 
 
 def weight(run: Recorded, client: str) -> list[float]:
-    """The weight of a client's leader model over the largest, in every round whose sum has been opened."""
+    """The weight of a client's leader model over the largest, in every round with an opened sum."""
     notes = [line["notes"] for line in run.lines if client in line["notes"].get("s_factors", {})]
     return [float(note.get("influence", {}).get(client, 1.0)) for note in notes]
 
 
 def weighed(run: Recorded, forged: Recorded, client: str) -> Result:
-    """The mean weight of its forged models, over that of its honest ones. 1: they are not damped."""
+    """Mean weight of its forged models over that of its honest ones. 1: they are not damped."""
     honest, left = weight(run, client), weight(forged, client)
     if not left or not honest or not fmean(honest):
         raise UserError("no round with its model was opened, or its honest models have no weight")
@@ -486,7 +491,7 @@ def weighed(run: Recorded, forged: Recorded, client: str) -> Result:
 
 
 def spoilt(run: Recorded, forged: Recorded) -> Result:
-    """The accuracy of the global model at the end, with the forging leader and without it."""
+    """The final global model's accuracy, with the forging leader and without it."""
     honest, after = (
         [float(line["global_accuracy"]) for line in one.lines if line.get("global_accuracy") is not None]
         for one in (run, forged)
@@ -504,7 +509,7 @@ def spoilt(run: Recorded, forged: Recorded) -> Result:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What a leader has in its own memory when it encrypts: (d,) the model that it began with, and its own."""
+    """A leader's memory when it encrypts: (d,) the model that it began with, and its own."""
 
     base: Vector
     model: Vector
@@ -532,9 +537,9 @@ def observed(run: Recorded) -> tuple[Own, Recorded]:
 
 @attack("subtraction-repeated", COALITION, "other", "repeats the run, and reads label shares off the leaders' models")
 def subtracting(honest: Recorded) -> Iterator[Measured]:
-    """What all others with the server find of the leader with the largest weight, beside what it had in its memory.
+    """What all others with the server find of the leader with the largest weight, compared with its memory.
 
-    And what the models tell, each known to the coalition of all others: label shares of those whom a leader stands for.
+    Also what the models, each known to the coalition of all others, reveal: label shares of a leader's clients.
     """
     own, run = observed(honest)
     places, models, before = eligible(run.spec), global_models(run), run.initial

@@ -1,8 +1,7 @@
-"""What the parties of PAFed find out from their views, and what they would if they put these together, as numbers.
+"""What the parties of PAFed find out from their views, alone and together, as numbers.
 
 The helper's key opens the aggregator's view (in mode ``hardened`` with the pads that the helper was granted), and a
-client's key the models that the aggregator has converted for it. The truth that scores all of it takes the helper's
-key.
+client's key the models that the aggregator has converted for it. The truth takes the helper's key.
 """
 
 from __future__ import annotations
@@ -51,8 +50,9 @@ _NO_WEIGHT = 1 / 2048  # a masked sum below this is taken for that of a class wi
 class Round:
     """One round, in the order of the aggregator's view.
 
-    early, late: updates that were in time and not, by sender; (d,) as they were encrypted.  shown: the masked cosines
-    that the helper opened, dummies among them.  sums: (sets, 4) n_1, n_2, |m|^2, sum w c, masked, as it opened them.
+    early, late: updates in time and not, by sender; (d,) as encrypted.  shown: the masked cosines, with dummies, that
+    the
+    helper opened.  sums: (sets, 4) n_1, n_2, |m|^2, sum w c, masked, as it opened them.
     """
 
     number: int
@@ -73,7 +73,7 @@ def recorded_rounds(
 ) -> list[Round]:
     """All rounds in which the aggregator took updates, opened with the helper's key.
 
-    oldest: by how many rounds an update may be late. Updates that don't open, or that it dropped, are left out.
+    oldest: by how many rounds an update may be late. Updates that don't open, or were dropped, are left out.
     update: an update (d,) from what was encrypted.
     """
     key, opened = held_key(views[HELPER], SERVICE), opener(views)
@@ -101,8 +101,9 @@ def recorded_rounds(
 
 
 def opener(views: Mapping[str, View]) -> Callable[[str, Any], Doubles]:
-    """Opens a client's update, (d,) as it was encrypted, with what the helper was granted, and if it shares its key,
-    the members of the committee. Raises CoterieError.
+    """Opens a client's update, (d,) as encrypted, with the helper's grant and, for a shared key, the committee's
+    members.
+    Raises CoterieError.
     """
     keys, key = granted(views[HELPER]), whole_key(views)
     ratchets = dealt_pads(keys[f"secret {PADS}"]) if f"secret {PADS}" in keys else {}
@@ -130,9 +131,7 @@ def _opened(key: Any, cipher: bytes) -> Doubles:
 
 
 def opened_fractions(key: Any, vector: Any) -> Doubles:
-    """What opening a masked vector gives, over its range, in [0, 1): residues over their primes, or an emulated key's
-    integers.
-    """
+    """An opened masked vector over its range, in [0, 1): residues over their primes, or an emulated key's integers."""
     opened = key.open_blinded(vector).array[0]
     if key.emulated:
         return np.asarray(opened.view(np.uint64) / 2.0**64)
@@ -141,7 +140,7 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
 
 @attack("conflict-count", "helper", "other", "guesses how many late updates conflict with the others")
 def by_signs(rounds: Sequence[Round], dummies: int, *, hidden: bool = False) -> Iterator[Measured]:
-    """How many late updates conflict, by the helper: from the signs that it tells, and the classes that it inverts.
+    """How many late updates conflict, by the helper: from the signs, and the classes that it inverts.
 
     hidden: signs are under coins, and the dummies are sets of sums.
     """
@@ -188,9 +187,9 @@ def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
     "tells two models apart by what the range of a mask of real numbers allows (mode literal)",
 )
 def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float) -> Iterator[Measured]:
-    """Mode ``literal``: whether the helper can tell which of two models is under a mask of real numbers in +-bound.
+    """Mode ``literal``: whether the helper can identify the model under a mask of real numbers in +-bound.
 
-    The model of a round or the one of the round before; the truth is what clients open.
+    Candidates are a round's model and the previous one; the truth is what clients open.
     """
     key, models = held_key(views[HELPER], SERVICE), {}
     for name in (name for name in clients if name in views):
@@ -209,10 +208,10 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
 
 @attack("converted-model", "aggregator with one client", "other", "opens the model that clients are sent")
 def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDArray[Any]) -> Iterator[Measured]:
-    """The aggregator with one client (the one that was asked most often): what it opens of every round's model.
+    """The aggregator with the most often asked client: what it opens of every round's model.
 
-    Scored by what another client opens. start: (d,) the public initial weights, as they are encrypted; chance is the
-    error of guessing these.
+    Scored by what another client opens. start: (d,) the public initial weights, as encrypted; chance is the error of
+    guessing these.
     """
     sent = {name: _models(views[name]) for name in clients if name in views}
     helping = max(sent, key=lambda name: len(sent[name]), default="")
@@ -233,9 +232,7 @@ def _models(view: View) -> dict[int, bytes]:
 
 @attack("pooled-updates", "aggregator with the helper", "labels", "opens updates, and reads label shares off them")
 def by_both(rounds: Sequence[Round], run: Recorded) -> Iterator[Measured]:
-    """The aggregator with the helper, and with those who share its key: what the updates in time, opened, tell of their
-    clients' labels.
-    """
+    """The aggregator with the helper, and with those who share its key: labels from opened updates in time."""
     who = "aggregator with the helper"
     if run.settings.keys == "threshold":
         who += f" and {run.settings.committee(run.clients)[1]} members"
@@ -251,7 +248,7 @@ def passive(run: Recorded) -> list[Finding]:
     layout = layout_of(run.spec, run.mode)
 
     def update(opened: Doubles) -> Doubles:
-        """(d,) an update as the spec lays it out, 0 for buffers, which are no step."""
+        """(d,) an update as the spec lays it out, 0 for buffers."""
         return np.where(run.spec.buffers, 0.0, layout.unpacked(opened))
 
     rounds = recorded_rounds(views, settings.max_staleness, update)
@@ -279,7 +276,7 @@ class Theft(NamedTuple):
 
 
 def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
-    """A run with this client as a thief. play: runs it with parties that are changed before they begin."""
+    """A run with this client as a thief. play: runs it with changed parties."""
     thieves: list[KeyThief] = []
 
     def meddle(federation: Federation, delays: Delays) -> None:
@@ -300,10 +297,11 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
     "reads the helper's secret key off the model that it is handed (fails in mode hardened)",
 )
 def by_theft(theft: Theft) -> Iterator[Measured]:
-    """How much of the key is right in the last reading. If all is, also the error of others' updates opened with it.
+    """How much of the key is correct in the last reading. If all is, also the error of others' updates opened with it.
 
-    The true key opens these updates, too. Chance is a guess of zero. In mode ``hardened`` the client puts in what its
-    padded upload has room for, and reads nothing.
+    The true key opens these updates, too. Chance is a guess of zero. In mode ``hardened`` the client forges what its
+    padded
+    upload has room for, and reads nothing.
     """
     thief, client, run = theft
     truth = whole_key(run.views)
@@ -324,7 +322,7 @@ def by_theft(theft: Theft) -> Iterator[Measured]:
 
 
 def asked_most(run: Recorded) -> str:
-    """The client that was asked in the most rounds; of several, the one that was asked first."""
+    """The client that was asked in the most rounds; on a tie, the first asked."""
     viewed = [name for name in run.clients if name in run.views]
     asked = {name: [seen.round for seen, _ in run.views[name].messages(messages.Train)] for name in viewed}
     name = max(viewed, key=lambda name: (len(asked[name]), -min(asked[name], default=0)))
@@ -345,7 +343,7 @@ def whole_key(views: Mapping[str, View]) -> Any:
 
 
 def active(run: Recorded) -> list[Finding]:
-    """The run again, in which the client that was asked most often in the record reads the helper's key.
+    """The run again, in which the most often asked client reads the helper's key.
 
     Data, sampling and delays are the same, by the same seed. Keys and the ciphers' noise are fresh. Raises UserError
     for emulated keys, for models that fill no ciphertext, and if no client was asked twice.

@@ -1,4 +1,4 @@
-"""What SCAFFOLD's server learns from control variates: sent as changes, they add up to each client's mean gradient."""
+"""What SCAFFOLD's server learns from control variates: changes add up to each client's mean gradient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.privacy.measures import profiles
 
 
 def variates(run: Recorded) -> Iterator[dict[str, NDArray[np.float64]]]:
-    """After each round with changes, the control variates (d,) of all clients that have sent any, by name."""
+    """After each round with changes, the control variates (d,) of all clients so far, by name."""
     held: dict[str, NDArray[np.float64]] = {}
     last = 0
     for seen in run.views[run.federation.hub].seen if run.federation.hub in run.views else ():
