@@ -137,7 +137,6 @@ class Comparison(comparison.Comparison):
 
 
 def _scores(row: Mapping[str, Any], sides: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """The scores of a comparison's row, with half of their 95 % intervals."""
     words = []
     for side, measure in sides:
         if found := score(row, f"{side}_{measure['name']}"):
@@ -414,12 +413,10 @@ def _of(done: runner.Result, model: OwnModel | None = None) -> Result:
 
 
 def _object(model: Any) -> OwnModel | None:
-    """A model that was given as an object of Python."""
     return None if isinstance(model, str) else model
 
 
 def _system(system: Any) -> str:
-    """The name of a system that is given by name or as an object."""
     if isinstance(system, str):
         return system
     registry.register(system)
@@ -501,5 +498,4 @@ def _keep(data: str, content: bytes | None) -> None:
 
 
 def _text(value: Any) -> str:
-    """A setting as ``--set`` takes it."""
     return NONE if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -84,7 +84,6 @@ def audit(
 
 
 def _shown(content: Row) -> Iterator[Any]:
-    """What is printed, line by line and table by table."""
     if "methods" in content:
         yield from tables(content["methods"])
     else:
@@ -126,7 +125,6 @@ def _cut_short(content: Row, where: str) -> Iterator[str]:
 
 
 def _found(content: Row) -> Iterator[Any]:
-    """The table of attacks, the inapplicable attacks, and what no attack has read."""
     from coterie.report.tables import by_reason, by_role
 
     if content["attacks"]:
@@ -152,7 +150,6 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
 
 
 def _attacks(rows: Sequence[Row]) -> Table:
-    """One row for each attack, the worst first."""
     from coterie.runs.audited import noise
 
     theory = any(row["closed_form"] is not None for row in rows)

@@ -136,7 +136,6 @@ def _options(file: Path | None, named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print_audits(done: Comparison) -> None:
-    """The tables of what attacks found, by method."""
     from coterie.cli.auditing import tables as audit_tables
     from coterie.runs.audited import kept, together
 
@@ -196,7 +195,6 @@ def _head(measure: Row) -> str:
 
 
 def _caption(rows: Sequence[Row], tuned: bool, grouped: bool, attacked: bool) -> str:
-    """What the columns mean that are there."""
     notes = ["local, global: accuracy or metric on data of each client's own kind, and on all test data"]
     if any(len(row["runs"]) > 1 for row in rows):
         notes.append("±: half of the 95 % interval of the mean over the seeds")

@@ -110,7 +110,6 @@ def _say(words: str) -> None:
 
 
 def _say_plan(name: str, role: str, plan: Any) -> None:
-    """What parties compare, before anything else happens."""
     from coterie.deploy.plan import plan_hash, shown
 
     typer.echo(f"{name}, {role}. Plan: {shown(plan.version, plan_hash(plan))}")
@@ -170,7 +169,6 @@ def rehearse(
 
 
 def _rows(summary: Any) -> list[tuple[str, str]]:
-    """The most important results."""
     from coterie.report.summary import scores
 
     found = scores(summary)

@@ -107,7 +107,6 @@ def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]
 
 
 def _where(status: Status, now: float) -> Text:
-    """What the run is at."""
     from coterie.operate.watching import is_alive
     from coterie.report.words import plural
     from coterie.transport.transcript import shown
@@ -131,7 +130,6 @@ def _where(status: Status, now: float) -> Text:
 
 
 def _awaited(status: Status) -> str:
-    """For whom the hub waits before the first round."""
     from coterie.transport.transcript import shown
 
     away = [shown(one.name) for one in status.parties if one.fingerprint and not (one.connected or one.revoked)]
@@ -146,7 +144,6 @@ def _ago(then: float, now: float) -> str:
 
 
 def _table(status: Status, now: float, without: Collection[str] = ()) -> Table:
-    """A row a party. without: heads of columns that are left out."""
     from coterie.report.words import duration
     from coterie.transport.transcript import shown
 

@@ -363,7 +363,6 @@ def _own_fingerprint(home: Any) -> str:
 
 
 def _text(path: Path) -> str:
-    """The text of an invitation, a request or a certificate."""
     from coterie.operate.tokens import MAX_TEXT
     from coterie.protocol.errors import UserError
     from coterie.record.files import opened, reading

@@ -97,7 +97,6 @@ def guarded(command: F) -> F:
 
 
 def _verdict(error: BaseException) -> tuple[int, str]:
-    """The exit code that an exception becomes, and its message."""
     if isinstance(error, CoterieError):
         return (MISTAKE if isinstance(error, UserError) else FAILED), str(error)
     if isinstance(error, KeyboardInterrupt):

@@ -39,7 +39,6 @@ def _option(
 
 
 def _of_field(name: str, told: Option, alternatives: Sequence[Any]) -> inspect.Parameter:
-    """The parameter of a field of ``RunConfig``."""
     single = next((one for one in alternatives if one in (int, float, bool)), str)
     values = any(get_origin(one) is Literal for one in alternatives)
     complete = getattr(completing, told.known) if told.known else choices(name) if values else None

@@ -108,14 +108,12 @@ def _source(source: Path, client: str | None) -> TrainedModel:
 
 
 def _of(client: str | None, model: TrainedModel, source: Path) -> TrainedModel:
-    """The model, if it is this client's."""
     if client not in (None, model.facts.client, model.facts.name):
         raise UserError(f"{source} holds the model of {model.facts.client!r}, not of {client!r}: leave out --client")
     return model
 
 
 def _is_home(source: Path) -> bool:
-    """Whether this is the home of a party between machines."""
     from coterie.deploy.home import INFO
 
     return (source / INFO).exists()

@@ -182,7 +182,6 @@ def _check_secret(home: Home, plan: Plan, config: Resolved) -> None:
 
 
 def _data(home: Home, plan: Plan) -> ClientData | None:
-    """The party's own samples, if it has any, as tensors."""
     if not home.data.exists():
         return None
     own = read_data(home.data, plan.facts, tests=home.name != plan.roster.hub)

@@ -226,7 +226,6 @@ class HubNode(Node):
         return Begin(self.era, heard, taken, self.kept.before.at, self.kept.mark)
 
     def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
-        """Coordinate one attempt to its end. Raises RunError."""
         member, spool = self.member, self.member.spool
         lead = self.lead = self.leading(steps, member.party.role, era, self.clock.times.at)
         for came in self._coming:
@@ -252,7 +251,6 @@ class HubNode(Node):
             member.drop()
 
     def _check(self) -> None:
-        """Raises RunError if the attempt cannot go on."""
         if self._broken:
             raise LeaderStoppedError(self._broken)
         if self.stopped.is_set():

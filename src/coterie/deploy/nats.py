@@ -62,8 +62,6 @@ ROOM_S = 30.0
 
 @dataclass
 class _Packet:
-    """A packet that was handed out."""
-
     src: str
     body: bytes
     messages: tuple[Stored, ...]
@@ -426,7 +424,6 @@ class NatsEngine(Engine):
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """All of it at the same time; if some fails, the rest is cancelled."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         await asyncio.gather(*tasks)

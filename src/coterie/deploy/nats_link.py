@@ -283,7 +283,6 @@ class Link:
 
 
 def _again(problem: EngineError) -> EngineError:
-    """The same error, to be raised once more."""
     return type(problem)(*problem.args)
 
 

@@ -406,7 +406,6 @@ class Node(StoredNode):
             self._dismiss(lead, lead.coordination.result)
 
     def _dismiss(self, lead: Lead, handled: Handled) -> None:
-        """This party coordinates no more."""
         assert lead.request is not None
         self.lead = self.undone = None
         self.member.drop()

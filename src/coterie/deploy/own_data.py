@@ -82,7 +82,6 @@ def _check_forms(arrays: Arrays, facts: Facts, path: Path) -> None:
 
 
 def _check_samples(x: NDArray[np.generic], facts: Facts, where: str) -> None:
-    """Raises UserError by type and shape."""
     if x.dtype.kind not in "buif":
         raise UserError(f"{where} has type {x.dtype}; it must hold numbers")
     if x.shape[1:] != facts.input_shape:
@@ -102,7 +101,6 @@ def _samples(x: NDArray[np.generic], facts: Facts, where: str) -> NDArray[np.flo
 
 
 def _check_labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str) -> None:
-    """Raises UserError by type and shape."""
     if y.dtype.kind not in "buif":
         raise UserError(f"{where} has type {y.dtype}; labels must be numbers")
     if facts.task == "classes":

@@ -138,7 +138,6 @@ def _lead(
     kill: Kill | None,
     say: Say,
 ) -> None:
-    """Run the hub's rounds. Raises RunError and EngineError."""
     home, plan, rounds = built.home, built.plan, built.rounds
 
     def renew(data: bytes) -> tuple[Keyring, Common]:
@@ -214,7 +213,6 @@ def _settings(plan: Plan) -> Settings:
 
 
 def _clock(built: BuiltParty) -> Clock:
-    """The machine's clock, or in a rehearsal the virtual one."""
     if built.links is None:
         return Clock(built.plan.settings.begins_s)
     return RehearsedClock(built.home.name, [one.name for one in built.plan.roster.entries], built.links)
@@ -248,7 +246,6 @@ def _admitted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logged(home: Home, *, stderr: bool) -> Iterator[None]:
-    """The party's log."""
     logs.start(home.log, home.name, stderr=stderr)
     try:
         yield

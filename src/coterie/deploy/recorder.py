@@ -280,7 +280,6 @@ class Recorder:
         return round > self.rounds or any("stopped" in line["notes"] for line in before)
 
     def _is_open(self, era: Era) -> bool:
-        """Whether this attempt has begun and the round's line is not yet written."""
         attempts = {line["round"]: line["attempt"] for line in self._open.lines}
         written = self._lines[-1]["round"] if self._lines else -1
         if self.round > written:
@@ -305,7 +304,6 @@ class Recorder:
         return all(era in (own := reports.get(name, {})) and own[era].closed for name in awaited)
 
     def _write_line(self, line: Line, more: Mapping[str, Any]) -> None:
-        """Write a line with what was reported on its round."""
         of, round = self._open, line["round"]
         reports: dict[str, list[Report]] = {}
         scores: dict[str, Mapping[str, float]] = {}
@@ -361,7 +359,6 @@ class Recorder:
         self._changed.set()
 
     def _present(self) -> Status:
-        """The status with the sums of all parties."""
         parties = []
         for name, one in self._open.parties.items():
             sums = msgspec.structs.replace(self._open.sums.get(name, Sums()))

@@ -106,7 +106,6 @@ def wait_for_parties(
 
 
 def _client(plan: Plan) -> str:
-    """The role of the clients."""
     config = from_text(plan.config)
     *_, client = config.definition.factories(config.own, config.mode)
     return client

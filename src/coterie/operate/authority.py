@@ -259,7 +259,6 @@ def _changing(path: Path) -> Iterator[tuple[Folder, Authority, Plan]]:
 
 
 def _publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
-    """The next version of the plan, signed and written."""
     new = msgspec.structs.replace(plan, version=plan.version + 1, signed_s=now_s, **changes)
     atomic_write(folder.plan, plans.sign(new, authority.signing))
     return new
@@ -305,7 +304,6 @@ def _invitation_file(folder: Folder, name: str) -> Path:
 
 
 def _withdraw(folder: Folder, name: str, invitation: bytes | None) -> None:
-    """Remove a member's open invitation, if it is this one."""
     path = _invitation_file(folder, name)
     if path.exists() and decode_json(path, read_private(path), Invitation).id == invitation:
         path.unlink()

@@ -121,7 +121,6 @@ def _public_samples(config: Resolved, public: Path | None, facts: Facts, rehears
 
 
 def _make_authority(folder: Folder, now_s: float, days: float) -> Authority:
-    """The operator's keys, written, with the certificates of the authority and of the operator."""
     found = Authority(SigningKey.generate(), OpeningKey.generate().to_bytes(), os.urandom(32), certificates.new_key())
     at = folder.authority
     write_private(at / "signing", found.signing.to_bytes())

@@ -99,7 +99,6 @@ def rehearse(
 
 
 def _set_up(path: Path, experiment: Experiment, scores: Sequence[str]) -> Rehearsal:
-    """Found a deployment and let every party join, as between machines."""
     config, model, folder = experiment.config, experiment.model, Folder(path)
     hub, *others = (Member(entry.name, entry.role) for entry in experiment.common.roster.entries)
     server = f"nats://127.0.0.1:{free_port()}"
@@ -130,7 +129,6 @@ def _set_up(path: Path, experiment: Experiment, scores: Sequence[str]) -> Rehear
 
 @contextmanager
 def _running_server(ready: Rehearsal) -> Iterator[None]:
-    """The server of the engine runs, and has what the parties use."""
     from coterie.deploy.nats_stream import provision
 
     try:
@@ -145,7 +143,6 @@ def _running_server(ready: Rehearsal) -> Iterator[None]:
 
 
 def _run_parties(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
-    """Run all parties to their end. Raises RunError if one fails."""
     lives: dict[str, Life] = {name: _hub if name == ready.hub else as_party for name in ready.homes}
     tell_new = _NewLines(ready.folder.run / METRICS, tell)
     with Supervision(
@@ -163,8 +160,6 @@ def _hub(home: Path, kill: Kill | None) -> None:
 
 
 class _NewLines:
-    """Tells each line that has come since the last call."""
-
     def __init__(self, metrics: Path, tell: Tell) -> None:
         self._metrics, self._tell, self._lines, self._size = metrics, tell, 0, 0
 

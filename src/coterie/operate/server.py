@@ -175,7 +175,6 @@ def clock_s(folder: Folder) -> float:
 
 
 def _operator_tls(folder: Folder) -> Tls:
-    """The files with which the operator shows that it is itself."""
     own = folder.operator_tls
     if not own.key.exists():
         raise UserError(f"the operator's keys are not here: bring {folder.authority} back, and repeat the command")

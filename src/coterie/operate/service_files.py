@@ -139,7 +139,6 @@ def services_of(plan: Plan, members: Sequence[Member]) -> Iterator[Service]:
 
 
 def _texts(services: Sequence[Service], kind: Kind) -> Iterator[tuple[str, str]]:
-    """Names and texts of the files of one host."""
     if kind == "systemd":
         unit, beside_server = _TEMPLATES.get_template("unit.service.j2"), any(one.server for one in services)
         for one in services:

@@ -139,7 +139,6 @@ class Supervision:
         one.start()
 
     def _ended(self, name: str) -> None:
-        """A process has ended: it is done, or starts again, or has failed."""
         one = self._running.pop(name)
         one.join()
         code = one.exitcode or 0
@@ -156,14 +155,12 @@ class Supervision:
             raise RunError(f"{name} has failed: {self._words(name) or f'exit code {code}'}")
 
     def _words(self, name: str) -> str:
-        """The last words of a process."""
         path = self.folders[name] / OUTPUT
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
         return lines[-1][-_WORDS:] if lines else ""
 
 
 def _live(life: Life, folder: Path, kill: Kill | None, server: int | None) -> None:
-    """One party's process, from its beginning to its end."""
     import torch  # here, so that a caller may call ``warm`` before it imports as much itself
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is for whoever started all parties

@@ -31,7 +31,6 @@ def joined_in_words(plan: Plan) -> str:
 
 
 def _not_begun(folder: Folder) -> NotBegunError:
-    """What is known before the hub has begun."""
     joined = joined_in_words(current_plan(folder))
     return NotBegunError(
         f"the hub of {folder.path} has not begun, and {joined}. Start it with coterie deploy hub {folder.path}; if you "

@@ -102,7 +102,6 @@ def some_rounds(rounds: Sequence[T]) -> list[T]:
 
 
 def _received(run: Recorded, view: View) -> Iterator[_Sent]:
-    """What a party was sent of single clients' models."""
     party, publics = view.party.partition(" as ")[0], run.federation.common.starts
     role_of = {one.name: one.role for one in run.federation.common.roster.entries}
     for seen in view.seen:

@@ -81,8 +81,6 @@ def check_writable(out: Path) -> None:
 
 
 class _Deployment(msgspec.Struct, frozen=True):
-    """Of ``status.json``, and of ``deployment`` in ``result.json``."""
-
     rehearsal: bool
 
 

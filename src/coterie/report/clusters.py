@@ -198,7 +198,6 @@ def selection_view(run: Run, found: Selected) -> dict[str, Any]:
 
 
 def _choices(run: Run) -> list[dict[str, Any]]:
-    """By cluster: how often it chose, its choices' expected reward, and why it was skipped."""
     rows: dict[str, dict[str, Any]] = {}
     for line in run.rounds:
         for number, choice in line.notes.choices.items():

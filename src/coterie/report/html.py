@@ -29,7 +29,6 @@ _NUMBERS = (words.percent, words.metric, words.size, words.energy, words.duratio
 
 
 def _unbroken(shown: Callable[..., str]) -> Callable[..., str]:
-    """The same words, whose narrow spaces do not break between a number and its unit."""
     return lambda *args: re.sub(r"(?<=[\d±]) ", "\u202f", shown(*args))
 
 
@@ -111,7 +110,6 @@ def _home(folders: Sequence[Path]) -> Path:
 
 
 def _run_view(run: Run, key: str) -> dict[str, Any]:
-    """Everything that the template shows of a run; empty tables are None or empty."""
     members, history = clusters.final_members(run), clusters.history(run)
     selected, result = clusters.selected(run), run.result
     return {
@@ -186,7 +184,6 @@ def figures(
 
 
 def _race(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What a comparison says of its fairness, and what its servers learned."""
     topics, heads = comparison.topics_of(told["rows"]), comparison.lead_columns(told)
     return {
         "budget": comparison.budget(told),

@@ -325,7 +325,6 @@ def _rounds(ax: Axes, run: Run) -> None:
 
 
 def _dot(rounds: Sequence[int], marker: str = "o") -> str | None:
-    """The marker of a line, where it has few points."""
     return marker if len(rounds) <= 12 else None
 
 
@@ -342,7 +341,6 @@ def clients_axis(ax: Axes, order: Sequence[int], axis: Literal["x", "y"], groupe
 
 
 def _edges(order: Sequence[int], members: Sets | None) -> list[float]:
-    """Where one cluster ends and the next begins."""
     first = [min(members[i], default=-1) for i in order] if members else []
     return [i - 0.5 for i in range(1, len(first)) if first[i] != first[i - 1]]
 
@@ -533,7 +531,6 @@ def _legend(figure: Figure, groups: Sequence[Group], tuned: bool) -> None:
 
 
 def _at(found: Group, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
-    """Mean over the runs of a cost at the end of each of these rounds."""
     costs = [dict(zip([line.round for line in run.rounds], until(run) or (), strict=True)) for run in found.runs]
     return np.array([np.mean([cost[int(r)] for cost in costs]) for r in rounds])
 

@@ -87,7 +87,6 @@ class Pace:
         return f"{runs}: {missing:,} rounds left{time_left} {stop}"
 
     def _seconds(self, kind: str) -> float:
-        """Of one round, the mean over the runs that are most alike."""
         parts = kind.split("/")
         common = {other: _in_common(parts, other.split("/")) for other in self._known}
         alike = [self._known[other] for other in common if common[other] == max(common.values())]
@@ -106,7 +105,6 @@ def name_run(label: str, seed: int) -> str:
 
 
 def _kind(name: str) -> str:
-    """A run's name without its seed."""
     return name.partition(_SEED)[0]
 
 
@@ -199,7 +197,6 @@ def _scores(line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _bars(console: Console, pace: Pace, leading: Mapping[str, Any]) -> Iterator[Tell]:
-    """A bar for every run that has begun, and one for all of them together."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

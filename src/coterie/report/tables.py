@@ -175,7 +175,6 @@ _COLUMNS = {
 
 
 def _columns(measure: Measure) -> dict[str, tuple[str, str]]:
-    """The columns of a metric."""
     return {field: (name, "percent" if measure.share else "plain") for field, name in sides(measure).items()}
 
 

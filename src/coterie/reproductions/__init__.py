@@ -33,7 +33,6 @@ def items(paper: str | None = None) -> Mapping[str, Item[Any]]:
 
 
 def _papers() -> Iterator[tuple[str, Item[Any]]]:
-    """All items of the repository, in the order of its modules."""
     if PAPERS.is_dir() and str(PAPERS.parent) not in sys.path:
         sys.path.append(str(PAPERS.parent))
     for path in sorted(PAPERS.glob("[!_]*.py")):

@@ -212,7 +212,6 @@ def digest(resolved: Resolved) -> str:
 
 
 def _place(resolved: Resolved, folder: Path) -> Path:
-    """Where a run of a study lies."""
     return folder / "runs" / f"{resolved.system}-{resolved.data}-{resolved.seed}-{digest(resolved)}"
 
 
@@ -282,7 +281,6 @@ def chosen(item: Item[Any], only: Sequence[str]) -> list[Any]:
 
 
 def _checked(item: Item[Any], folder: Path, only: Sequence[str], seeds: Sequence[int], rounds: int | None) -> list[Any]:
-    """The chosen cells, if the study can be made."""
     if not seeds:
         raise UserError("at least 1 seed is needed")
     if rounds is not None and rounds < 1:
@@ -382,7 +380,6 @@ def _interrupted(error: KeyboardInterrupt, folder: Path, done: int, every: int) 
 
 
 def _markdown(item: Item[Any], command: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table of the rows under the item's title."""
     lines = [f"# {item.title}", "", f"`{command}`", ""]
     if rows:
         columns = list(rows[0])

@@ -179,7 +179,6 @@ def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | No
 
 
 def _each_once(not_judged: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    """Fields that were not judged, each once, whatever it held."""
     return list({(one["role"], one["message"], one["field"]): one for one in not_judged}.values())
 
 

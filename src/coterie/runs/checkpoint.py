@@ -119,7 +119,6 @@ def party_file(out: Path, party: str, round: int) -> Path:
 
 
 def _stem(party: str) -> str:
-    """The beginning of a party's file name, which is different for every party."""
     return re.sub(r"[^\w./]", lambda odd: f"%{ord(odd[0]):x}.", party).replace("/", "-")
 
 

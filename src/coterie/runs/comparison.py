@@ -306,7 +306,6 @@ def compare(
 
 
 def _place(label: str) -> str:
-    """A label as the name of a folder."""
     return re.sub(r"[^\w.@-]+", "_", label)
 
 
@@ -346,7 +345,6 @@ def _folder(out: str | Path | None, data: str, resume: bool) -> Path:
 
 
 def _row(label: str, results: Sequence[Result], learned: Learned | None) -> dict[str, Any]:
-    """The row of one method in ``compare.json``."""
     summaries = [result.summary for result in results]
     row = {"method": label, **{key: summaries[0][key] for key in ("system", "title", "mode", "crypto")}}
     row["runs"] = [result.folder.name for result in results]

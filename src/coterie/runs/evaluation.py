@@ -208,7 +208,6 @@ class Observer:
                 yield from zip(some, judged.losses, judged.right, strict=True)
 
     def _batches(self, found: list[list[int]], samples: Samples) -> Iterator[list[list[int]]]:
-        """Batches whose weights and results stay within ``_BATCH_BYTES``."""
         most = max(1, _BATCH_BYTES // (4 * self.model.spec.size + 5 * len(samples.y)))
         for start in range(0, len(found), most):
             yield found[start : start + most]

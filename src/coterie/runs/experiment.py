@@ -163,7 +163,6 @@ class Experiment:
             self.observer.scores({names[0]: self._starts[0]})
 
     def _connect(self) -> None:
-        """The parties' keys, and the transport between them with its delays."""
         config = self.config
         self.keyring = PartyKeys(self.common.roster, each(self.parties.everybody, self._identity))
         self.delays = delays_of(config, self.names, self.settings)
@@ -265,7 +264,6 @@ class Experiment:
         return clock_s if self.traces is None else self.traces.opens_s(clock_s + (self.pace_s if r > 1 else 0.0))
 
     def _begun(self, r: int, began_s: float) -> Steps[Any]:
-        """The hub's round r, from this second on."""
         if began_s > self.transport.clock_s:
             yield from wake(began_s)
         return (yield from self._hub.round(r))

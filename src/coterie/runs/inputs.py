@@ -135,7 +135,6 @@ def client_data(
 
 
 def _views(task: Task, augment: int, seed: int, name: str) -> Iterator[Task]:
-    """The task in so many augmented views of its graph."""
     for view in range(augment):
         assert isinstance(task.dataset, Nodes)
         yield replace(task, dataset=augmented(task.dataset, rng(seed, name, "augmentation", 0, view)))
@@ -301,7 +300,6 @@ def inputs_of(config: Resolved, hub: str) -> Inputs:
 
 
 def _made(config: Resolved, split: Drawn, tasks: Sequence[Task], hub: str) -> Holdings:
-    """Holdings of clients whose data are made when they are asked for."""
     if config.augment:
         raise UserError(f"augment={config.augment} adds views of a graph, which {config.data} is not: leave it out")
     tests = {task: samples_of(task, None, "test") for task in tasks}

@@ -38,7 +38,6 @@ def numbers(line: Line, prefix: str = "") -> dict[str, Any]:
 
 
 def _scalars(line: Line) -> dict[str, float]:
-    """The numbers of a line, by names that every tool takes."""
     plain = {re.sub(r"[^\w./ -]+", "_", name): value for name, value in numbers(line).items() if name != "round"}
     return {name: value for name, value in plain.items() if isinstance(value, int | float)}
 
@@ -157,7 +156,6 @@ def logged(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell
 
 @contextlib.contextmanager
 def _of(name: str) -> Iterator[None]:
-    """Errors of a log's package as ours."""
     try:
         yield
     except CoterieError:

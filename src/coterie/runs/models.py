@@ -396,7 +396,6 @@ def _scale(value: Tensor | None, name: str, shape: tuple[int, ...], kind: torch.
 
 
 def _parts(tensors: Mapping[str, Tensor], count: int, where: str) -> tuple[dict[str, Tensor], ...]:
-    """The tensors of each model of a mixture."""
     parts: tuple[dict[str, Tensor], ...] = tuple({} for _ in range(count))
     for name, value in tensors.items():
         match = re.fullmatch(r"coterie\.(0|[1-9][0-9]{0,5})\.(.+)", name, re.DOTALL)

@@ -64,7 +64,6 @@ def with_code(inputs: str, code: Mapping[str, str]) -> str:
 
 
 def _named(config: Resolved) -> Iterator[ModuleSpec]:
-    """The modules that the config names, imported."""
     of = {
         "system": (config.system,),
         "model": (config.model,),
@@ -100,7 +99,6 @@ def _imported(source: bytes, module: ModuleSpec) -> Iterator[ModuleSpec]:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """Where a module comes from, or None for a name that is no module."""
     try:
         return importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):

@@ -166,7 +166,6 @@ class Parties(Mapping[str, Party]):
         self._spool.close()
 
     def _forget(self, name: str) -> None:
-        """Remove a party's object and bytes."""
         self._awake.pop(name, None)
         if name in self._asleep:
             self._spool.drop(self._asleep.pop(name))

@@ -83,7 +83,6 @@ def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
 
 
 def _before(round: int, views: Mapping[str, View]) -> dict[str, View]:
-    """What these views hold of earlier rounds."""
     return {
         name: View(view.party, view.role, [seen for seen in view.seen if seen.round < round])
         for name, view in views.items()
@@ -138,5 +137,4 @@ def _samples(data: Mapping[str, ClientData], client: str) -> Samples:
 
 
 def _thinned(n: int) -> Tensor:
-    """Numbers of at most so many of n samples, evenly spread."""
     return torch.arange(n)[:: -(-n // _MOST_SAMPLES) or 1]

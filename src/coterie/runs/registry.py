@@ -54,7 +54,6 @@ def _modules(package: str) -> list[str]:
 
 
 def _of(module: str) -> Mapping[str, System]:
-    """The systems of a module, by name."""
     found = importlib.import_module(module)
     if hasattr(found, "SYSTEM"):
         return {found.SYSTEM.name: found.SYSTEM}

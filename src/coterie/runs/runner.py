@@ -177,8 +177,6 @@ def resumable(config: Resolved) -> Path:
 
 
 class _Running:
-    """The state of ``run`` between the rounds."""
-
     def __init__(
         self, experiment: Experiment, out: Path, kept: checkpoint.Checkpoint | None, on_round: OnRound | None
     ) -> None:

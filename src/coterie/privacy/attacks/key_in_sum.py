@@ -167,7 +167,6 @@ class KeyThief:
         return result
 
     def _encrypted(self, message: Message, effect: Encrypt, honest: Any) -> Any:
-        """The ciphertext, or a forged one in its place."""
         if self.key is not None or not self._used(message):
             return honest
         public = effect.key.public
@@ -180,7 +179,6 @@ class KeyThief:
         return forged(honest, self._row, self.share)
 
     def _places(self, weights: NDArray[Any]) -> Doubles:
-        """Those of the forged ciphertext."""
         assert self._row is not None
         degree = self._public.parameters.degree
         return weights[self._row * degree :][:degree].astype(np.float64)

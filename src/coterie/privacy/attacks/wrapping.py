@@ -47,7 +47,6 @@ def _tapped(run: Callable[..., Any], instead: Instead) -> Callable[..., Any]:
 
 
 def _passed(party: Party, work: Work[Any], message: Message, instead: Instead) -> Work[Any]:
-    """The same work, on other results."""
     try:
         effect = next(work)
         while True:

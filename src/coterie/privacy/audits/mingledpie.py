@@ -310,7 +310,6 @@ def _start(views: Mapping[str, View], clusters: int) -> NDArray[Any]:
 
 
 def _last_by_keys(rounds: Sequence[Round]) -> list[Round]:
-    """The last round of each keys, in order."""
     return list({one.keys: one for one in rounds}.values())
 
 

@@ -174,7 +174,6 @@ def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> ND
 
 
 def _losses(run: Recorded, weights: Vector, client: int) -> tuple[Doubles, Doubles]:
-    """A model's losses on a client's training samples, and on others of their kind."""
     samples = run.samples(run.clients[client])
     sides = (samples.x, samples.y), (samples.other_x, samples.other_y)
     own, other = (np.asarray(judge_many(run.model, weights[None], x, y).losses[0], np.float64) for x, y in sides)

@@ -80,7 +80,6 @@ def instead_of(deviation: Replaced, deeds: Deeds | None = None) -> Instead:
 
 
 def _as_fit(party: Party, start: Vector) -> Fit:
-    """The training that a leader's contribution is taken for."""
     return Fit(start, party.config.solver(), party.epochs, int(party.rng("leading").integers(1 << 62)))
 
 
@@ -198,7 +197,6 @@ def _parameters(party: Party, step: Vector) -> Vector:
 
 
 def _with(party: Party, fitted: Fitted, weights: Vector) -> Fitted:
-    """The result with other parameters; its buffers stay."""
     return replace(fitted, weights=with_buffers(party.spec, weights, fitted.weights))
 
 
