@@ -40,8 +40,7 @@ class Delivery(Protocol):
     """One packet that has come. It comes again, also after a restart of either side, until ``done``.
 
     src: the authenticated sender.  body: the bytes as pushed; a node may drop them (b""). ``done`` and ``working`` may
-    be
-    called from any thread.
+    be called from any thread.
     """
 
     src: str

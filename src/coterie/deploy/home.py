@@ -198,9 +198,8 @@ def take_plan(home: Home, data: bytes) -> Plan:
     """Keep a plan that came from the hub or with a certificate, if the operator signed it and it is not older.
 
     Returns the plan that the home then holds. Raises PeerError for a plan that is forged, older than the home's,
-    another of
-    the same version, of another session, without this party's own keys, or, at a hub that has begun, with parties that
-    joined since.
+    another of the same version, of another session, without this party's own keys, or, at a hub that has begun, with
+    parties that joined since.
     """
     new = plans.check(data, home.operator)
     identity = home.identity

@@ -263,20 +263,15 @@ class HubNode(Node):
         """Whether all packets of this era between connected parties have been taken, by their tallies (``Tally``).
 
         A party tells in one tally what it has taken and what it has sent by then, and it tells this at rest: when it
-        does
-        nothing more before another packet comes. Let all counts agree, and take the first packet that any party took
-        after its
-        tally. Each pair's packets come in order, and as many were taken as sent by the sender's tally, so it was sent
-        after
-        that tally. At rest its sender sent it because of a packet taken later than its tally, and so before the first.
-        So there
-        is none, and none was sent. A late tally or a lost packet can only keep the counts from agreeing.
+        does nothing more before another packet comes. Let all counts agree, and take the first packet that any party
+        took after its tally. Each pair's packets come in order, and as many were taken as sent by the sender's tally,
+        so it was sent after that tally. At rest its sender sent it because of a packet taken later than its tally, and
+        so before the first. So there is none, and none was sent. A late tally or a lost packet can only keep the counts
+        from agreeing.
 
         Not counted are packets of earlier eras, and those of parties that are gone. By the virtual clock an era ends
-        only when
-        nothing is under way, so of earlier eras there can only be answers to the hub's last posts. A leader may notice
-        later
-        than the hub that a party is gone.
+        only when nothing is under way, so of earlier eras there can only be answers to the hub's last posts. A leader
+        may notice later than the hub that a party is gone.
         """
         kept = self.kept
         if self.lead is not None:

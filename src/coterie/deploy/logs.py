@@ -114,8 +114,7 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
 
 class RateLimited:
     """Writes at most this many events each second that other parties cause, so that they cannot fill the disk or drive
-    out
-    older lines.
+    out older lines.
     """
 
     def __init__(self, per_s: float = _PER_S) -> None:

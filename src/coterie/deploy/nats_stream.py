@@ -46,8 +46,7 @@ def provision(
 
     tls: the operator's.  replicas: how many servers hold each packet; by default 3 of a cluster of three or more, else
     1.  largest_store: bytes of all packets that are not done.  waiting: limit of messages (at most 128 KiB each) from
-    one
-    party to another that are not done.  ack_wait_s: after which a message comes again.
+    one party to another that are not done.  ack_wait_s: after which a message comes again.
     """
     link = Link(OPERATOR, servers, tls, connect_s)
     tokens = sorted(safe(name) for name in access.parties)

@@ -105,8 +105,7 @@ class Node(StoredNode):
 
     def _without_missed(self, arrived: Arrived) -> list[Arrived]:
         """What has come, and perhaps the next. Of consecutive Begins the newest alone, so that a party does not score
-        and report
-        each round that it has missed.
+        and report each round that it has missed.
         """
         wait_s = 0.0
         while (begins := self._later(arrived, self.kept.era)) is not None and not self.waiting:

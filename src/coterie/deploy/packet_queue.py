@@ -93,8 +93,7 @@ class PacketQueue:
         """Go on from these numbers, as a new start of the node, to be committed before anything is sent.
 
         Its numbers are beyond those of all starts before, even unknown ones after its disk was put back, unless its
-        clock was,
-        too.
+        clock was, too.
         """
         self.numbering = numbering
         numbering.starts += 1

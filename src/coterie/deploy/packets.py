@@ -30,8 +30,7 @@ NOWHEN: Instant = 0.0, 0
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):
     """How many letters a party has sent and taken in this era, by the other end; the hub learns from it that nothing is
-    under
-    way. It travels alone, or with another packet to the hub.
+    under way. It travels alone, or with another packet to the hub.
     """
 
     era: Era
@@ -43,8 +42,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_
     """A message. frame: as ``Member.send`` gives it.
 
     era: its sender's when sent, which may be later than its envelope's.  arrives: in a rehearsal.  commit: how often
-    its
-    sender has stored its state.
+    its sender has stored its state.
     """
 
     envelope: Envelope
@@ -84,10 +82,10 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     """How a party fared in a round: numbers for the operator, none of them of the protocol.
 
     commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: counts by
-    kind of message.  scores: those that its owner allows.  interrupted: it was killed while coordinating, and asks
-    for another attempt.  rolled_back: its state is older than the hub has heard of, and it ends.  closed: this
-    attempt is over.  started: it asks for the hub's attempt.  repeated: it has been in an attempt of this number
-    before, and asks for another one.
+    kind of message.  scores: those that its owner allows.  interrupted: it was killed while coordinating, and asks for
+    another attempt.  rolled_back: its state is older than the hub has heard of, and it ends.  closed: this attempt is
+    over.  started: it asks for the hub's attempt.  repeated: it has been in an attempt of this number before, and asks
+    for another one.
     """
 
     era: Era

@@ -53,8 +53,7 @@ class Status(msgspec.Struct, kw_only=True):
     rounds.  skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means of the last
     round that clients have reported on.  reported: by score, how many did.  why: the run failed, in the hub's words.
     waits: why nothing can be stored at the engine.  attempt: from 0, as in messages and in ``metrics.jsonl``; people
-    are
-    shown it from 1.
+    are shown it from 1.
     """
 
     system: str

@@ -70,8 +70,7 @@ class Numbering(msgspec.Struct):
     """The numbers of a node's packets. They never go back: each start begins beyond all before it.
 
     starts: of the node.  sent: the last number used.  taken: by sender, the highest that has come.  open: those up to
-    it
-    that are not done.
+    it that are not done.
     """
 
     starts: Count = 0
@@ -86,8 +85,7 @@ class Kept(msgspec.Struct):
     era: its round and attempt, None before the first.  mark: of this attempt.  leads: whether it coordinates.
     numbers: of the member, and taken: those that it had taken when the round began.
     outbox: packets that may not have left.  again: of earlier rounds, taken in this one, for another attempt.  inbox:
-    waits
-    for a coordinator that may take it in a later round.
+    waits for a coordinator that may take it in a later round.
     sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
     of the virtual clock, now and when the round began.  keys: the public key by which each party was known.
     released: its account of its releases (``account.py``).  released_to: the number of the last message in it.

@@ -206,8 +206,7 @@ class StoredNode:
         """Put aside what a coordination sends, for ``flush``, so that many parties are asked at the same time.
 
         It is not stored: if this process ends, the round is tried again. A party that is gone or excluded is not asked,
-        so that
-        no request waits at the broker.
+        so that no request waits at the broker.
         """
         dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
         if (

@@ -27,8 +27,8 @@ class Settings:
     """The plan's times and limits, equal for all parties.
 
     patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how long a party may be
-    disconnected before it counts as gone.  retries: how often a round is tried again.  most, most_bytes: of packets
-    of one sender that wait.  poll_s: how often a node looks up while nothing comes.
+    disconnected before it counts as gone.  retries: how often a round is tried again.  most, most_bytes: of packets of
+    one sender that wait.  poll_s: how often a node looks up while nothing comes.
     """
 
     patience_s: float = 3600.0

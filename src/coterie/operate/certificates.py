@@ -84,8 +84,7 @@ def sign(
     """The certificate (PEM) of a party, the operator, or the engine's server.
 
     authority: its certificate.  public: DER, from ``requested``.  hosts: the server's DNS names or addresses; it may
-    also
-    be a client, of other servers of its cluster.
+    also be a client, of other servers of its cluster.
     """
     builder = _leaf(authority, public, now_s, days).subject_name(_name(_common(name)))
     if hosts:

@@ -336,8 +336,7 @@ PEM = b"PRIVATE KEY-----"
 
 class Patterns:
     """What to look for, in one pass over a file. secrets: by their description, 32 bytes each or more.  more: other
-    texts by
-    their names.
+    texts by their names.
     """
 
     def __init__(self, secrets: Mapping[str, bytes], more: Mapping[str, bytes]) -> None:

@@ -1,7 +1,7 @@
 """The operator's folder of a deployment: its files, and the members that have joined.
 
-Its part ``authority/`` holds the operator's secret keys. It may lie elsewhere (on a stick in a safe) while nobody
-joins and nobody is revoked: the hub needs only the rest.
+Its part ``authority/`` holds the operator's secret keys. It may lie elsewhere (on a stick in a safe) while nobody joins
+and nobody is revoked: the hub needs only the rest.
 """
 
 from __future__ import annotations

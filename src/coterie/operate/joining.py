@@ -68,8 +68,7 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
     """Take in the certificate with which the operator has approved this home's party. Returns the plan in it.
 
     Raises UserError, and keeps nothing, for a certificate that is forged, another party's, of other keys, expired, or
-    with
-    an older plan than the home has seen.
+    with an older plan than the home has seen.
     """
     try:
         found = tokens.read_certificate(text, home.operator)

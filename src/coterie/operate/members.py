@@ -1,12 +1,8 @@
 """``members.toml``: the parties of a deployment, each with its role and, for servers, the host that it runs on.
 
-[[member]]
-role = "server"          # a system's server is named as its role
-host = "hub.example.org"
+[[member]] role = "server"          # a system's server is named as its role host = "hub.example.org"
 
-[[member]]
-name = "hospital-a"      # a client: its data are brought by `coterie deploy join --data`
-role = "client"
+[[member]] name = "hospital-a"      # a client: its data are brought by `coterie deploy join --data` role = "client"
 """
 
 from __future__ import annotations
@@ -74,8 +70,7 @@ def check_members(
     """The members in the order of the roster: the hub, the other servers, the clients as named.
 
     Raises UserError unless they are exactly the system's parties in this mode, with different names, and each server
-    has
-    its own host. rehearsal: all are on one machine.
+    has its own host. rehearsal: all are on one machine.
     """
     *servers, client = roles = tuple(system.factories(config, mode))
     by_name: dict[str, Member] = {}

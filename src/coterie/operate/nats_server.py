@@ -3,8 +3,8 @@
 An operator's own server, or a cluster of three, takes the same text (docs/engines.md). A party is one user, whom its
 TLS certificate names, and may publish in its own name only, read its own packets only, and change nothing.
 
-A server does not check where a user has its answers sent, and sends them with its own rights. So each party has its
-own account, from which it can reach only what the account imports: what the party may publish to.
+A server does not check where a user has its answers sent, and sends them with its own rights. So each party has its own
+account, from which it can reach only what the account imports: what the party may publish to.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class Listen:
     """Where a server listens and what it reads, as paths on its own machine.
 
     certificate: with the hosts that parties call, for serverAuth (in a cluster also clientAuth).  largest_store: bytes
-    on
-    disk.
+    on disk.
     """
 
     store: Path

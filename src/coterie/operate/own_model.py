@@ -20,8 +20,7 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     """The current model of a home's party, and after which round. The party's process may be running.
 
     It takes samples as the party has joined with: the model's inputs, or bytes. Raises UserError if there is no home,
-    or
-    its party has no model: a server, or one that has not begun.
+    or its party has no model: a server, or one that has not begun.
     """
     home, found, kept = _read(path)
     own = found.own_model()

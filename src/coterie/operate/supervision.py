@@ -56,8 +56,7 @@ class Supervision:
     """The processes of all parties by name, until the hub's has ended. A context that stops them all.
 
     kills: in order.  absence_s: how long a party stays away that was killed in mid-work.  server: process of the
-    engine's
-    server, which ends with this process.
+    engine's server, which ends with this process.
     """
 
     def __init__(

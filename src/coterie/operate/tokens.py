@@ -46,8 +46,7 @@ class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a party is invited to. operator: its public key.  possession: a public key (X25519) to prove against.
 
     data: whether this role brings samples.  scores: those that parties may report.  max_epochs: the most local epochs
-    in a
-    round.  again: how often the party will have joined, if it joined before.  not_after_s: Unix time.
+    in a round.  again: how often the party will have joined, if it joined before.  not_after_s: Unix time.
     """
 
     id: Id

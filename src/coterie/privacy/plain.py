@@ -150,8 +150,7 @@ def _are_changes(sent: list[_Sent], buffers: NDArray[np.bool_]) -> bool:
     """Whether these are changes of models, not models. Both parties know; here the numbers decide.
 
     Training leaves more weights nearly unchanged than it moves by just their own size. The former are near the start in
-    a
-    model, and near 0 in a change.
+    a model, and near 0 in a change.
     """
     votes = 0
     for one in sent[:_VOTERS]:

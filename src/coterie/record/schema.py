@@ -142,8 +142,7 @@ class Deployed(msgspec.Struct, frozen=True):
     """engine: that moved the packets.  plan: its version.  plan_sha256: its hash.  repeated: attempts beyond the first.
 
     running: the run goes on.  rehearsal: it was on one machine, with dealt data.  reporting: the smallest and the
-    largest
-    number of clients that reported scores in a round.  unknown: what nobody knows of it, in words.
+    largest number of clients that reported scores in a round.  unknown: what nobody knows of it, in words.
     """
 
     engine: str = ""

@@ -29,8 +29,7 @@ class History:
     """Clusters over the rounds.
 
     rounds: their numbers.  members: for each, the clusters of every client.  events: rounds that clustered; None where
-    the
-    system does not say.  order: clients, grouped by their last cluster.
+    the system does not say.  order: clients, grouped by their last cluster.
     groups: the data's own groups, numbered like the last clusters where they agree; None without any.
     """
 
@@ -60,8 +59,7 @@ def history(run: Run) -> History | None:
     """The clusters of a run; None where no membership was noted.
 
     A round that did not cluster keeps the membership of the one before. At every event new clusters are numbered so
-    that as
-    many clients as possible keep their number (an optimal matching), whatever names the method gives.
+    that as many clients as possible keep their number (an optimal matching), whatever names the method gives.
     """
     members: list[Sets] = []
     nobody: Sets = (frozenset(),) * run.result.clients

@@ -38,8 +38,7 @@ def ledger_table(ledgers: Mapping[str, Ledger] | None) -> dict[str, Any] | None:
 
     claimed: what a publication claims of one client's releases of this kind, which proves nothing.
     together: the epsilon of all of a client's releases.  further: after one more round.  of: the protected unit, a
-    whole
-    client where every release with a proof protects that, or else one sample.  open: the kinds without a proof.
+    whole client where every release with a proof protects that, or else one sample.  open: the kinds without a proof.
     """
     every = list((ledgers or {}).values())
     kinds: dict[tuple[str, str, str], list[list[Release]]] = {}

@@ -28,8 +28,7 @@ class Pace:
     """An estimate of some runs' remaining time, by the seconds of finished rounds.
 
     work: the rounds of every run, by name, in order: ``"mnist/0.3/ifca, seed 1"``.  spent: number and seconds of
-    earlier
-    rounds, by name.
+    earlier rounds, by name.
     """
 
     def __init__(self, work: Mapping[str, int], spent: Mapping[str, tuple[int, float]] = MappingProxyType({})) -> None:

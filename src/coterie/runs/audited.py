@@ -186,8 +186,7 @@ def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
     """Rows of several runs' findings as one row an attack: means over the runs that have it, the worst first.
 
     leaks: of every run.  interval: half of Student's 95 % interval of the mean leak, None for one run.  error: the
-    mean's
-    standard error by chance. The verdict takes the larger of ``interval`` and twice the error for noise.
+    mean's standard error by chance. The verdict takes the larger of ``interval`` and twice the error for noise.
     """
     by_name: dict[str, list[Row]] = {}
     for rows in runs:
@@ -238,10 +237,8 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
     """How much a server alone learned, by topic: 0 for chance or for what luck explains, 1 for everything.
 
     The best attack of each topic counts, by its mean over the rounds; a round without a result counts 0. Curious
-    clients
-    are left out. Empty if no server receives anything to attack. Keeps the whole audit in the run's ``result.json``.
-    Raises
-    UserError for a folder without views.
+    clients are left out. Empty if no server receives anything to attack. Keeps the whole audit in the run's
+    ``result.json``. Raises UserError for a folder without views.
     """
     run = read_recorded(folder, data_dir)
     if run.stopped is not None:

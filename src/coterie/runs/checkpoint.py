@@ -211,8 +211,7 @@ class Saver:
         """Put parties and transport into the state of the checkpoint.
 
         Raises UserError for states of another system, other data or own code, and for an experiment that was not built
-        with
-        the checkpoint's roster (``founded``).
+        with the checkpoint's roster (``founded``).
         """
         path, experiment = self.out / CHECKPOINT, self.experiment
         check_same_code(kept.own_code, experiment.own_code, str(path))
@@ -247,9 +246,8 @@ def read(out: Path, config: Resolved) -> Checkpoint | None:
     """The checkpoint in a run folder, or None. No party's file is read.
 
     config: of the run to continue, resolved. Raises UserError for a checkpoint that is damaged, of another version or
-    of
-    another run (naming what differs), for a roster that its operator has not signed, and for folders that are symbolic
-    links or belong to another user.
+    of another run (naming what differs), for a roster that its operator has not signed, and for folders that are
+    symbolic links or belong to another user.
     """
     path = out / CHECKPOINT
     for own in (path.parent, out / PARTIES):
@@ -290,8 +288,7 @@ def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]] |
     """SECRET: the roster of the run in this folder, and every party's keys; None if both follow from the seed.
 
     Raises UserError for a party's file that is damaged, swapped, of another checkpoint, or whose keys are not those of
-    the
-    roster.
+    the roster.
     """
     if kept.roster is None:
         return None

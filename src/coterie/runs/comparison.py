@@ -266,8 +266,7 @@ def compare(
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
     learned: attacks the recorded views of each run folder. Everything is built once before the folder is created, so
-    that
-    mistakes show at once. The folder and the run folders are locked while written. Raises the errors of ``run``.
+    that mistakes show at once. The folder and the run folders are locked while written. Raises the errors of ``run``.
     """
     resolved = [
         (label, resolve(replace(config, seed=seed))) for seed in seeds for label, config in planned.methods.items()

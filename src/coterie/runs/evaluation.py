@@ -43,8 +43,7 @@ class Scores:
     """One number a client, (clients,) float64 each, by name: ``global_accuracy``, ``local_loss``, ``local_auroc``, ...
 
     global: on the whole test set.  local: on samples of the client's own distribution. NaN where a metric is undefined
-    for
-    a client (AUROC of one class); it counts in no mean. A diverged model counts with the worst value.
+    for a client (AUROC of one class); it counts in no mean. A diverged model counts with the worst value.
     """
 
     values: Mapping[str, Doubles]

@@ -65,10 +65,9 @@ class Experiment:
     """Everything of one run, loaded, partitioned and built from its config. Raises UserError for any mistake in it.
 
     config: with the number of clients.  settings: the system's config object.  split, tasks: of its groups, or the one
-    task
-    of all.  shown: the clients that are evaluated.  seen: the federation as an observer of these sees it.
-    label_counts: (evaluated clients, classes) training samples, with the labels of their tasks. Split and counts are
-    of the current round; dealt: of the start.  attackers: misbehaving clients; scores are of the others.
+    task of all.  shown: the clients that are evaluated.  seen: the federation as an observer of these sees it.
+    label_counts: (evaluated clients, classes) training samples, with the labels of their tasks. Split and counts are of
+    the current round; dealt: of the start.  attackers: misbehaving clients; scores are of the others.
     owns: what each party alone is told.  devices: the clients' profiles.  sample_numbers: of one sample.
     fingerprint: of data, partition, traces, initial weights and own code.
     inputs_digest: of the data, own model and own loss, the same for every seed and system.

@@ -114,8 +114,7 @@ def client_data(
     """The data of every client, as its task changes them, and the hub's public data, if any.
 
     augment: augmented views of a client's subgraph for its training samples (``data/augmentation.py``). Raises
-    UserError
-    for data without such views.
+    UserError for data without such views.
     """
     if augment and not all(isinstance(task.dataset, Nodes) for task in tasks):
         raise UserError(f"augment={augment} adds views of a graph, and has no effect without model gcn: leave it out")

@@ -127,8 +127,8 @@ class LocalEffects:
 
     data: of every party that trains, by name, and of a hub with public samples.  chunk: how many messages are handled
     together, so that their vectors stay within memory_bytes.  emulated: whether this run's keys are emulated; other
-    keys
-    are refused, and None accepts all.  devices: profiles, by party.  traces: of presence; None if all are always there.
+    keys are refused, and None accepts all.  devices: profiles, by party.  traces: of presence; None if all are always
+    there.
     workers: compute effects on parties' data; None for this process.
     """
 
@@ -199,8 +199,7 @@ class LocalEffects:
         """Remember the clients whose updates stood out in round r, by its notes (``protocols/averaging.py``).
 
         Models may diverge later because of them. An update is the cause if no training here gave such weights; if
-        unknown, as
-        before a resumption, if most updates were of another size.
+        unknown, as before a resumption, if most updates were of another size.
         """
         outliers = notes.get("outliers", {})
         few = 2 * len(outliers) <= notes.get("participants", 0)

@@ -182,8 +182,8 @@ def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
     """The metrics of a run by these names, or the task's own. The first one leads in all results.
 
     A name is one of ``METRICS``, or ``module:FUNCTION`` of true labels and scores (:data:`Measure`). For classes
-    accuracy
-    is always added. Raises UserError for an unknown or repeated name, and for a function named like a score of the run.
+    accuracy is always added. Raises UserError for an unknown or repeated name, and for a function named like a score of
+    the run.
     """
     known = METRICS[task]
     found = []
@@ -235,8 +235,7 @@ def class_weights(words: str | None, targets: Targets, classes: int) -> ClassWei
     """The option ``class_weights``: ``balanced`` or a number for each class. None without it. Raises UserError.
 
     balanced: every class that a client holds has the same total weight in its training, and the mean weight is 1.
-    Numbers,
-    in the classes' order, are scaled to a mean of 1, so a class weighs the same at every client.
+    Numbers, in the classes' order, are scaled to a mean of 1, so a class weighs the same at every client.
     """
     if words is None:
         return None

@@ -165,10 +165,8 @@ def training_bytes(spec: ModelSpec, *, samples: int, numbers: int, batch: int, m
     """Memory that training needs on a device, without code: a formula, not a measurement.
 
     Weights, gradients and one more vector; the activations of a batch with their gradients; the client's own samples;
-    and
-    the largest message, as bytes and decoded. Numbers take four bytes. An optimiser with two moments, or a cipher's
-    keys
-    and buffers, need more.
+    and the largest message, as bytes and decoded. Numbers take four bytes. An optimiser with two moments, or a cipher's
+    keys and buffers, need more.
     """
     vectors = 3 * spec.size + 2 * min(batch, samples) * spec.activations + samples * numbers
     return _FLOAT_BYTES * vectors + 2 * message

@@ -88,8 +88,7 @@ class Cluster:
 
     Without a count there is one for each core of the cluster, or for each GPU.  gpu: whether each needs a GPU.
     make: the arguments of ``Worker``.  Raises UserError for a cluster that is unreachable or has no room, and for
-    workers
-    that differ from this process.
+    workers that differ from this process.
     """
 
     def __init__(self, address: str | None, count: int | None, gpu: bool, make: tuple[str, str]) -> None:

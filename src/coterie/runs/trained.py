@@ -144,8 +144,7 @@ class TrainedModel:
         """New samples as the module takes them, (n, *input_shape) float32.
 
         x: (n, *input_shape) in stored units; images also as (n, H, W, C), or (n, H, W) in one channel.  where: their
-        file, for
-        errors. Raises UserError for other shapes, no samples, and numbers that are not finite.
+        file, for errors. Raises UserError for other shapes, no samples, and numbers that are not finite.
         """
         rows = self.shaped(x, where)
         bytes_of_inputs = self.facts.data_kind == INPUTS and rows.dtype == np.uint8

@@ -37,8 +37,7 @@ def workers_of(config: Resolved, inputs: str, samples: Callable[[str], int]) -> 
     """The workers of a resolved run; None for none. inputs: identifies its data and code, which must be theirs, too.
 
     samples: of a party.  Raises UserError as ``check_workers``, for an unavailable cluster, for a model, loss or data
-    that
-    only this process knows, and for workers with other data or another version.
+    that only this process knows, and for workers with other data or another version.
     """
     check_workers(config.workers)
     if config.workers is None:

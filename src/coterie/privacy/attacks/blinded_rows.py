@@ -36,8 +36,7 @@ def relink_by_profiles(previous: NDArray[Any], following: NDArray[Any]) -> NDArr
     """`relink` from the distances (n, n) and (m, m) within each round alone.
 
     A client's profile is its sorted distances to the others over the round's median distance. Rounds of different size
-    are
-    compared on quantiles.
+    are compared on quantiles.
     """
     points = max(len(previous), len(following)) - 1
     return _match(cross_distances(_profiles(previous, points), _profiles(following, points)))
@@ -68,8 +67,7 @@ def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None
     """Blinded rows (n, d) and one known model (d,) -> (n, d) the models.
 
     position: its row, if it is a colluding client's; the guess is then exact. Otherwise the model is the common start,
-    for
-    which the mean row stands; the error is the mean update.
+    for which the mean row stands; the error is the mean update.
     """
     rows = real_rows("rows", rows)
     if position is not None and not 0 <= position < len(rows):

@@ -43,8 +43,7 @@ def count_among_decoys(patterns: Sequence[Classes], late: int, prior: NDArray[An
     """(late + 1,) probabilities of each number, from the patterns of all sets of sums, one of which is real.
 
     Decoys' patterns are uniform over those possible, so a pattern that n sets have is n times as likely as before to be
-    the
-    real one's. prior: as in `count_posterior`.
+    the real one's. prior: as in `count_posterior`.
     """
     posterior = _prior(late, prior) * [patterns.count(class_of(k, late)) for k in range(late + 1)]
     if not (total := float(posterior.sum())):

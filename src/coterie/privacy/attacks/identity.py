@@ -33,10 +33,8 @@ def cluster_posterior(
     """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
     A repeated set of the same client counts once; an empty row is an absent client. prior: (k,) sizes or shares of the
-    true
-    clusters, by default equal.  home_share: probability in (1/k, 1] that a set was drawn for the client's main cluster;
-    the
-    rest is spread over the others. At 1 sets are intersected.
+    true clusters, by default equal.  home_share: probability in (1/k, 1] that a set was drawn for the client's main
+    cluster; the rest is spread over the others. At 1 sets are intersected.
 
     Raises UserError where a client has no set or no possible cluster.
     """
@@ -132,14 +130,11 @@ def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[A
     """The mean of `identity_accuracy` with `estimated_sizes`, each client's set drawn anew in turn; exact over rounds.
 
     sets (n, k) and truth (n,): of one round. A false cluster that is in many sets by chance looks larger, so estimates
-    from
-    the same sets do worse than known sizes. Only the clusters of a client's own set compete for it. It is a member of
-    each,
-    so the others' sets rank them.
+    from the same sets do worse than known sizes. Only the clusters of a client's own set compete for it. It is a member
+    of each, so the others' sets rank them.
 
     Scores of different clients depend on each other through the estimates, so one round may vary more than ``sd`` says
-    (1.4
-    times at equal sizes).
+    (1.4 times at equal sizes).
     """
     rows, k = np.asarray(sets).astype(bool), law.clusters
 

@@ -70,8 +70,7 @@ def read_key(change: NDArray[Any], public: PublicKey, summands: int = 1) -> tupl
     """(N,) changes of weights where a ciphertext was forged -> the likeliest s, and the key if that is correct.
 
     The numbers' size shows the factor of K s; both signs are tried. The weights' mean change stands in three
-    coefficients
-    and is much larger than the others; these are tried out.
+    coefficients and is much larger than the others; these are tried out.
     summands: how many ternary polynomials the key is the sum of.
     """
     found = coefficients(change, public.parameters)

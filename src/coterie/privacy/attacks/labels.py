@@ -31,8 +31,7 @@ def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
     """(n, classes) last-layer biases, with or without a common mask -> (n, classes) deviations of the label shares.
 
     Row i is client i's shares minus the clients' mean shares, up to one unknown positive factor for all. Rows sum to 0:
-    a
-    constant added to all classes leaves a softmax unchanged.
+    a constant added to all classes leaves a softmax unchanged.
     """
     bias = real_rows("bias", bias)
     across_clients = bias - bias.mean(axis=0)

@@ -23,9 +23,8 @@ def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any
     """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
 
     trained, others: by client, its model's losses (m,) on training samples and (n,) on other samples. An area's
-    variance by
-    chance is (m + n + 1) / (12 m n) (Mann and Whitney). The part 1 / (12 n) from the other samples isn't divided by the
-    number of clients, which may share these samples. Raises UserError if losses are empty or NaN.
+    variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney). The part 1 / (12 n) from the other samples isn't
+    divided by the number of clients, which may share these samples. Raises UserError if losses are empty or NaN.
     """
     if not len(trained) or len(trained) != len(others):
         raise UserError(f"losses of {len(trained)} and of {len(others)} clients: give both of each, and at least one")

@@ -70,8 +70,7 @@ def audit_standard(
 
     uploads: how many of one client are looked at together. The claim is the ledger's. The likelihood ratio of these
     Gaussians grows with the sum of outputs along the direction. Raises UserError unless size, uploads and trials / 2
-    are
-    at least 1.
+    are at least 1.
     """
     if min(size, uploads) < 1 or trials < 2:
         raise UserError(f"an audit needs a parameter, an upload and two trials, not {size}, {uploads}, {trials}")

@@ -26,8 +26,7 @@ def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> Resul
     """Absolute Spearman correlation of a guess (n,) with the truth (n,) about each client, named ``of``.
 
     Absolute, since the attacker may know neither sign nor scale. Chance is its mean when the guesses are handed to
-    random
-    clients (200 times, fixed seed). Raises UserError where guess or truth is constant.
+    random clients (200 times, fixed seed). Raises UserError where guess or truth is constant.
     """
     values = [np.asarray(side, np.float64) for side in (guess, truth)]
     n = len(values[0])

@@ -78,8 +78,7 @@ def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: N
     """Mean total variation between estimated and true label shares (n, classes); 0 is perfect.
 
     Chance guesses ``prior`` (classes,) for every client: the shares known without vectors. Its standard deviation is
-    that
-    of handing the estimates to random clients.
+    that of handing the estimates to random clients.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     same_shape("estimate", estimate, "label counts", truth)

@@ -1,8 +1,8 @@
 """What the parties of FedEPC find out from their views, as numbers.
 
 An attacker's labelled samples are the hub's public ones, or else test samples. Clusters and selections are as the hub
-notes them. An active attack repeats a recorded run, by the same seed, with one device that lies about itself or sends
-a bad model.
+notes them. An active attack repeats a recorded run, by the same seed, with one device that lies about itself or sends a
+bad model.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ class Heard(NamedTuple):
     """An upload that a leader has read. round: of the upload.  member: its client's number.  leader: its number.
 
     places, change: (k,) where and by how much it differs from the server's model ``base`` (d,); None where the places
-    are
-    not known.  wanted: (w,) the parameters that the member wants to download.
+    are not known.  wanted: (w,) the parameters that the member wants to download.
     """
 
     round: int
@@ -98,8 +97,7 @@ def heard(run: Recorded) -> dict[int, list[Heard]]:
     """By round, the uploads that leaders have read, without empty, late or relayed ones.
 
     A leader assumes that a member began with the server's model of that round. It knows this exactly only of a member
-    that
-    downloads everything.
+    that downloads everything.
     """
     found: dict[int, list[Heard]] = {}
     for leader, view in leaders_views(run):
@@ -129,8 +127,7 @@ def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
     """Where an upload's values belong.
 
     Public places follow from the run's session, which a folder with real keys does not keep: None then, but for uploads
-    of
-    the whole model.
+    of the whole model.
     """
     if upload.places is not None:
         return upload.places.astype(np.int64)
@@ -338,8 +335,7 @@ def by_coalition(run: Recorded) -> Iterator[Measured]:
     """The last leader's model follows by subtraction: the mean, the weights and all other models are known.
 
     So this is stated, and no cipher is attacked. Only a model without weight in the mean does not follow. The record
-    has no
-    leader's own model; ``subtracting`` repeats the run and measures how exact the subtraction is.
+    has no leader's own model; ``subtracting`` repeats the run and measures how exact the subtraction is.
     """
     for line in run.lines:
         note = line["notes"]
@@ -454,8 +450,7 @@ def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measu
     """The client that led most often sends a model whose change is this many times as long.
 
     Two findings each: its model's remaining weight relative to its honest ones', and the effect on accuracy. Chance of
-    the
-    latter is the honest run's accuracy, with its spread over the later half.
+    the latter is the honest run's accuracy, with its spread over the later half.
     """
     client = most_often(run)
     for length in lengths:

@@ -51,8 +51,7 @@ class Round:
     """One round, in the order of the aggregator's view.
 
     early, late: updates in time and not, by sender; (d,) as encrypted.  shown: the masked cosines, with dummies, that
-    the
-    helper opened.  sums: (sets, 4) n_1, n_2, |m|^2, sum w c, masked, as it opened them.
+    the helper opened.  sums: (sets, 4) n_1, n_2, |m|^2, sum w c, masked, as it opened them.
     """
 
     number: int
@@ -300,8 +299,7 @@ def by_theft(theft: Theft) -> Iterator[Measured]:
     """How much of the key is correct in the last reading. If all is, also the error of others' updates opened with it.
 
     The true key opens these updates, too. Chance is a guess of zero. In mode ``hardened`` the client forges what its
-    padded
-    upload has room for, and reads nothing.
+    padded upload has room for, and reads nothing.
     """
     thief, client, run = theft
     truth = whole_key(run.views)

@@ -138,8 +138,7 @@ def adaptive(poison: Callable[[Party], Poison], factor: float) -> Replaced:
     Step u is trained on its own samples, step v on the same with wrong labels; g is the model's move since it last
     trained.
     The result is ``factor`` times as long as u. It points towards v - u as much as possible while its cosine with g
-    stays
-    at least that of u, or 0 if that is negative. The first time there is no g, and it is honest.
+    stays at least that of u, or 0 if that is negative. The first time there is no g, and it is honest.
     """
 
     def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted] | None:
