@@ -3,14 +3,13 @@ under privacy constraints", IEEE TNNLS 2021.
 
     server --Train (its cluster's model)--> client --Update--> server            (every round)
 
-All clients begin as one cluster. A cluster whose model has come near a stationary point, while single clients still
-want to move it far, holds clients that disagree. It is parted in two by the cosine of their updates, so that the
-largest similarity across the parts is least (algorithm 1), and each part goes on from the cluster's model, to be parted
-again.
+All clients begin as one cluster. If a cluster's model nears a stationary point while single clients still want to move
+it far, its clients disagree. It is split in two by the cosine of their updates, so that the largest similarity across
+the parts is least (algorithm 1). Each part goes on from the cluster's model, and may be split again.
 
 Sees. server: every client's plain model, by name, and from it the cluster. client: the model of its cluster.
 Decided here, as docs/systems/hierarchical_baselines.md explains: both bounds are relative to the cluster's largest mean
-update so far, and how clients are placed that were absent when their cluster was parted.
+update so far, and how clients are placed that were absent when their cluster was split.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ class CflConfig(fl.Averaging):
 
 
 class Server(fl.Server):
-    """Trains a model for each cluster, and parts clusters whose clients disagree."""
+    """Trains a model for each cluster, and splits clusters whose clients disagree."""
 
     class State(msgspec.Struct):
         """models: (k, d) of the clusters.  largest: (k,) each one's largest mean update so far.
 
-        directions: (k, d) the mean update of each part when it was parted; zeros for the first cluster.
-        groups: the cluster of each client that has been placed.  waiting: clients that were absent when their cluster
-        was parted; they are placed by their next update.
+        directions: (k, d) the mean update of each part at its split; zeros for the first cluster.
+        groups: by client, its cluster.  waiting: clients absent at their cluster's split, to be placed by their next
+        update.
         """
 
         models: fl.Vector = fl.from_party(lambda server: server.common.initial[None])
@@ -69,11 +68,10 @@ class Server(fl.Server):
     config: CflConfig
 
     def last(self) -> Mapping[str, fl.Vector]:
-        """Each client gets the model of its cluster."""
         return {name: self.state.models[group_of(self.state, name)] for name in self.clients}
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """One round of every cluster; then those are parted whose clients disagree (algorithm 3)."""
+        """One round of every cluster; then those whose clients disagree are split (algorithm 3)."""
         state = self.state
         asked = fl.asked_in(self.clients, self.config, self.randomness.seed, r)
         sent = {name: group_of(state, name) for name in asked}
@@ -107,7 +105,7 @@ class Server(fl.Server):
         }
 
     def part(self, group: int, changes: Mapping[str, fl.Vector]) -> bool:
-        """Part a cluster in two if its clients of this round disagree. The second part is a new cluster."""
+        """Split a cluster in two if its clients of this round disagree. The second part is a new cluster."""
         state = self.state
         members = [name for name, own in state.groups.items() if own == group]
         here = [name for name in changes if state.groups[name] == group]
@@ -135,7 +133,7 @@ class Server(fl.Server):
         return True
 
     def place(self, changes: Mapping[str, fl.Vector]) -> None:
-        """A client that was absent, or is new, joins the cluster whose direction its update is most similar to."""
+        """An absent or new client joins the cluster whose direction is most similar to its update."""
         state = self.state
         for name, change in changes.items():
             sizes = np.linalg.norm(state.directions, axis=1) * np.linalg.norm(change)
@@ -144,7 +142,7 @@ class Server(fl.Server):
 
 
 def group_of(state: Server.State, name: str) -> int:
-    """The cluster whose model a client trains. A client that has not been placed trains the first one's."""
+    """A client's cluster; the first one before it is placed."""
     return state.groups.get(name, 0)
 
 
@@ -154,13 +152,11 @@ def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """Each client uses the model of its cluster."""
     state = federation.look(federation.hub).state
     return {name: state.models[group_of(state, name)] for name in federation.common.clients}
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """The clusters so far."""
     state = federation.look(federation.hub).state
     return {"membership": membership(state, federation.common.clients)}
 

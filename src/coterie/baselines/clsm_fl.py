@@ -3,9 +3,9 @@ Internet of Things Journal 2024.
 
     server --Train (the client's own mixture of cluster models)--> client --Update--> server            (every round)
 
-The server judges each local model class by class on samples of its own (``--public``). These capabilities put the
-models into soft clusters. A cluster's model is the weighted mean of all local models, and each client gets the mixture
-of cluster models that its membership says.
+The server judges each local model class by class on its own samples (``--public``). These capabilities put the models
+into soft clusters. A cluster's model is the weighted mean of all local models. Each client gets a mixture of cluster
+models by its membership.
 
 Sees. server: every client's plain model, by name, and from it how well it knows each class. client: its own mixture.
 Decided here, as docs/systems/selection_baselines.md explains: a class's capability is the mean probability of the
@@ -60,9 +60,9 @@ class Server(fl.Server):
     """Judges, clusters and averages local models."""
 
     class State(msgspec.Struct):
-        """models: (k, d) of the clusters.  centres: (k, classes) theirs, none before the first round.
+        """models: (k, d) of the clusters.  centres: (k, classes), none before the first round.
 
-        memberships: (k,) of each client that has trained, which sum to 1.
+        memberships: (k,) of each client that has trained, with sum 1.
         """
 
         models: fl.Vector = fl.from_party(lambda server: np.stack([server.common.initial] * server.config.clusters))
@@ -73,7 +73,6 @@ class Server(fl.Server):
     config: ClsmConfig
 
     def last(self) -> Mapping[str, fl.Vector]:
-        """Each client gets its mixture."""
         return {name: mixture(self.state, name) for name in self.clients}
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
@@ -103,7 +102,6 @@ class Server(fl.Server):
         }
 
     def strongest(self) -> Iterator[int]:
-        """The cluster that each client belongs to most."""
         return (int(u.argmax()) for u in self.state.memberships.values())
 
     def judged(self, models: list[fl.Vector]) -> fl.Steps[Doubles]:
@@ -115,7 +113,7 @@ class Server(fl.Server):
         return np.concatenate(found)
 
     def cluster(self, got: Mapping[str, fl.Update], rows: Doubles, r: int, gather: fl.Gather) -> None:
-        """Soft clusters of these models, which go on from the last centres, and the clusters' new models."""
+        """Soft clusters of these models, starting from the last centres, and the clusters' new models."""
         state, m = self.state, self.config.fuzzifier
         start = state.centres if len(state.centres) else first_centres(rows, self.config.clusters)
         u, state.centres = fuzzy_c_means(rows, start, m)
@@ -132,7 +130,7 @@ class Server(fl.Server):
 
 
 class Mixtures(Mapping[str, fl.Train]):
-    """The requests of a round. Each client's mixture is made when it is sent, so that not all are held at once."""
+    """The requests of a round. Each client's mixture is made on sending, so that not all are held at once."""
 
     def __init__(self, server: Server, r: int, names: Sequence[str]) -> None:
         self.server, self.r, self.names = server, r, dict.fromkeys(names)
@@ -150,26 +148,25 @@ class Mixtures(Mapping[str, fl.Train]):
 
 
 def mixture(state: Server.State, name: str) -> fl.Vector:
-    """(d,) sum_k u_k W_k: a client's mixture of the clusters' models; their mean for one that has not trained yet."""
+    """(d,) sum_k u_k W_k: a client's mixture of the clusters' models; their mean before its first training."""
     count = len(state.models)
     u = state.memberships.get(name, np.full(count, 1 / count))
     return np.asarray(u @ state.models.astype(np.float64), np.float32)
 
 
 def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
-    """The cluster that each client belongs to most, in a list; none if it has not trained, or belongs to all alike."""
+    """Each client's strongest cluster, in a list; none if it has not trained, or belongs to all alike."""
     known = (state.memberships.get(name) for name in clients)
     return [[] if u is None or (len(u) > 1 and not np.ptp(u)) else [int(u.argmax())] for u in known]
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """Each client uses its mixture."""
     state = federation.look(federation.hub).state
     return {name: mixture(state, name) for name in federation.common.clients}
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """Memberships, the strongest as a client's cluster, and what each cluster can do, class by class."""
+    """Memberships, the strongest as a client's cluster, and each cluster's capabilities by class."""
     state, clients = federation.look(federation.hub).state, federation.common.clients
     none = np.full(len(state.models), 1 / len(state.models))
     return {

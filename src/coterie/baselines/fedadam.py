@@ -1,6 +1,6 @@
 """FedAdam: Reddi et al., "Adaptive federated optimization", ICLR 2021.
 
-FedAvg whose server takes the clients' mean change for a gradient, and Adam's step along it (algorithm 2, l. 9 to 11).
+FedAvg whose server takes Adam's step along the clients' mean change (algorithm 2, l. 9 to 11).
 """
 
 import numpy as np

@@ -6,11 +6,11 @@ heterogeneity", ICDE 2022 (PAFed's [18], whose authors its text calls Kong et al
              sends (w_i+ - reference) + (y_i+ - y_i) / rho                                          eq. 16
     server   w <- w + step eta m,   m: mean of all that is received, late or not                    eq. 11
 
-w is the model that the client has received. Its reference is its own last model w_i: then what it has sent so far
-always adds up to where it is, however late, and with eta = |received| / N and a step of 1 the server's model follows
-the mean of all N clients (Gong et al.; larger steps diverge). A smaller step leaves out what is never sent again, so
-here, other than in the other baselines, the step is a constant 1 by default. With ``reference=received``, as in PAFed,
-clients send twice their change; then eta is 1, and the step of the other baselines suits.
+w is the model that the client has received. The reference is the client's own last model w_i, so all that it has sent,
+however late, adds up to its position. With eta = |received| / N and a step of 1 the server's model follows the mean of
+all N clients (Gong et al.; larger steps diverge). A smaller step leaves out what is never sent again, so here the step
+is a constant 1 by default, other than in the other baselines. With ``reference=received``, as in PAFed, clients send
+twice their change; then eta is 1, and the step of the other baselines suits.
 
 Departures: local training starts from w; buffers (running statistics), of which the paper has none, are sent as they
 are and averaged. The protocol and who sees what: ``protocols/late.py``.
@@ -72,7 +72,7 @@ class Client(fl.Client):
 
 
 class Server(late.Server):
-    """It adds up what clients send, over all N of them or over those received."""
+    """Adds up what clients send, over all N of them or over those received."""
 
     config: FedAdmmConfig
 

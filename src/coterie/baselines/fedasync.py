@@ -2,9 +2,9 @@
 
     w <- (1 - a) w + a w_i,   a = step (1 + rounds late)^-exponent,   one model after the other
 
-Their polynomial staleness weights. Departures: staleness counts rounds, not updates of the server; within a round those
-that come late are mixed in first (their transfers began with it), then those in time, each in order of arrival; all
-clients of a round start from the model of its beginning. The protocol and who sees what: ``protocols/late.py``.
+Their polynomial staleness weights. Departures: staleness counts rounds, not server updates; late models are mixed in
+first (their transfers began with the round), then those in time, each in order of arrival; all clients of a round start
+from the model of its beginning. The protocol and who sees what: ``protocols/late.py``.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class FedAsyncConfig(late.LateTraining):
 class Mixing:
     """The models of one round, in two mixtures: late ones come before those in time, whenever they are taken.
 
-    All shares are within [0, 1], so that buffers (running statistics) stay within the range of the clients', too.
+    All shares are within [0, 1], so buffers (running statistics) stay within the clients' range.
     """
 
     def __init__(self, spec: ModelSpec, weights: fl.Vector, step: float, *, exponent: float) -> None:
@@ -61,8 +61,6 @@ class Mixing:
 
 
 class Server(late.Server):
-    """Mixes the models in, one by one."""
-
     config: FedAsyncConfig
 
     def aggregate(self, step: float) -> late.Aggregate:

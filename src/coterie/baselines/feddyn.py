@@ -46,7 +46,7 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    """Holds the global model, and what the clients' gradients sum up to."""
+    """Holds the global model, and the sum of the clients' gradients."""
 
     class State(fl.Server.State):
         """h: (d,) float64, 0 at buffers."""

@@ -2,20 +2,19 @@
 
     server --Train (M components)--> client --Update (M components)--> server
 
-Every client's data are taken for a mixture of M distributions that all clients share, in proportions pi_t of its own.
-In a round (their algorithm 1) client t computes how likely each component made each of its samples (E-step), takes the
-means of that as its new pi_t, and trains every component on its samples, weighted so (M-step); the server averages
-each component, weighted by samples. A client predicts with the pi_t-weighted mean of the components' probabilities.
-pi_t is uniform at first and stays with the client; the components start from different random weights.
+Every client's data are modelled as a mixture of M common distributions, in its own proportions pi_t. In a round
+(algorithm 1) client t computes how likely each component made each of its samples (E-step), takes the means as its new
+pi_t, and trains every component on its samples, weighted so (M-step). The server averages each component, weighted by
+samples. A client predicts with the pi_t-weighted mean of the components' probabilities. pi_t is uniform at first and
+stays with the client; the components start from different random weights.
 
 MingledPie's comparison cites another paper of the same name, which trains no neural classifier: Dieuleveut et al.,
-"Federated-EM with heterogeneity mitigation and variance reduction", NeurIPS 2021. Here is what the name denotes for
-neural networks.
+"Federated-EM with heterogeneity mitigation and variance reduction", NeurIPS 2021.
 
 Sees. server: every client's plain components, by name; not pi_t, but how far a component moved tells how much the
 client uses it.  client: all M components.
-Departures: the mean is over the clients that answered, where the authors' code also counts those that were not asked,
-with the components of the round before.
+Departures: the mean is over the clients that answered; the authors' code also counts those that were not asked, with
+the components of the round before.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Doubles = NDArray[np.float64]
 
 @fl.settings
 class FedEmConfig(fl.LocalTraining):
-    """components: M, the number of distributions that the clients' data are mixed of; 3 in the authors' experiments."""
+    """components: M, the number of distributions in the clients' data; 3 in the authors' experiments."""
 
     components: int = 3
 
@@ -77,13 +76,13 @@ class Client(fl.Client):
     config: FedEmConfig
 
     def cost(self, msg: fl.Train) -> fl.Cost:
-        """M forward passes, a third of a training step each, and its epochs for each component."""
+        """M forward passes, a third of a training step each, and the epochs of each component."""
         samples = self.samples * self.config.components * (self.epochs + 1 / 3)
         return fl.Cost(samples=samples, flops_per_sample=self.spec.flops_per_sample)
 
     @fl.on(fl.Train, cost, answers=fl.Update)
     def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
-        """Algorithm 1, what client t does in a round."""
+        """Client t's part of algorithm 1."""
         theta = self.models(msg)
         losses: NDArray[np.float32] = yield fl.Losses(theta)
         q = responsibilities(self.state.mixture, losses)
@@ -96,18 +95,18 @@ class Client(fl.Client):
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Mixture]:
-    """Everybody mixes the server's components with weights of its own."""
+    """Each client mixes the server's components with its own weights."""
     theta = federation.look(federation.hub).state.weights
     return {client.name: fl.Mixture(client.state.mixture, theta) for client in federation.of_role("client")}
 
 
 def own_model(client: Client) -> fl.Mixture:
-    """A client's mixture of the components that it knows."""
     return fl.Mixture(client.state.mixture, client.last_models())
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """Every client's mixture weights, and the largest as its cluster; equal ones, as before its first round, have none.
+    """Every client's mixture weights, and the largest as its cluster; none for equal weights, as before its first
+    round.
 
     The observer sees them; the server does not.
     """

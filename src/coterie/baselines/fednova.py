@@ -3,8 +3,8 @@
 
     w <- w + tau_eff sum_i p_i (w_i - w) / |a_i|,   tau_eff = sum_i p_i |a_i|,   p_i = n_i / n          (eq. 8, 11)
 
-FedAvg counts clients with many local steps more often. Here each change is divided by |a_i|, how much its steps weigh.
-That is their number without momentum, and (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho) with momentum rho.
+FedAvg favours clients with many local steps. Here each change is divided by |a_i|, the weight of its steps: their
+number without momentum, and (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho) with momentum rho.
 Decided here: running statistics (buffers) get their plain mean. Steps are counted as the solver took them.
 """
 
@@ -25,7 +25,7 @@ class Normalised(fl.OfModel, frozen=True):
 
 
 def work_of(steps: int, rho: float) -> float:
-    """|a_i|, the sum of the weights of so many gradients in the change, with momentum rho."""
+    """|a_i|, the total weight of so many gradients in the change, with momentum rho."""
     return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 
 
@@ -42,8 +42,6 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    """Holds the global model."""
-
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         gather, effective, samples = self.gather(), 0.0, 0
 

@@ -3,9 +3,9 @@
     server --Train (global model, later the cluster's)--> client --Update--> server            (every round)
 
 While the clients train one global model, the server adds up each client's updates and greedily merges the two most
-similar groups of clients, by the cosine of their updates, as long as that is above a bound. When no client is new and
-no groups have merged for some rounds, clustering is complete: each cluster goes on alone, from the global model. So
-the number of clusters is not given, and a round needs only a fraction of the clients.
+similar groups, while the cosine of their updates is above a bound. Clustering is complete after some rounds without new
+clients or merges. Then each cluster goes on alone, from the global model. So the number of clusters is not given, and a
+round needs only a fraction of the clients.
 
 Sees. server: every client's plain model, by name, and from it the cluster. client: the model of its cluster.
 Decided here, as docs/systems/selection_baselines.md explains: the bound, when clustering is complete, that each update
@@ -50,8 +50,8 @@ class Server(fl.Server):
     """Trains one model and merges groups; then trains one model for each group."""
 
     class State(msgspec.Struct):
-        """weights: (d,) the global model, which stays as it is once clusters are separate.  models: (k, d) theirs, none
-        before.  directions: (k, d) the summed updates of each group, 0 at buffers.  groups: number of each client's.
+        """weights: (d,) the global model, fixed once clusters are separate.  models: (k, d) theirs, none before.
+        directions: (k, d) the summed updates of each group, 0 at buffers.  groups: number of each client's.
         quiet: rounds in a row without a merge and without a new client.
         """
 
@@ -65,11 +65,10 @@ class Server(fl.Server):
     config: FlaccConfig
 
     def last(self) -> Mapping[str, fl.Vector]:
-        """Each client gets the model of its cluster."""
         return {name: model_of(self.state, name) for name in self.clients}
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """One round of every federation that there is."""
+        """One round of the global model, or of every cluster's."""
         state, separate = self.state, bool(len(self.state.models))
         asked = fl.asked_in(self.clients, self.config, self.randomness.seed, r)
         sent = {name: model_of(state, name) for name in asked}
@@ -125,7 +124,7 @@ class Server(fl.Server):
         return {"clustered": bool(new or merges), "separate": bool(len(state.models))}
 
     def place(self, changes: Mapping[str, fl.Vector]) -> dict[str, Any]:
-        """Later clients join the group whose direction is most similar to their update, or begin one of their own."""
+        """Later clients join the group whose direction is most similar to their update, or found one."""
         state = self.state
         for name, change in alike(changes).items():
             sizes = np.linalg.norm(state.directions, axis=1) * np.linalg.norm(change)
@@ -139,7 +138,7 @@ class Server(fl.Server):
 
 
 def alike(changes: Mapping[str, fl.Vector]) -> dict[str, fl.Vector]:
-    """The updates of a round at their median length, so that each weighs alike; without those that change nothing."""
+    """The updates of a round scaled to their median length, without zero ones."""
     lengths = {name: float(np.linalg.norm(change.astype(np.float64))) for name, change in changes.items()}
     moved = {name: length for name, length in lengths.items() if length > 0}
     median = float(np.median(list(moved.values()))) if moved else 0.0
@@ -147,24 +146,22 @@ def alike(changes: Mapping[str, fl.Vector]) -> dict[str, fl.Vector]:
 
 
 def model_of(state: Server.State, name: str) -> fl.Vector:
-    """The model that a client trains and uses: of its cluster, or the global one as long as it has none of its own."""
+    """A client's model: its cluster's, or the global one before it has one."""
     group = state.groups.get(name, -1) if len(state.models) else -1
     return state.models[group] if group >= 0 else state.weights
 
 
 def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
-    """Each client's group, in a list; none for a client that has not trained yet."""
+    """Each client's group, in a list; none before its first training."""
     return [[state.groups[name]] if name in state.groups else [] for name in clients]
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """Each client uses the model of its cluster."""
     state = federation.look(federation.hub).state
     return {name: model_of(state, name) for name in federation.common.clients}
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """The groups so far, and whether they train apart."""
     state = federation.look(federation.hub).state
     return {"membership": membership(state, federation.common.clients), "separate": bool(len(state.models))}
 

@@ -5,14 +5,13 @@ IPDPS 2022.
     server --Train--> client --Update--> server                                   (every round, to selected clients)
 
 The server clusters devices by the Hellinger distance of their label histograms, which carry Laplace noise. A round
-samples clusters by weight, rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest device
-of each that is not taken yet. They train one global model. A cluster stands for its devices: the slower ones of a
-large cluster may never be asked.
+samples clusters by weight, rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest free
+device of each. They train one global model. The slower devices of a large cluster may never be asked.
 
 Sees. server: noisy label histograms, plain models, losses, speeds, by name. client: the global model.
 Decided here, as docs/systems/selection_baselines.md explains: P(y) histograms, not P(X|y); DBSCAN with a radius (OPTICS
 as an option); noise for all classes; latencies are observed once there is an answer; a device that missed its last
-requests comes after those of its cluster that did not.
+requests comes last in its cluster.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class HaccsConfig(Selecting):
 
 @fl.message(src="server", dst="client")
 class Describe(fl.OfRound, frozen=True):
-    """Send your label histogram, and what a round takes you."""
+    """Send your label histogram, and how long a round takes you."""
 
 
 @fl.message(src="client", dst="server")
@@ -98,7 +97,7 @@ class Client(fl.Client):
 
     @fl.on(Describe, answers=Described)
     def describe(self, msg: Describe, src: str) -> fl.Work[Described]:
-        """The same histogram however often it is asked for."""
+        """The same histogram for every request."""
         if self.state.counts is None:
             counts: Counts = yield fl.Local(label_histogram, (self.spec.outputs,))
             source = self.kept("label histogram", repr((self.config.epsilon, counts.tolist())).encode())
@@ -109,7 +108,7 @@ class Client(fl.Client):
 
     @fl.on(fl.Train, fl.training, answers=Update)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Update]:
-        """E_i epochs from the global model, and the mean loss of the samples on the way."""
+        """E_i epochs from the global model, and their mean loss."""
         start = self.model(msg)
         fitted: fl.Fitted = yield self.fit(start, msg.round)
         self.state.trained.append(msg.round)
@@ -120,8 +119,9 @@ class Server(fl.Server):
     """Clusters, selects and averages."""
 
     class State(fl.State):
-        """weights: (d,) the global model. By client: its noisy histogram, the seconds of a round (claimed until one was
-        observed), its last loss, how many requests in a row it has missed, and its cluster.
+        """weights: (d,) the global model. By client: its noisy histogram, the seconds of a round (claimed until
+        observed), its
+        last loss, its missed requests in a row, and its cluster.
         """
 
         weights: fl.Vector = fl.initial
@@ -135,11 +135,10 @@ class Server(fl.Server):
     config: HaccsConfig
 
     def setup(self) -> fl.Steps[None]:
-        """Get to know the devices that take part from the start."""
         yield from self.meet(0)
 
     def meet(self, r: int) -> fl.Steps[None]:
-        """Ask the devices that have joined, and are not described yet, for their histograms."""
+        """Ask new devices for their histograms."""
 
         def fold(name: str, described: Described) -> None:
             counts, most = described.counts, MOST_SAMPLES * len(described.counts)
@@ -155,7 +154,7 @@ class Server(fl.Server):
             yield from fl.ask_each(self, r, new, Describe(r), Described, fold)
 
     def cluster(self) -> bool:
-        """Cluster all described devices again, if there are new ones."""
+        """Cluster all described devices again if some are new."""
         names = [name for name in self.clients if name in self.state.counts]
         if len(names) == len(self.state.clusters):
             return False
@@ -165,7 +164,7 @@ class Server(fl.Server):
         return True
 
     def select(self, r: int) -> list[str]:
-        """The devices of round r, in the order of their names on the roster."""
+        """The devices of round r, in roster order."""
         state, names = self.state, list(self.state.clusters)
         if not names:
             return []
@@ -178,7 +177,6 @@ class Server(fl.Server):
         return [names[i] for i in sorted(sample_fastest(weights, members, number, self.rng("selection", r)))]
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """One round: new devices are met, clusters sampled, and their fastest devices train."""
         yield from self.meet(r)
         clustered, state = self.cluster(), self.state
         chosen = self.select(r)
@@ -206,7 +204,7 @@ def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """Clusters, and the noisy histograms that they come from."""
+    """Clusters and their noisy histograms."""
     state = federation.look(federation.hub).state
     counts = {name: state.counts[name].tolist() for name in federation.common.clients if name in state.counts}
     return {"membership": membership(state, federation.common.clients), "histograms": counts}

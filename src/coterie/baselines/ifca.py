@@ -2,8 +2,8 @@
 
     server --Train (k models)--> client --Update--> server
 
-Each client tries all k models on its training data, trains the one with the lowest loss and returns it; the server
-averages per cluster (their algorithm 1, model averaging). The models start from different random weights by default.
+Each client trains the one of k models with the lowest loss on its training data; the server averages per cluster
+(their algorithm 1, model averaging). The models start from different random weights by default.
 """
 
 from collections.abc import Mapping

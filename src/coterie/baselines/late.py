@@ -3,15 +3,15 @@
     models:   w <- w + step (m - w),   m: weighted mean of the models
     changes:  w <- w + step m,         m: weighted mean of w_i+ - w_i;   w_i: what client i started from
 
-``_drop``: those in time only. With a step of 1 and nobody late ``fedavg_drop`` is FedAvg. ``_stale``: all models
-received; one that is trained from an old w pulls towards that old w. ``fedavg_late``: all changes, equally, as in
-PAFed's eq. 11; a late change is applied where the model is now, so it does not pull back. It is what is left of PAFed's
-server without classes, projection and unit length. ``fedprox``: clients minimise f_i(w) + mu/2 |w - w_received|^2 (eq.
-2 of Li et al.). PAFed compares itself with the two that drop (table V).
+``_drop``: those in time only. With a step of 1 and no late client ``fedavg_drop`` is FedAvg. ``_stale``: all models
+received; one trained from an old w pulls towards that w. ``fedavg_late``: all changes, equally, as in PAFed's eq. 11; a
+late change applies to the current model, so it does not pull back. It is PAFed's server without classes, projection and
+unit length. ``fedprox``: clients minimise f_i(w) + mu/2 |w - w_received|^2 (eq. 2 of Li et al.). PAFed compares itself
+with the two that drop (table V).
 
 ``time_weighted`` stands for the time-weighted scheme that PAFed cites as [11] (Miao et al., "Robust asynchronous
-federated learning with time-weighted and stale model aggregation", TDSC 2023), which also lets weights fall with the
-rounds of delay and whose own formula we have not seen. The protocol and who sees what: ``protocols/late.py``.
+federated learning with time-weighted and stale model aggregation", TDSC 2023). There weights fall with the delay, too;
+we have not seen its own formula. The protocol and who sees what: ``protocols/late.py``.
 """
 
 import math
@@ -43,7 +43,7 @@ class TimeWeightedConfig(late.LateTraining):
 
 
 def _mean(sends: Sends, weight: Callable[[Any, int, int], float]) -> type[late.Server]:
-    """A server that averages. weight: of one update, from the config, the rounds that it is late, and its samples."""
+    """A server that averages. weight: of one update, from the config, its rounds of delay, and its samples."""
 
     class Server(late.Server):
         def aggregate(self, step: float) -> late.Aggregate:

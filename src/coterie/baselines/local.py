@@ -2,8 +2,8 @@
 
     server --Train--> client --Trained--> server            (every round)
 
-A federated method is worth its messages only where it beats this one on ``local_accuracy``. All clients start from the
-same weights; a round is the local epochs that it would be in federated averaging, on the same batches.
+A federated method is worth its messages only if it beats this one on ``local_accuracy``. All clients start from the
+same weights; a round has the local epochs and batches of federated averaging.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Client(fl.Party, role="client"):
 
 
 class Server(fl.Party, role="server"):
-    """Calls the rounds, so that they are those of the other methods."""
+    """Calls the rounds, as in the other methods."""
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         return (yield from fl.ask_round(self, r, Train(r), Trained, lambda name, trained: None))

@@ -3,14 +3,14 @@
     server --Introduce--> client --Introduced (its speed)--> server       (set-up, and when a client joins)
     server --Train--> client --Update (with its loss)--> server           (every round, to selected clients)
 
-Federated averaging of one global model among selected clients. Clients that were tried are drawn by their utility:
-samples times root mean square loss, a bonus for those left out for long, and a penalty for those slower than a pace
-that follows the training. A falling share of each round goes to clients that were never tried, the fast ones first.
-The rule itself is ``selection/oort.py``; durations are those that the server observes.
+Federated averaging of one global model among selected clients. Tried clients are drawn by their utility: samples times
+root mean square loss, a bonus for those left out for long, and a penalty for those slower than an adaptive pace. A
+falling share of each round goes to untried clients, the fast ones first. The rule itself is ``selection/oort.py``;
+durations are those that the server observes.
 
 Sees. server: plain models, samples, losses and speeds, by name. client: the global model.
 Decided here, as docs/systems/selection_baselines.md explains: losses are those of the received model; a client that
-does not answer is judged by what it last told.
+does not answer is judged by its last report.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class OortConfig(Selecting):
         self.oort()
 
     def oort(self) -> oort.Oort:
-        """These settings for the selection. Raises UserError."""
         return oort.Oort(
             exploration=self.exploration,
             decay=self.exploration_decay,
@@ -67,7 +66,7 @@ class OortConfig(Selecting):
 
 
 class Client(Introducing):
-    """Trains when it is selected, and tells how large its losses are."""
+    """Trains when selected, and reports its losses."""
 
     config: OortConfig
 
@@ -89,8 +88,9 @@ class Server(fl.Server):
     """Selects by utility, and averages."""
 
     class State(fl.State):
-        """weights: (d,) the global model.  pool: what Oort remembers of the clients, by their numbers.  seconds: of a
-        round, as each client says.
+        """weights: (d,) the global model.  pool: Oort's record of the clients, by number.  seconds: of a round, as each
+        client
+        claims.
         """
 
         weights: fl.Vector = fl.initial
@@ -101,7 +101,6 @@ class Server(fl.Server):
     config: OortConfig
 
     def setup(self) -> fl.Steps[None]:
-        """Get to know the clients that take part from the start."""
         yield from meet(self, 0)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
@@ -134,7 +133,7 @@ class Server(fl.Server):
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """How often each client was selected, and its utility as it last told it (None for one that never did)."""
+    """How often each client was selected, and its last reported utility, or None."""
     pool = federation.look(federation.hub).state.pool
     utilities = [None if np.isnan(value) else float(value) for value in pool.utility]
     return {"selected": pool.selected.tolist(), "utilities": utilities}

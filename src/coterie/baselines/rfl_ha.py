@@ -6,8 +6,8 @@ edge computing", IEEE INFOCOM 2021. (OFL's table 3 calls it REFL, which is anoth
     server --Lead (global model)--> head --Train--> member --Update--> head --Led (cluster model)--> server
 
 Clients of like speed form balanced clusters. A cluster's head, its fastest client, waits for all its members and
-averages their models. The server does not wait: it mixes each cluster's model into the global one as it arrives, with a
-share that falls with the number of models that came before it.
+averages their models. The server does not wait: it mixes each cluster's model into the global one on arrival, with a
+share that falls with each earlier arrival.
 
 Sees. server: the mean model of each cluster, and who is in it. head: its members' plain models, by name. client: the
 global model. Decided here, as docs/systems/hierarchical_baselines.md explains: the number of clusters is a
@@ -51,7 +51,7 @@ class RflHaConfig(fl.Averaging):
 
     @property
     def head_s(self) -> float | None:
-        """How long a head waits for its members: half of the deadline, so that its own answer is in time."""
+        """How long a head waits for its members: half the deadline, so that its own answer is in time."""
         return None if self.deadline_s is None else self.deadline_s / 2
 
     def own_budget(self) -> Mapping[str, str]:
@@ -61,7 +61,8 @@ class RflHaConfig(fl.Averaging):
 @fl.message(src="server", dst="client")
 class Belong(fl.OfRound, frozen=True):
     """head: the client that may give you tasks from now on.  members: of your cluster, a bundle of ``count`` names,
-    if you are its head."""
+    if you are its head.
+    """
 
     head: str
     members: bytes
@@ -101,10 +102,10 @@ class Led(fl.OfModel, frozen=True):
 
 
 class Client(Introducing, role="client", also=(HEAD,)):
-    """Trains for its head, and coordinates its cluster where it is the head itself."""
+    """Trains for its head, and coordinates its cluster if it is the head."""
 
     class State(fl.Client.State):
-        """head: of its cluster.  members: of its cluster, where it is the head; itself among them."""
+        """head: of its cluster.  members: of its cluster, itself included, if it is the head."""
 
         head: str = ""
         members: list[str] = msgspec.field(default_factory=list)
@@ -114,7 +115,6 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
     @fl.on(Belong, answers=Belonging)
     def belong(self, msg: Belong, src: str) -> Belonging:
-        """Know the head, and the members where it is this client."""
         try:
             members = [part.decode() for part in fl.unbundle(msg.members, msg.count)]
         except UnicodeDecodeError as error:
@@ -137,7 +137,7 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
     @fl.on(Lead, answers=Led)
     def lead(self, msg: Lead, src: str) -> fl.Steps[Led]:
-        """Synchronous aggregation in the cluster: wait for all members that are asked, and average."""
+        """Synchronous aggregation in the cluster: wait for all asked members, and average."""
         start = self.model(msg)
         if len(msg.asked) != len(self.state.members):
             raise fl.PeerError(f"{len(msg.asked)} marks for a cluster of {len(self.state.members)}")
@@ -180,11 +180,10 @@ class Server(fl.Server):
     config: RflHaConfig
 
     def setup(self) -> fl.Steps[None]:
-        """Get to know the clients' speeds, and make clusters."""
         yield from self.regroup(0)
 
     def regroup(self, r: int) -> fl.Steps[bool]:
-        """Clusters are made anew when clients have joined; a head that failed hands over to the next fastest."""
+        """Make clusters anew when clients have joined; the next fastest replaces a failed head."""
         state = self.state
         if (yield from meet(self, r)):
             state.clusters = balanced(state.seconds, self.clients, self.config.clusters)
@@ -241,13 +240,12 @@ class Server(fl.Server):
 
 
 def balanced(seconds: Mapping[str, float], clients: Sequence[str], k: int) -> list[list[str]]:
-    """Clusters of like speed, as even as can be, each with its fastest client first; no more than there are clients."""
+    """Clusters of like speed and near equal size, the fastest client first; no more than clients."""
     known = sorted((name for name in clients if name in seconds), key=lambda name: seconds[name])
     return [list(part) for part in np.array_split(np.array(known, object), min(k, len(known)))] if known else []
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """The clusters, the head first."""
     return {"clusters": federation.look(federation.hub).state.clusters}
 
 

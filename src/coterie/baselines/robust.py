@@ -2,9 +2,9 @@
 
     server --Train--> client --Update--> server            (every round, as in FedAvg)
 
-The server holds all models of a round, and puts their changes together by a robust rule in the place of the mean
-(``aggregation/robust.py`` has the papers and formulas). No rule weighs by samples, since a client states its own
-number. ``docs/poisoning.md`` measures them under attack (``--attack``).
+The server combines the changes of a round's models by a robust rule instead of the mean (``aggregation/robust.py`` has
+the papers and formulas). No rule weighs by samples, since a client states its own number. ``docs/poisoning.md``
+measures them under attack (``--attack``).
 
 Sees. As in FedAvg: server: every client's plain model, by name. client: the global model.
 Decided here: f is a share (``faulty``) of the updates that came, rounded down; FLTrust's server trains on public
@@ -32,7 +32,7 @@ Rule = Callable[[Doubles, int], Robust]
 
 @fl.settings
 class RobustConfig(fl.Averaging):
-    """faulty: from 0 to below 1/2, the share of a round's updates that the rule is to withstand."""
+    """faulty: from 0 to below 1/2, the share of a round's updates that the rule withstands."""
 
     faulty: float = 0.25
 
@@ -43,16 +43,16 @@ class RobustConfig(fl.Averaging):
 
 
 class Server(fl.Server):
-    """Holds the global model. combine: puts the changes of a round together; None if it needs an update of its own.
+    """Holds the global model. combine: combines the changes of a round; None if it needs an own update.
 
-    by_coordinate: whether the rule chooses in each coordinate, so that it serves for buffers, too.
+    by_coordinate: whether the rule chooses in each coordinate, and so serves for buffers, too.
     """
 
     combine: ClassVar[Any] = None
     by_coordinate: ClassVar[bool] = False
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """One round. The robust mean of the clients' changes moves the global model."""
+        """The robust mean of the clients' changes moves the global model."""
         old, config = self.state.weights, self.config
         gather, models = self.gather(means=0), dict[str, fl.Vector]()
 
@@ -104,7 +104,7 @@ def combined(
     *,
     by_coordinate: bool = False,
 ) -> tuple[Robust, Doubles]:
-    """What a rule makes of the changes of models (n, d), and the next model, (d,) float64.
+    """A rule's result for the changes of models (n, d), and the next model, (d,) float64.
 
     Buffers get a mean of the clients' (``aggregation/buffers.py``), by influence unless the rule is by coordinate.
     """

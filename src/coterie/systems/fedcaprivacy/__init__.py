@@ -59,7 +59,7 @@ def key_centre(own: Own, common: Common, config: FedCAPrivacyConfig) -> KeyCentr
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
-    """omega_{i,g} of eq. (11): the mean of the cluster models that each participant has."""
+    """omega_{i,g} of eq. (11): the mean of each participant's cluster models."""
     return {participant.name: participant.model() for participant in federation.of_role(PARTICIPANT)}
 
 

@@ -34,7 +34,7 @@ from coterie.systems.fedcaprivacy.messages import CSP, HUB
 
 @dataclass(frozen=True)
 class Made:
-    """The clusters of a round. here: phi (c,) by name, of the participants that have one.  anew: made in this round.
+    """The clusters of a round. here: phi (c,) by name, of participants that have one.  anew: made in this round.
 
     order: names by position at the service.  why_fewer: why there are fewer clusters than asked for, or "".
     """
@@ -53,8 +53,8 @@ class BusinessServer(Party, role=HUB):
     class State(msgspec.Struct):
         """phi: (c,) bool by name.  phi_rows: (n, c) by position, literal mode.  accepted: last upload by name.
 
-        clustered_order: names by row of the last phi, which was made in round ``clustered``.  unsettled: whether the
-        last phi changed a participant's clusters, or was never received. With auto, clusters are made until two agree.
+        clustered_order: names by row of the last phi, made in round ``clustered``.  unsettled: whether the last phi
+        changed a participant's clusters, or was never received. With auto, clusters are made until two agree.
         founded: groups and sums, with descriptor=signature.
         """
 
@@ -86,11 +86,10 @@ class BusinessServer(Party, role=HUB):
 
     @cached_property
     def protection(self) -> Protection:
-        """What the service is shown instead of models."""
         return self.config.protection(self.common.mode)
 
     def setup(self) -> Steps[None]:
-        """Keys. With descriptor=signature also the clusters, which are fixed from then on."""
+        """Keys. With descriptor=signature also the clusters, which then stay fixed."""
         yield from super().setup()
         if self.protection == "signature":
             self.secret.mask_seed = self.secrets("mask of signatures").bytes(SEED_BYTES)
@@ -142,7 +141,7 @@ class BusinessServer(Party, role=HUB):
         return Made(here, order, clustered.membership is not None, clustered.why_fewer)
 
     def in_groups(self, r: int, names: list[str]) -> Steps[Made | str]:
-        """The groups of these participants, once those have one that were away when groups were made."""
+        """The groups of these participants, after placing those that were absent when groups were made."""
         founded, waits = self.state.founded, self.config.deadline_s
         if late := [name for name in names if name not in founded.groups]:
             with suppress(NoAnswerError):  # they stay without a group, and are asked again
@@ -175,7 +174,7 @@ class BusinessServer(Party, role=HUB):
         return models, blinded, answers
 
     def verified(self, name: str, upload: messages.Upload, r: int) -> CipherVector:
-        """The ciphertext of an upload that the CSP may see. Checks signature, freshness and both ciphertexts first."""
+        """The CSP's ciphertext of an upload. Checks signature, freshness and both ciphertexts first."""
         pid, service = self.clients.index(name), self.keys.public(SERVICE)
         if upload.pid != pid:
             raise PeerError(f"{name} has PID {pid} and claims {upload.pid}")
@@ -192,14 +191,14 @@ class BusinessServer(Party, role=HUB):
         return cipher
 
     def must_cluster(self, names: list[str]) -> bool:
-        """Step IV: whether these participants need new clusters, whatever the schedule says."""
+        """Step IV: whether these participants need new clusters, regardless of the schedule."""
         if self.literal:
             return self.state.phi_rows is None or len(self.state.phi_rows) != len(names)
         unsettled = self.config.clusters == "auto" and self.state.unsettled
         return unsettled or any(name not in self.state.phi for name in names)
 
     def assigned(self, r: int, clustered: messages.Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
-        """phi of this round's participants: the new one, or else the old one, which is kept by name."""
+        """phi of this round's participants: the new one, or the old one, kept by name."""
         where = clustered.positions.tolist()
         c = len(where) if self.config.clusters == "auto" else self.config.clusters
         distinct = 0 < len(set(where)) == len(where)
@@ -224,7 +223,7 @@ class BusinessServer(Party, role=HUB):
         return {name: self.state.phi[name] for name in names}
 
     def renumbered(self, names: list[str], new: NDArray[Any]) -> NDArray[Any]:
-        """phi of these participants, (n, c), in numbers that they know. With auto a new cluster gets a free number."""
+        """phi of these participants, (n, c), in known numbers. With auto a new cluster gets a free number."""
         if self.config.clusters == "auto":
             used = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients))
             away = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients if name not in names))
@@ -240,7 +239,7 @@ class BusinessServer(Party, role=HUB):
     ) -> Steps[tuple[list[int], dict[str, str]]]:
         """Steps V and VI for every cluster: send its members the sum without the mask.
 
-        Returns the sizes, and by cluster why its model was not released. Then its members keep their own models.
+        Returns the sizes, and by cluster why its model was not released; its members then keep their own.
         """
         service, size = self.keys.public(SERVICE), self.spec.size
         width = max(len(row) for row in made.here.values())
@@ -269,21 +268,18 @@ class BusinessServer(Party, role=HUB):
         return [sorted(self.clusters_of(name)) for name in self.clients]
 
     def clusters_of(self, name: str) -> frozenset[int]:
-        """Numbers of this participant's clusters; none before its first."""
         return numbers(self.state.phi[name]) if name in self.state.phi else frozenset()
 
 
 def numbers(row: NDArray[Any]) -> frozenset[int]:
-    """The clusters of a row of phi."""
     return frozenset(np.flatnonzero(row).tolist())
 
 
 def numbered_like(old: NDArray[Any], new: NDArray[Any], free: NDArray[Any]) -> NDArray[Any]:
     """phi (n, <= c), its clusters numbered so that as many rows as possible keep the numbers that they had in ``old``.
 
-    old: (n, c). A participant that was away keeps its clusters by number, and must find the same clusters when it is
-    back. A cluster that continues no old one gets a number that is ``free``, (c,) bool, the lowest first, if there is
-    one.
+    old: (n, c). An absent participant keeps its clusters by number, and must find the same ones later. A cluster that
+    continues no old one gets the lowest ``free`` number, (c,) bool, if any.
     """
     from scipy.optimize import linear_sum_assignment
 

@@ -77,7 +77,7 @@ class FedCAPrivacyConfig(LocalTraining):
             raise UserError(f"gamma must be a positive number or 'median', not {self.gamma!r}")
 
     def protection(self, mode: str) -> Protection:
-        """What the service is shown instead of models; "none" outside of mode hardened."""
+        """What the service sees instead of models; "none" outside of mode hardened."""
         if mode != "hardened":
             return "none"
         return "signature" if self.descriptor == "signature" else self.hardening
@@ -104,7 +104,7 @@ WITHOUT_SIGNATURE = ("hardening", "sketch_dim", "gamma", "kernel", "alpha", "sch
 
 
 def check(config: FedCAPrivacyConfig, common: Common) -> None:
-    """Raises UserError for settings that can't work among these clients, or have no effect with the others."""
+    """Raises UserError for settings that do not fit these clients, or have no effect."""
     signature = common.mode == "hardened" and config.descriptor == "signature"
     refuse_unused(
         config,

@@ -38,8 +38,8 @@ class ServiceProvider(Party, role=CSP):
 
         affinity: (m, m) of the clustering in round ``clustered``, for the observer.
         number: of clusters, as last asked for.  found: the count of the last round, with clusters=auto.
-        signatures: the groups, with descriptor=signature.  summed: the sums that were formed for them.
-        formed: the sums of this round.
+        signatures: the groups, with descriptor=signature.  summed: sums formed for them.  formed: the sums of this
+        round.
         """
 
         opened: dict[int, StoredVector] = msgspec.field(default_factory=dict)
@@ -57,7 +57,6 @@ class ServiceProvider(Party, role=CSP):
 
     @cached_property
     def shown(self) -> Protection:
-        """What it is shown instead of models."""
         return self.config.protection(self.common.mode)
 
     @property
@@ -67,7 +66,7 @@ class ServiceProvider(Party, role=CSP):
 
     @property
     def length(self) -> int:
-        """The numbers in a vector that it opens."""
+        """The length of vectors that it opens."""
         lengths = {"sketch": self.config.sketch_dim, "signature": 2 * DIMENSION}
         return lengths.get(self.shown, self.spec.size)
 
@@ -110,8 +109,7 @@ class ServiceProvider(Party, role=CSP):
     def counted(self, r: int, rows: NDArray[Any]) -> int:
         """c of clusters=auto: the median of the number in use and of the counts of this round and the last.
 
-        So it rises or falls only as far as two successive counts agree. Only counts are compared across rounds, so no
-        names are needed.
+        So it moves only as far as two successive counts agree. Counts alone are compared across rounds, without names.
         """
         before, smallest = self.state.found, max(SMALLEST, self.smallest)
         self.state.found = count_clusters(
@@ -136,7 +134,7 @@ class ServiceProvider(Party, role=CSP):
 
     @on(Convert, lambda self, msg: conversion_cost(self, self.summed(msg)))
     def convert(self, msg: Convert, src: str) -> Work[ClusterSum]:
-        """Hardened step V: convert a masked sum from the service's key to the users' key."""
+        """Hardened step V: convert a masked sum from the service's key to the users'."""
         answer = yield from convert(self, msg, src, self.summed(msg))
         once(self.state.formed, msg.round, msg.cluster, msg.count)
         if not msg.round:
@@ -144,7 +142,7 @@ class ServiceProvider(Party, role=CSP):
         return answer
 
     def summed(self, msg: Convert) -> int:
-        """The length of the vectors in a sum: before round 1 they are no models. Raises PeerError for no such sum."""
+        """The length of a sum's vectors, which before round 1 are no models. Raises PeerError for no such sum."""
         if msg.round:
             return self.spec.size
         if self.shown != "signature" or msg.cluster not in (known := lengths(self.spec)):

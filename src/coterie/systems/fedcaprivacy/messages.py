@@ -35,7 +35,7 @@ class Upload(Signed, frozen=True):
 
 @message(src=HUB, dst=CSP)
 class Cluster(OfRound, frozen=True):
-    """All blinded vectors of the round have been sent. force: cluster in any case, e.g. for a new participant."""
+    """All blinded vectors of the round were sent. force: cluster in any case, e.g. for a new participant."""
 
     force: bool
 

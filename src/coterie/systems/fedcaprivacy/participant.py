@@ -54,11 +54,10 @@ class Participant(Party, role=PARTICIPANT):
 
     @cached_property
     def protection(self) -> Protection:
-        """What the service is shown instead of models."""
         return self.config.protection(self.common.mode)
 
     def train_cost(self, msg: messages.Train) -> Cost:
-        """Its samples, once per epoch, and one encryption; with sketches two."""
+        """Its samples, once per epoch, and one encryption, or two with sketches."""
         key = self.keys.public(SERVICE)
         crypto_s = key.nominal_seconds_encrypt(self.spec.size)
         if self.protection == "sketch":
@@ -101,7 +100,6 @@ class Participant(Party, role=PARTICIPANT):
 
     @on(Total, lambda self, msg: signatures.total_cost(self, msg))
     def open_total(self, msg: Total, src: str) -> Work[Received]:
-        """The sum over all participants."""
         lengths = signatures.lengths(self.spec)
         total, answer = yield from opened_total(self, msg, src, CSP, 0, lengths, self.state.totals)
         self.state.totals[msg.cluster] = total
@@ -120,7 +118,7 @@ class Participant(Party, role=PARTICIPANT):
             raise PeerError("nobody describes their data in this federation")
 
     def model(self) -> Vector:
-        """omega_{i,g}, eq. (11): the mean over its clusters' models, or its own weights while there are none."""
+        """omega_{i,g}, eq. (11): the mean over its clusters' models, or its own weights before there are any."""
         if self.state.clusters:
             opened = [self.state.clusters[k] for k in sorted(self.state.clusters)]
             mean: Vector = np.stack(opened).mean(axis=0, dtype=np.float64).astype(np.float32)  # eq. (11)

@@ -55,7 +55,6 @@ from coterie.systems.mingledpie.server import JointServer, Server
 
 
 def key_centre(own: Own, common: Common, config: MingledPieConfig) -> KeyCentre:
-    """One key pair, whose secret half all clients hold."""
     parameters = layout_of(config, common.spec, common.mode).parameters
     return KeyCentre(own, common, [Pair(USER, CLIENT, partial(ckks_keygen, parameters.name))])
 
@@ -79,7 +78,7 @@ def models(federation: Federation) -> Mapping[str, Vector]:
 
 
 def pool(federation: Federation) -> Iterable[Vector]:
-    """All models that clients choose from. Each client has its own copy, and most copies are equal."""
+    """All models that clients choose from. Each client has its own copy; most are equal."""
     return (client.models() for client in federation.of_role(CLIENT))
 
 
@@ -128,7 +127,6 @@ def releases(config: Any, mode: str) -> Mapping[type[Message], Sequence[str]]:
 
 
 def sees_with(config: MingledPieConfig, mode: str) -> Mapping[str, Sees] | None:
-    """With keys=threshold."""
     if config.keys != "threshold":
         return None
     before = SEES_HARDENED if mode == "hardened" else SEES

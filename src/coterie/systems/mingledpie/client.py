@@ -47,7 +47,7 @@ class Client(Party, role=CLIENT):
     class State(msgspec.Struct):
         """models: (k, d) float32 of ``round``, None before it has the parameters.
 
-        buffers: those (``layout.local``) that it last trained, None before the first training.
+        buffers: the last trained ones (``layout.local``), None before the first training.
         trained, noted: the last rounds that it trained for, and had parameters of.  condition, ridge, kept, why: of the
         last rebuild; why is empty if all models are new.
         """
@@ -100,7 +100,6 @@ class Client(Party, role=CLIENT):
         return Noted(msg.round)
 
     def sealing(self) -> PublicKey | SecretKey:
-        """What it encrypts with."""
         return self.keys.own(USER)
 
     def train_cost(self, msg: Train) -> Cost:
@@ -134,7 +133,7 @@ class Client(Party, role=CLIENT):
         return signed(self.own, Update(msg.round, msg.basis, identities, ciphers))
 
     def _identities(self, cluster: int) -> NDArray[np.int64]:
-        """CI_i: the set of this true cluster, drawn by algorithm 1 when there is none yet."""
+        """CI_i: the set of this true cluster, drawn by algorithm 1 if missing."""
         if cluster not in self.secret.sets:
             draw = self.secrets("identities", self.secret.drawn).bytes
             keys, config = ClusterKeys(self.state.keys), self.config
@@ -145,7 +144,7 @@ class Client(Party, role=CLIENT):
         return np.flatnonzero(self.secret.sets[cluster]).astype(np.int64)
 
     def open_cost(self, msg: Mingled) -> Cost:
-        """Decryption of every slot, if it does not have these sums yet."""
+        """Decryption of every slot, unless it has these sums."""
         if msg.round <= self.state.round:
             return Cost()
         key = self.keys.own(USER)
@@ -155,8 +154,7 @@ class Client(Party, role=CLIENT):
     def receive(self, msg: Mingled, src: str) -> Work[Received]:
         """Algorithm 2: verify, open and rebuild. If that is impossible, keep the models and say so.
 
-        A client that was away may keep older models than the others. The next sums with a contribution of that cluster
-        correct this.
+        An absent client's models may be stale. The next sums with a contribution of that cluster correct them.
         """
         parts: list[bytes] = yield Compute(_verified, (self.common, msg, self.layout.slots))
         return (yield from self._received(msg, self._opened(parts)))
@@ -179,7 +177,7 @@ class Client(Party, role=CLIENT):
         return Received(msg.round, len(self.state.kept) < self.layout.clusters)
 
     def _rebuilt(self, msg: Mingled | OpenedSums, opening: Work[tuple[Any, ...]]) -> Work[Rebuilt]:
-        """The models of these sums; or the old ones, and why, if a broken update has made the sums unusable."""
+        """The models of these sums; or the old ones and the reason, if a broken update has made the sums unusable."""
         models = self.state.models
         try:
             opened = yield from opening
@@ -190,7 +188,7 @@ class Client(Party, role=CLIENT):
         return rebuilt
 
     def with_own_buffers(self, model: Vector) -> Vector:
-        """A cluster's model (d,), with this client's own buffers if it has some."""
+        """A cluster's model (d,), with this client's own buffers, if any."""
         if self.state.buffers is None:
             return model
         own = model.copy()
@@ -215,14 +213,14 @@ class Client(Party, role=CLIENT):
 
 
 def _starts(spec: ModelSpec, clusters: int, digest: bytes, start: Vector) -> Vector:
-    """theta_j^0 (k, d) of the weights that were published (k d,). Raises PeerError for another model's."""
+    """theta_j^0 (k, d) of the published weights (k d,). Raises PeerError for another model's."""
     if len(start) != clusters * spec.size:
         raise PeerError(f"{len(start)} weights instead of {clusters} models of {spec.size}")
     return np.stack([check_model(spec, digest, row) for row in start.reshape(clusters, spec.size)])
 
 
 class JointClient(Client, role=CLIENT):
-    """C_i with keys=threshold: it may hold a share of the key, and is sent opened sums."""
+    """C_i with keys=threshold: it may hold a share of the key, and receives opened sums."""
 
     joint, making, opening = JointKeys(declared), KeyMaking(), KeyOpening()
 
@@ -242,7 +240,7 @@ def _given(rows: tuple[Any, ...]) -> Work[tuple[Any, ...]]:
 
 
 def _split(common: Common, msg: OpenedSums, widths: tuple[int, ...]) -> tuple[Any, ...]:
-    """The values of each slot of a message that the server signed, None for none. Raises PeerError for any other."""
+    """The values of each slot of a message that the server signed, or None. Raises PeerError for any other."""
     check_signed(common, HUB, msg)
     slots = [int(slot) for slot in msg.slots]
     if slots != sorted(set(slots)) or not set(slots) <= set(range(len(widths))):

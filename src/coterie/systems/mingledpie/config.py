@@ -76,7 +76,7 @@ class MingledPieConfig(ClusterModels):
             raise UserError("rebuild=ideal rests on one p: it can't go with p_changes")
 
     def committee(self, clients: Sequence[str]) -> tuple[str, ...]:
-        """With keys=threshold, the clients that hold a share: the first of those that are there in round 1."""
+        """With keys=threshold, the clients that hold a share: the first that are there in round 1."""
         return tuple(joined(clients, self, 1)[: self.holders or MOST_HOLDERS])
 
     def joint(self, clients: Sequence[str]) -> Joint:
@@ -108,12 +108,10 @@ class MingledPieConfig(ClusterModels):
         return rates
 
     def rate(self, r: int) -> float:
-        """p in round r."""
         rates = self.rates()
         return rates[max(since for since in rates if since <= r)]
 
     def bits(self, r: int) -> int:
-        """n in round r."""
         return round(-math.log2(self.rate(r)))
 
     def law(self, p: float) -> IdentityLaw:
@@ -121,7 +119,6 @@ class MingledPieConfig(ClusterModels):
         return IdentityLaw(self.clusters, p, self.threshold, self.threshold_counts)
 
     def kind(self, mode: str) -> Literal["mingled", "uploads", "products"]:
-        """The kind of layout (``layout.py``)."""
         return self.hardening if mode == "hardened" else "mingled"
 
     def beyond_budget(self) -> Mapping[str, str]:
@@ -144,7 +141,7 @@ UNUSED = {
 
 
 def check(config: MingledPieConfig, common: Common) -> None:
-    """Raises UserError for settings that can't work among these clients, or have no effect with the others."""
+    """Raises UserError for settings that do not fit these clients, or have no effect."""
     unused = [(name, f"mode {common.mode}", True) for name in UNUSED[common.mode]]
     unused += [(name, "keys=shared", config.keys == "shared") for name in ("holders", "openers")]
     refuse_unused(config, unused)
@@ -186,5 +183,5 @@ def rebuilding_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Rebui
 
 
 def declared(party: Any) -> tuple[Joint, ...]:
-    """The joint key of keys=threshold, as each of its parties declares it."""
+    """The joint key of keys=threshold."""
     return (party.config.joint(party.clients),)

@@ -9,10 +9,9 @@ There are three kinds:
 ``products``  theta_i and k scalars sigma_ib; the server multiplies and sums, sum_i HE(sigma_ib) HE(theta_i): the same
               exact sums, one multiplication deep, hardly more upload
 
-Layers that all clients share (section III-A) are one more vector, which is summed over all clients. Buffers (running
-statistics of batch normalisation) stay with their clients in the kind ``mingled``: solving eq. (8) subtracts models
-from each other, and a running variance allows only a mean (``aggregation/buffers.py``). A *slot* is one sum of the
-server. The lists below are in the order of the slots.
+Layers that all clients share (section III-A) are one more vector, summed over all clients. Buffers (running statistics)
+stay with their clients in the kind ``mingled``: solving eq. (8) subtracts models, and a running variance allows only a
+mean (``aggregation/buffers.py``). A *slot* is one sum of the server. The lists below are in the order of the slots.
 """
 
 from __future__ import annotations
@@ -86,7 +85,6 @@ class Layout:
 
     @cached_property
     def own(self) -> int:
-        """How many coordinates belong to the clusters."""
         return int(self.of_clusters.sum())
 
     @property
@@ -115,7 +113,6 @@ class Layout:
 
     @property
     def slots(self) -> int:
-        """The number of sums that the server makes."""
         return len(self.widths)
 
     def vectors(self, theta: Vector, cluster: int) -> list[NDArray[Any]]:
@@ -140,7 +137,7 @@ class Layout:
         return sigma
 
     def sum_seconds(self, key: PublicKey, updates: int) -> float:
-        """Nominal seconds of the server's products. Its additions take next to no time."""
+        """Nominal seconds of the server's products; additions are negligible."""
         if self.kind != "products":
             return 0.0
         return self.clusters * (updates * key.nominal_seconds_times(self.own) + key.nominal_seconds_rescale(self.own))
@@ -153,7 +150,7 @@ class Layout:
                 raise PeerError(f"ciphertext {i} is a {cipher.tally.form}, not a {expected}")
 
     def parts(self, rows: Sequence[Doubles]) -> tuple[Doubles, Doubles]:
-        """Of the opened sums, those of models (k, own), and of indicators: H (k, k), or counts of clients (k,)."""
+        """The opened sums of models (k, own), and of indicators: H (k, k), or counts of clients (k,)."""
         k, own = self.clusters, self.own
         if self.kind == "products":
             return np.stack(rows[:k]), np.concatenate(rows[k : 2 * k])
@@ -197,8 +194,9 @@ class Rebuilding:
     def __call__(self, opened: tuple[Doubles | None, ...], previous: Vector, sizes: Any, participants: int) -> Rebuilt:
         """Cluster models (k, d) of the opened slots (None for a sum of no updates).
 
-        previous: (k, d), the models that are kept if there are no new ones.  sizes: (k,) |G_j| or (0,).  Raises
-        PeerError if a slot has a wrong length.
+        previous: (k, d), the models to keep if there are no new ones.  sizes: (k,) |G_j| or (0,).  Raises PeerError if
+        a
+        slot has a wrong length.
         """
         layout = self.layout
         rows = [np.zeros(n) if row is None else row for row, n in zip(opened, layout.widths, strict=True)]

@@ -64,9 +64,9 @@ class Mingled(Signed, frozen=True):
 
 @message(src=HUB, dst=CLIENT)
 class OpenedSums(Signed, frozen=True):
-    """As ``Mingled``, with keys=threshold: the sums as their openers opened them.
+    """As ``Mingled``, with keys=threshold: opened sums.
 
-    slots: the sums that are there, in ascending order.  values: of one after the other.
+    slots: the sums that are there, ascending.  values: of one after the other.
     """
 
     spec: bytes
@@ -78,6 +78,6 @@ class OpenedSums(Signed, frozen=True):
 
 @message(src=CLIENT, dst=HUB)
 class Received(OfRound, frozen=True):
-    """The sums were verified and opened. rebuilt: whether they gave new models, or the old ones were kept."""
+    """The sums were verified and opened. rebuilt: whether they gave new models."""
 
     rebuilt: bool

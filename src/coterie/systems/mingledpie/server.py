@@ -38,7 +38,7 @@ from coterie.systems.mingledpie.messages import (
 
 
 class Server(Party, role=HUB):
-    """Publishes parameters, adds up ciphertexts by the identities that come with them, and sends the sums to all."""
+    """Publishes parameters, adds up ciphertexts by their identities, and sends the sums to all."""
 
     keys = Keys(PublicKey, SecretKey)
 
@@ -107,7 +107,7 @@ class Server(Party, role=HUB):
         return {**notes, "p": self.config.rate(r)}
 
     def _shown(self, r: int, sizes: Any, participants: int, totals: Sequence[Any]) -> Steps[Signed]:
-        """The message with these sums, not signed yet: ciphertexts, which all clients open."""
+        """The unsigned message with these sums: ciphertexts, which all clients open."""
         ciphers = bundle([b"" if total is None else total.to_bytes() for total in totals])
         yield from ()
         return Mingled(r, self.spec.digest, sizes, participants, ciphers)
@@ -121,7 +121,7 @@ class Server(Party, role=HUB):
         self.state.version += 1
 
     def _publish(self, r: int, here: Sequence[str]) -> Steps[None]:
-        """Send the parameters to clients that have older ones or none."""
+        """Send the parameters to clients without the current ones."""
         new = [name for name in here if self.state.noted.get(name) != self.state.version]
         if not new:
             return

@@ -78,7 +78,6 @@ def key_centre(own: Own, common: Common, config: PAFedConfig) -> KeyCentre:
 
 
 def parties(config: PAFedConfig) -> Mapping[str, PartyFactory]:
-    """Of all modes but ``hardened``."""
     if config.keys == "threshold":
         return {
             HUB: CommitteeAggregator,
@@ -90,10 +89,10 @@ def parties(config: PAFedConfig) -> Mapping[str, PartyFactory]:
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
-    """The global model for all clients, as the helper shows it to the observer, with members if it needs them. (No
-    other party has it unencrypted but the clients that train.)
+    """The global model for all clients, as the helper (and members, if needed) shows it to the observer. Otherwise only
+    training clients have it unencrypted.
 
-    If a model does not open, the clients refuse it, too. Then they go on from the last one that they opened, or w^0.
+    Clients refuse a model that does not open, too. Then they go on from the last one that they opened, or w^0.
     """
     hub: Any = federation.look(HUB)
     helper: Any = federation.look(HELPER)

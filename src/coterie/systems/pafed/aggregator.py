@@ -47,7 +47,7 @@ from coterie.systems.pafed.messages import (
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """A model that was sent out in a round, and that no client is known to have opened yet."""
+    """A model that was sent out, and that no client is known to have opened yet."""
 
     round: int
     model: bytes
@@ -59,10 +59,9 @@ class Aggregator(Party, role=HUB):
     keys = Keys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
-        """model: [w] under pk_s, empty while it is w^0.  good: the last model that a client has opened, as it was sent.
+        """model: [w] under pk_s, empty while it is w^0.  good: the last model that a client has opened, as sent.
 
-        tried: the first model sent after ``good``.  owed: by client, the rounds that it has not answered yet.
-        round: the last one.
+        tried: the first model sent after ``good``.  owed: by client, the rounds not answered yet.  round: the last one.
         """
 
         model: bytes = b""
@@ -84,9 +83,9 @@ class Aggregator(Party, role=HUB):
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 3, lines 4 to 14.
 
-        A round without the helper's answers, or with an unusable update, is skipped: the model stays as it was, and the
-        round's updates are lost. If most of the clients asked refuse the model because it does not open (an update
-        encrypted large numbers, or the helper's copy was damaged), the last model that clients opened is taken again.
+        A round without the helper's answers, or with an unusable update, is skipped: the model stays, and the round's
+        updates are lost. If most asked clients refuse the model because it does not open (an update encrypted large
+        numbers, or the helper's copy was damaged), the last model that clients opened is taken again.
         """
         self.state.round = r
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
@@ -139,14 +138,11 @@ class Aggregator(Party, role=HUB):
 
     @property
     def finishes(self) -> bool:
-        """Only where parties are on machines of their own."""
+        """Only if parties are on separate machines."""
         return self.common.deployed
 
     def finish(self) -> Steps[None]:
-        """The last model, under the key of each client.
-
-        If the helper does not answer, clients keep the model that they were sent last.
-        """
+        """Send the last model under each client's key. Without the helper's answer, clients keep the one they have."""
         if not self.common.deployed or not self.state.model:
             return
         r = self.state.round + 1
@@ -162,7 +158,7 @@ class Aggregator(Party, role=HUB):
         """Conclude from the answers whether clients could open the model that was sent out.
 
         newest: the last round from which an update came. Its client has opened that round's model, so no earlier model
-        was damaged either. Raises NoAnswerError if most of the clients asked have refused the model.
+        was damaged. Raises NoAnswerError if most asked clients have refused the model.
         """
         state = self.state
         if 2 * len(answers.declined) > asked:
@@ -176,7 +172,7 @@ class Aggregator(Party, role=HUB):
             state.tried = Tried(r, state.model)
 
     def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[tuple[bytes, Mapping[str, Train]]]:
-        """The model to go on from, and each client's request, which has w^0 itself or [w] under the client's key."""
+        """The model to go on from, and each client's request, with w^0 itself or [w] under the client's key."""
 
         def train(name: str, weights: Vector | None, cipher: bytes) -> Train:
             return signed(self.own, Train(r, self.spec.digest, weights, cipher), name)
@@ -193,10 +189,11 @@ class Aggregator(Party, role=HUB):
         ciphertexts. What the helper learns of w depends on r alone:
 
         - Mode ``paper``: r is uniform over the ciphertexts' ring. It hides w perfectly and is removed exactly. The
-          helper also returns w + r freshly encrypted under pk_s, so that noise does not accumulate in the model.
-        - Mode ``literal``: r is a vector of numbers, as printed. The text does not say which, so they are uniform in
-          +-``mask_bound``. Such a mask lets the helper distinguish models (``attacks/real_mask.py``). A copy is made
-          for every client (lines 8 and 14), and noise accumulates.
+          helper also returns w + r freshly encrypted under pk_s, so that noise does not accumulate.
+        - Mode ``literal``: r is a vector of numbers, as printed; here uniform in +-``mask_bound``. Such a mask lets the
+          helper distinguish models (``attacks/real_mask.py``). A copy is made for every client (lines 8 and 14), and
+          noise
+          accumulates.
         """
         service: Any = self.keys.public(SERVICE)
         size, literal = self.layout.size, self.mode == "literal"
@@ -252,7 +249,7 @@ class Aggregator(Party, role=HUB):
 
 
 class CommitteeAggregator(Aggregator, role=HUB):
-    """S_0 with keys=threshold: what the helper is to open is first switched to its key by a committee of clients."""
+    """S_0 with keys=threshold: a committee of clients first switches to the helper's key what it is to open."""
 
     def for_helper(self, r: int, number: int, ciphers: list[Any]) -> Steps[list[Any]]:
         """Under the helper's key. Raises NoAnswerError if too few members help."""
@@ -269,7 +266,7 @@ class PaddedAggregator(Aggregator, role=HUB):
 
 @dataclass(frozen=True, eq=False)
 class Requests(Mapping[str, M], Generic[M]):
-    """Messages that are made when they are sent, so that not all of them are held at once."""
+    """Messages made on sending, so that not all of them are held at once."""
 
     tickets: Mapping[str, int]
     make: Callable[[str, int], M]

@@ -7,9 +7,9 @@ classes to invert them. It learns about how many updates conflict, and sizes up 
 
 - A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows. So the sign that
   the helper sees is a fair coin, whatever the sign of c_j.
-- The real set of sums travels among decoys, which are sets made of the same |c_j| as if other updates conflicted. The
-  pattern of a decoy (no update conflicts, all do, or some) is uniform over the possible ones. If it is some, their
-  number is uniform, and they are a uniform choice. All sets are in random order, under masks of their own.
+- The real set of sums travels among decoys: sets made of the same |c_j| as if other updates conflicted. A decoy's
+  pattern (no update conflicts, all do, or some) is uniform over the possible ones. In "some", their number is uniform,
+  and they are a uniform choice. All sets are in random order, each under its own masks.
 
 The helper sees of a set whether a class is empty and, up to the mask, its weight. With N_a sets of pattern a in its
 view, the odds that the real set is of pattern a and not b change by the factor N_a / N_b. ``delta`` says how far from 1
@@ -72,7 +72,6 @@ def by_minimum(dots: list[Any], n: int, iterations: int) -> tuple[list[Any], lis
 
 
 def as_they_are(ciphers: list[Any]) -> Steps[list[Any]]:
-    """For a helper that holds the key."""
     yield from ()
     return ciphers
 
@@ -91,9 +90,10 @@ def by_helper(
     """[max(c_j, 0)], [min(c_j, 0)] and, with coins, [|c_j|], by the helper's comparison of masked, shuffled cosines.
 
     dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask, so it looks like a
-    real one. With coins all signs are random and there are no dummies. Masks are at least 1. So taking one off shrinks
-    the noise of the ciphers, and the weight of an empty class stays near the noise of the scalars of ``Invert``. With
-    masks below 1 that noise would grow up to 256-fold, beyond what the helper takes for a class (``inverses``).
+    real one. With coins all signs are random and there are no dummies. Masks are at least 1, so removing one shrinks
+    the ciphers' noise, and the weight of an empty class stays near the noise of ``Invert``'s scalars. Masks below 1
+    would
+    raise that noise up to 256-fold, beyond the helper's threshold for a class (``inverses``).
     ready: brings ciphertexts into the form that the helper opens.
     """
     signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots] if coins else [1] * len(dots)
@@ -140,14 +140,15 @@ def among_decoys(
 ) -> tuple[list[list[Any]], int]:
     """The real set of masked sums (rho_1 n_1, rho_2 n_2, rho_3 |m|^2, rho_4 sum_j w_j c_j) among decoys, at level 0.
 
-    dots: [c_j].  sizes: [|c_j|].  Returns all sets in random order, and the place of the real one. |m|^2 is the same in
-    all of them, under one mask, since several masks would show its size.
+    dots: [c_j].  sizes: [|c_j|].  Returns all sets in random order, and the place of the real one. |m|^2 has one mask
+    in
+    all of them, since several masks would show its size.
     """
     late, lowered = len(dots), [x.at_level(0) for x in real]
     squares = [product(dot, dot, at_most=n * n) for dot in dots]
 
     def total(values: Sequence[Any], members: Iterable[int], unit: float) -> Any:
-        """rho times the sum of the members' values, in units; zero if there are no members."""
+        """rho times the sum of the members' values, in units."""
         factor = random_mask(source, SUM_MASK_BITS) / unit
         parts = [values[j].at_level(1).times_plain(factor, at_most=1) for j in members]
         return sum_ciphers(parts).within(late) if parts else service.encrypt_scalar(0.0, late, 0)

@@ -23,7 +23,7 @@ from coterie.training.solvers import augmented_change, unit_change
 
 
 class Client(Party, role=CLIENT):
-    """C_i: trains on the model that it was sent, keeps its dual variable, and sends its update encrypted."""
+    """C_i: trains on the received model, keeps its dual variable, and sends its update encrypted."""
 
     keys = HeldKeys(PublicKey, SecretKey)
 
@@ -31,7 +31,7 @@ class Client(Party, role=CLIENT):
         """dual: y_i, (d,) float32, None for zeros.  round: the last round that it trained for.
 
         own: w_i, its last own model, in mode ``literal``; None for w^0.
-        told: (d,) the global model that it was sent last, where parties are on machines of their own; else None.
+        told: (d,) the last received global model, if parties are on separate machines; else None.
         """
 
         dual: Vector | None = None
@@ -75,12 +75,12 @@ class Client(Party, role=CLIENT):
         return signed(self.own, sent)
 
     def _opened(self, msg: Train | Final) -> Work[Vector]:
-        """w, (d,). Raises PeerError and CryptoError for what is no model under this client's key."""
+        """w, (d,). Raises PeerError and CryptoError for anything but a model under this client's key."""
         opened = yield Open(self.keys.own(USER), msg.cipher)
         return check_model(self.spec, msg.spec, self.layout.unpacked(opened.astype(np.float32)))
 
     def model(self) -> Vector:
-        """(d,) the global model as far as it knows it; w^0 before."""
+        """(d,) the last global model that it knows; w^0 before."""
         return self.common.initial if self.state.told is None else self.state.told
 
     @on(Final, lambda self, msg: Cost(crypto_s=self.keys.own(USER).nominal_seconds_decrypt(self.layout.size)))
@@ -97,9 +97,11 @@ class Client(Party, role=CLIENT):
     def _trained(self, w: Vector, r: int) -> Work[tuple[Vector, Vector]]:
         """Its model after training, and nabla w_i before normalisation; (d,) each.
 
-        ADMM is algorithm 2 and eq. (16), and plain SGD has only the change. In ``literal`` w_i^{tau_r} is the client's
-        own last model, as the text says. Training starts from it (algorithm 2's input), and eq. (16) subtracts it. In
-        ``paper`` it is the model that the client has received.
+        ADMM is algorithm 2 and eq. (16); plain SGD has only the change. In ``literal`` w_i^{tau_r} is the client's own
+        last
+        model, as the text says: training starts from it (algorithm 2's input), and eq. (16) subtracts it. In ``paper``
+        it is
+        the received model.
         """
         config, literal = self.config, self.mode == "literal"
         if config.local == "sgd":

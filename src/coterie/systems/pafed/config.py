@@ -96,21 +96,20 @@ class PAFedConfig(LateTraining):
         return members, self.openers or min(OPENERS, len(members))
 
     def most_cosines(self, late: int) -> int:
-        """How many masked cosines the helper opens in a round with so many late updates: dummies are among them."""
+        """The most masked cosines, dummies included, that the helper opens in a round with so many late updates."""
         return late + self.dummies
 
     def most_late(self, clients: int) -> int:
-        """How many late updates a round can have."""
         return clients * self.max_staleness
 
     @property
     def most_sums(self) -> int:
-        """How many masked sums the helper opens in a round, four a set: decoys are among the sets."""
+        """The most masked sums that the helper opens in a round, four a set, decoys included."""
         return 4 * (1 + (self.dummies if self.signs == "hidden" else 0))
 
     @property
     def largest_share(self) -> int:
-        """A whole number that no coefficient of an update exceeds in magnitude."""
+        """An integer bound on the magnitude of an update's coefficients."""
         return max(1, math.ceil(self.server_lr * max(1.0, self.agreeing, self.conflicting) * max(1.0, self.clip)))
 
 
@@ -121,7 +120,7 @@ def layout_of(spec: ModelSpec, mode: str) -> Layout:
 
 
 def check(config: PAFedConfig, common: Common) -> None:
-    """Raises UserError for settings that can't work among these clients, or have no effect with the others."""
+    """Raises UserError for settings that do not fit these clients, or have no effect."""
     literal = common.mode == "literal"
     refuse_unused(
         config,

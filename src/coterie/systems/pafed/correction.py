@@ -52,7 +52,6 @@ class Late:
         self._tickets: list[int] = []
 
     def put(self, cipher: Any) -> None:
-        """One update's ciphertext vector."""
         self._tickets.append(self._spool.put(cipher.to_bytes()))
 
     def __len__(self) -> int:
@@ -76,8 +75,9 @@ def averaged(total: Any, late: Late, count: int) -> Any:
 def correct(hub: Any, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> Steps[Any]:
     """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
-    total: the sum of ``in_time`` updates, or None if there was none. Then late updates are averaged as they are, since
-    there is no mean with which they could conflict. They are also averaged if the settings want no correction.
+    total: the sum of ``in_time`` updates, or None for none. Then there is no mean to conflict with, and late updates
+    are
+    averaged as they are; also if the settings want no correction.
     """
     if total is not None and len(late) and hub.config.project != "none":
         return (yield from _corrected(hub, r, total, in_time, late, rates))

@@ -28,8 +28,8 @@ class Helper(Party, role=HELPER):
     class State(msgspec.Struct):
         """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded.
 
-        compared, inverted: the last rounds in which it opened cosines, and sums.  unpadded: in which it answered
-        ``Unpad``, and for how many single vectors then (mode ``hardened``).
+        compared, inverted: the last rounds in which it opened cosines, and sums.  unpadded: the last round in which it
+        answered ``Unpad``, and for how many single vectors (mode ``hardened``).
         """
 
         round: int = 0
@@ -59,16 +59,16 @@ class Helper(Party, role=HELPER):
         return self.keys.own(SERVICE)
 
     def late(self, r: int) -> int:
-        """How many late updates round r has, as far as the helper can tell."""
+        """The late updates of round r, as far as the helper can tell."""
         return self.config.most_late(len(self.clients))
 
     def most_scalars(self, msg: messages.Compare | messages.Invert) -> int:
-        """How many scalars such a request has at most: cosines of late updates with dummies, or sums with decoys."""
+        """The most scalars of such a request: cosines of late updates with dummies, or sums with decoys."""
         config = self.config
         return config.most_cosines(self.late(msg.round)) if isinstance(msg, messages.Compare) else config.most_sums
 
     def _opened(self, msg: messages.Compare | messages.Invert, last: int, count: int) -> tuple[list[float], int]:
-        """The scalars of a request, and the largest size that one may have. last: the round of the one before."""
+        """The scalars of a request, and their largest allowed size. last: the round of the previous one."""
         if msg.round <= last:
             raise PeerError(f"a second {type(msg).__name__} of round {msg.round}, or one after round {last}")
         most = self.most_scalars(msg)
@@ -152,7 +152,7 @@ class CommitteeHelper(Helper, role=HELPER):
 
 
 class HelperPads(KeeperPads):
-    """The pads of all clients, at the helper; of a single vector it keeps that there was one."""
+    """The pads of all clients, at the helper, which also counts single vectors."""
 
     def padded_for(self) -> tuple[SecretKey, int, int]:
         return self.party.keys.own(SERVICE), self.party.layout.size, self.party.config.max_staleness
@@ -170,13 +170,13 @@ class PaddedHelper(Helper, role=HELPER):
     pads = HelperPads()
 
     def late(self, r: int) -> int:
-        """As many as it has given counterparts of single vectors in this round."""
+        """The number of single vectors that it has answered for in this round."""
         last, count = self.state.unpadded
         return count if last == r else 0
 
 
 def inverses(n1: float, n2: float, square: float, inner: float) -> tuple[float, float, float]:
-    """1/n_1, 1/n_2 and inner / (n_2 square), all masked. 0 leaves out a class of next to no weight."""
+    """1/n_1, 1/n_2 and inner / (n_2 square), all masked; 0 for a class of negligible weight."""
     one = 1 / n1 if abs(n1) >= 1 / LARGEST else 0.0
     two = 1 / n2 if abs(n2) >= 1 / LARGEST else 0.0
     turn = inner * two / square if square >= 1 / LARGEST else LARGEST + 1

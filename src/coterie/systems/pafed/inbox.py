@@ -1,8 +1,8 @@
 """The updates that the aggregator holds in one round: the sum of those in time, and the late ones one by one.
 
-Each update is verified before it is taken. In mode ``hardened`` clients send vectors under one-time pads. The helper
-gives one counterpart for the sum of those in time, and one for each late update, as soon as all are there; from then on
-they are ciphertexts as in the other modes.
+Each update is verified before it is taken. In mode ``hardened`` clients send vectors under one-time pads. When all are
+there, the helper gives one counterpart for the sum of those in time, and one for each late update; with these they are
+ciphertexts as in the other modes.
 """
 
 from __future__ import annotations

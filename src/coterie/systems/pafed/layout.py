@@ -2,9 +2,8 @@
 
 A buffer, such as a running variance, is a measurement and not a step. It must not be scaled to length 1, corrected, or
 multiplied by a coefficient of algorithm 4, which may be negative. So an update carries the *values* of its client's
-buffers, and the aggregator averages these values with equal weights. Both lie in one vector, which is masked, converted
-and opened as a whole. They lie in different ciphertexts, so that updates are processed without the buffers. A model
-without buffers is one vector of its parameters.
+buffers, which the aggregator averages with equal weights. Both lie in one vector, but in different ciphertexts, so that
+updates are processed without the buffers.
 
 A client with a buffer beyond 4 times ``CKKS_UNIT`` can't take part. The values of buffers that clients receive have an
 error of 0.009 (one standard deviation of the flooding under ``ckks-8192-deep``). The error of the aggregator's copy is
@@ -52,7 +51,6 @@ class Layout:
 
     @property
     def has_buffers(self) -> bool:
-        """Whether there are buffers."""
         return self.size > self.parameters
 
     def packed(self, vector: Vector) -> Vector:
@@ -79,5 +77,4 @@ class Layout:
         return vector.split(self.parameters) if self.has_buffers else (vector, None)
 
     def joined(self, parameters: Any, buffers: Any) -> Any:
-        """One vector of both."""
         return parameters if buffers is None else parameters.joined(buffers)

@@ -49,10 +49,10 @@ class Final(Signed, frozen=True):
 
 @message(src=CLIENT, dst=HUB)
 class Update(Signed, frozen=True):
-    """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), together with the values of the client's buffers.
+    """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), with the values of the client's buffers.
 
-    round: the round that asked for it, its timestamp.  length: the number by which the update was divided, at most the
-    clip, if the settings let it travel; else 1.
+    round: the round that asked for it, its timestamp.  length: the divisor of the update, at most the clip, if the
+    settings let it travel; else 1.
     """
 
     spec: bytes
