@@ -1,8 +1,7 @@
-"""Running statistics (a model's buffers) beside its parameters: buffers are averaged, and nothing else is done to them.
+"""Running statistics (a model's buffers) beside its parameters: buffers are only averaged.
 
-Parameters bear steps beyond the mean, sums of changes and differences. A running variance does not: outside the range
-of what clients have measured it may be negative. So wherever models are put together, their buffers get a mean whose
-weights are at least 0 and sum to one. Who sends a change of its parameters sends its buffers as they are.
+Outside the range that clients measured, a running variance may be negative. So buffers get a mean whose weights are at
+least 0 and sum to one. A client that sends a change of its parameters sends its buffers as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CKKS_UNIT = 256.0
 
 
 def with_buffers(spec: ModelSpec, values: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
-    """``values`` (..., d) at the parameters, and at the buffers those of ``of`` (..., d)."""
+    """``values`` (..., d) at the parameters, ``of`` (..., d) at the buffers."""
     return np.where(spec.buffers, of, values) if spec.buffers.any() else values
 
 
@@ -31,9 +30,9 @@ def stepped(
 ) -> Doubles:
     """A server's next model, (d,) float64: ``weights + step change`` at the parameters, a mean at the buffers.
 
-    change: (d,), the mean of the clients'.  mean: (d,), of which the buffers are the mean of the clients'.  step: >= 0.
-    share: >= 0, the part of all clients that these stand for, where ``change`` is a mean over all. Buffers go towards
-    the clients' by step times share, at most by 1.
+    change: (d,), the mean of the clients'.  mean: (d,), its buffers are the mean of the clients'.  step: >= 0. share:
+        >= 0, the part of all clients that these stand for, where ``change`` is a mean over all. Buffers go towards the
+        clients' by step times share, at most by 1.
     """
     moved, b = np.asarray(weights + step * change, dtype=np.float64), spec.buffers
     moved[b] = weights[b] + min(step * share, 1.0) * (mean[b] - weights[b])
@@ -42,14 +41,14 @@ def stepped(
 
 @lru_cache(maxsize=4)
 def ckks_units(spec: ModelSpec) -> NDArray[np.float32]:
-    """(d,) what a 1 under CKKS stands for at each place of a model: 1 for parameters, ``CKKS_UNIT`` for buffers."""
+    """(d,) what a 1 under CKKS stands for in a model: 1 for parameters, ``CKKS_UNIT`` for buffers."""
     unit = np.where(spec.buffers, np.float32(CKKS_UNIT), np.float32(1))
     unit.setflags(write=False)
     return unit
 
 
 def not_below_zero(spec: ModelSpec, values: NDArray[Any]) -> NDArray[Any]:
-    """``values`` (..., d) with running variances of at least 0, where a cipher has rounded them a little below."""
+    """``values`` (..., d) with running variances of at least 0 after a cipher's rounding."""
     if not spec.variances.any():
         return values
     return np.asarray(np.where(spec.variances, np.maximum(values, 0), values), dtype=values.dtype)

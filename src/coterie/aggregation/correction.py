@@ -1,15 +1,15 @@
 """Late updates classified by whether they conflict with the updates in time, and turned where they do.
 
 Sections V-A and V-B of "Privacy-Preserving Asynchronous Federated Learning under Non-IID settings" (Miao et al.,
-PAFed), with plain numbers. Its servers do the same under encryption; everything that depends on the late updates goes
-through few *scalars*: with the mean m of the updates in time, the late updates v_j and c_j = <m, v_j>, the step is
+PAFed), with plain numbers; its servers do this under encryption. With the mean m of the updates in time, the late
+updates v_j and c_j = <m, v_j>, the step is
 
     alpha_0 m + sum_j beta_j v_j + gamma m
 
-and beta_j, gamma follow from the c_j and |m|^2 alone. So a vector is multiplied twice only: in c_j, and by beta_j.
+and beta_j, gamma follow from the scalars c_j and |m|^2 alone. So a vector is multiplied only in c_j and by beta_j.
 
-The paper says in section V-A that updates with c_j < 0 are averaged as they are and the others projected; its
-definition 1, eq. (13), proof 1 and eq. (17) say the opposite, which is what is meant: conflicting ones are projected.
+The paper says in section V-A that updates with c_j < 0 are averaged as they are and the others projected. Its
+definition 1, eq. (13), proof 1 and eq. (17) say the opposite: conflicting ones are projected, as here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def minimum(a: Any, b: Any, iterations: int) -> Any:
     """Algorithm 1, Min(a, b) for a, b in [0, 1] by additions and products only; any shape.
 
     With y = (a - b) / 2 it is (a + b) / 2 minus an approximation of |y| that starts as y^2. An iteration takes two
-    levels of an encrypted a and b; below |a - b| of about 4 * 1.5^-iterations it hardly tells the two apart.
+    levels of encrypted numbers; |a - b| below about 4 * 1.5^-iterations hardly counts.
     """
     if iterations < 0:
         raise UserError(f"Min needs at least 0 iterations, not {iterations}")
@@ -62,9 +62,9 @@ def minimum(a: Any, b: Any, iterations: int) -> Any:
 
 
 def class_weights(cosines: NDArray[Any], iterations: int | None = None) -> tuple[Floats, Floats]:
-    """Eq. (13): the weights of late updates among the agreeing, at least 0, and among the conflicting, at most 0.
+    """Eq. (13): the weights of late updates among the agreeing, at least 0, and the conflicting, at most 0.
 
-    cosines: (m,) c_j in [-1, 1].  iterations: of algorithm 1; None for the exact minimum, c_j / 2 in its sign's class.
+    cosines: (m,) c_j in [-1, 1].  iterations: of algorithm 1; None: the exact minimum, c_j / 2 in its sign's class.
     """
     c = np.asarray(cosines, dtype=np.float64)
     half = np.full_like(c, 0.5)
@@ -73,7 +73,7 @@ def class_weights(cosines: NDArray[Any], iterations: int | None = None) -> tuple
 
 
 def misrouted_share(cosines: NDArray[Any], iterations: int | None = None) -> float:
-    """The share of |weight| that lands in the class of the other sign, 0 for the exact minimum."""
+    """The share of |weight| in the class of the wrong sign, 0 for the exact minimum."""
     c = np.asarray(cosines, dtype=np.float64)
     agreeing, conflicting = class_weights(c, iterations)
     wrong = np.abs(np.where(c > 0, conflicting, agreeing)).sum()

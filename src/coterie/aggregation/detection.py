@@ -1,43 +1,40 @@
-"""Weights that damp poisoned models which nobody sees: OFL's s-factors (eq. 6), and a form that does better.
+"""Weights that damp poisoned models under encryption: OFL's s-factors (eq. 6), and ``robust``, which does better.
 
-Models stay encrypted. Of each leader's only a few scalars are opened, and everything here is computed from these in the
-clear: integer weights, with which the ciphertexts are then summed up (``weighted``), and the divisor of the opened sum.
+Only a few scalars of each leader's model are opened. From these follow integer weights for the encrypted sum
+(``weighted``) and the divisor of the opened sum.
 
 ``s_factors`` is eq. (6): 1 - MagNorm x DistNorm, both normalised to [0, 1] by the least and the largest of all leaders.
 
-``robust`` is a mean of updates that are cut to one length, each counted as far as it agrees with the others. It follows
-from the squared norms n_i = l_i^2 of updates u_i and from their dot products with an encrypted mean. With L the lower
-median of the l_i, cos_i the cosine of u_i with the mean of the *others*, e_i what the noise of the opened numbers may
-have taken from it, med the median of all cos_i, and sd their standard deviation by the median of |cos_i - med|,
+``robust`` is a mean of updates cut to one length, each weighted by its agreement with the others. It needs the squared
+norms n_i = l_i^2 of updates u_i and their dot products with an encrypted mean. With L the lower median of the l_i,
+cos_i the cosine of u_i with the mean of the *others*, e_i the noise of cos_i, med the median of all cos_i, and sd their
+standard deviation by the median of |cos_i - med|,
 
     c_i = min(1, L / l_i)
     a_i = 1 - min(1, max(0, med - cos_i - e_i) / max(|med|, 3 sd))
     mean = sum_i a_i c_i u_i / sum_i a_i.
 
-So an update is left out only if its cosine and the noise together are not above 0, lie three deviations of all cosines
-below the median, and as far below it as it is from 0. A small or a negative cosine alone is not enough: honest updates
-have such cosines where data differ much, or where the model hardly learns any more.
+So an update is left out only if its cosine plus noise is not above 0, lies three deviations of all cosines below the
+median, and as far below it as it is from 0. Honest updates may have a small or negative cosine.
 
-The encrypted mean is one of cut updates, too (``cut``), so that no large update decides where it points. What is
-compared with u_i follows in the clear: with M = sum_j f_j u_j and d_i = u_i M,
+The encrypted mean is one of cut updates, too (``cut``). With M = sum_j f_j u_j and d_i = u_i M, the comparison with u_i
+follows in the clear:
 
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
 **What liars can do.** No term is longer than a_i L, so |mean| <= L, whatever updates are sent. Half of the k updates or
-more have a_i = 1, so the terms of m liars are at most min(1, 2 m / k) L of the mean. And L is at most the length of an
+more have a_i = 1, so the terms of m liars are at most min(1, 2 m / k) L of the mean. L is at most the length of an
 honest update while no more than half of all lie.
 
-**No leader stays alone.** A sum in which one leader has nearly all would open its update. What counts is how much of
-the sum it is: its weight, or for ``robust`` its weight times its length. The effective number of leaders of these parts
-is at least ``FEWEST``; else weights are replaced, and ``Weights.fallback`` says why. For eq. (6) those up to the median
-suspicion then have one weight. ``robust`` takes all a_i as 1, so that only lengths count. More than half of all updates
-are as long as L or longer, so two parts at least are L then. Where rounding to whole weights still leaves one leader
-alone, there is no sum. Lengths are opened with noise. So each counts here as the shortest that it may be (``least``):
-else an update of zero, which opens to some length, would seem to hide another one. Where all may be zero, lengths count
-as they opened.
+**No leader stays alone.** A sum in which one leader has nearly all would open its update. A leader's part is its
+weight, or for ``robust`` its weight times its length. The effective number of leaders of these parts is at least
+``FEWEST``; else weights are replaced, and ``Weights.fallback`` says why. For eq. (6), leaders up to the median
+suspicion then have one weight. ``robust`` takes all a_i as 1: more than half of all updates are as long as L or longer,
+so two parts at least are L. Where rounding to whole weights still leaves one leader alone, there is no sum. Lengths are
+opened with noise, so each counts as the shortest that it may be (``least``); where all may be zero, as opened.
 
-**What an energy can't show.** A leader that sends values far beyond what is honest can make an energy wrap around. The
-mean that is opened then is longer than any that the opened lengths allow: ``too_long``.
+**What an energy can't show.** Values far beyond what is honest can make an energy wrap around. The opened mean is then
+longer than the opened lengths allow: ``too_long``.
 """
 
 from __future__ import annotations
@@ -87,7 +84,7 @@ _DEVIATION = 5e-5
 class Weights:
     """What each leader's model counts. weights: ``(k,)`` integers >= 0.  suspicion: ``(k,)`` in [0, 1], 1 the most.
 
-    divisor: what the sum of weights times vectors is divided by, at least the sum of the weights.
+    divisor: of the sum of weights times vectors, at least the sum of the weights.
     fallback: why the weights don't follow from the suspicion, or "".
     """
 
@@ -100,8 +97,8 @@ class Weights:
 def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> Weights:
     """Eq. (6) from ``(k,)`` magnitudes of high frequencies and ``(k,)`` squared distances to the global model.
 
-    What isn't finite, because it opened to nonsense, gets no weight. Raises UserError for arrays that don't fit, and
-    RunError if fewer than two leaders are left.
+    Non-finite numbers get no weight. Raises UserError for arrays that don't fit, and RunError if fewer than two leaders
+    are left.
     """
     magnitude, distance = _rows(energies, distances)
     honest = np.isfinite(magnitude) & np.isfinite(distance)
@@ -119,14 +116,14 @@ def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> We
 
 
 def largest(leaders: int, bits: int = BITS) -> int:
-    """The weight of a leader that isn't suspect at all. Raises UserError for more leaders than there is room for."""
+    """The weight of an unsuspected leader. Raises UserError for too many leaders."""
     if leaders >= 1 << ROOM_BITS:
         raise UserError(f"{leaders} leaders are too many: a sum has room for {(1 << ROOM_BITS) - 1} weights")
     return min((1 << bits) - 1, ((1 << ROOM_BITS) - 1) // leaders)
 
 
 def shares(high: ArrayLike, total: ArrayLike) -> Floats:
-    """The share of the high frequencies in a model's energy, ``(k,)``: one reading of eq. (6)'s magnitude."""
+    """The high frequencies' share of a model's energy, ``(k,)``: one reading of eq. (6)'s magnitude."""
     part, whole = _rows(high, total)
     with np.errstate(invalid="ignore"):
         return np.asarray(part / np.maximum(whole, np.finfo(float).tiny))
@@ -135,17 +132,17 @@ def shares(high: ArrayLike, total: ArrayLike) -> Floats:
 def effective(parts: ArrayLike) -> float:
     """The effective number of leaders in a sum, by their parts ``(k,)`` >= 0: (sum p)^2 / sum p^2.
 
-    k equal parts give k, and one that is alone 1. Parts of zero give infinity: they show nothing of anybody.
+    Infinity for parts of zero, which show nothing of anybody.
     """
     (p,) = _rows(parts)
     return float((p / p.max()).sum() ** 2 / ((p / p.max()) ** 2).sum()) if p.any() else math.inf
 
 
 def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
-    """Integer factors ``(k,)`` that bring updates of these squared norms to the lower median length, or leave shorter.
+    """Integer factors ``(k,)`` that cut updates of these squared norms to the lower median length.
 
-    The largest is ``2^bits - 1``. They are rounded down, and what isn't finite gets 0. Raises RunError if fewer than
-    two leaders are left.
+    The largest is ``2^bits - 1``. They are rounded down; non-finite norms get 0. Raises RunError if fewer than two
+    leaders are left.
     """
     (norms,) = _rows(squares)
     honest = np.isfinite(norms)
@@ -158,10 +155,10 @@ def robust(
 ) -> Weights:
     """Weights a_i c_i from ``(k,)`` squared norms of updates and their dot products with ``factors`` times updates.
 
-    They are rounded down, so that no rounding makes an update longer. The divisor is the sum of the agreements a_i, as
-    a multiple of the largest weight. Raises as ``s_factors`` does, and RunError if any such sum would open one update.
+    They are rounded down, so that rounding makes no update longer. The divisor is the sum of the a_i, as a multiple of
+    the largest weight. Raises as ``s_factors``, and RunError if any such sum would open one update.
 
-    deviations: an opened number may be off by so many. What may be zero hides no other update, unless all may be.
+    deviations: of noise that an opened number may be off by. What may be zero hides no other update, unless all may be.
     """
     norms, products, used = _rows(squares, dots, factors)
     honest = np.isfinite(norms) & np.isfinite(products)
@@ -184,8 +181,8 @@ def robust(
 def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OUTLYING) -> Floats:
     """a_i ``(k,)`` in [0, 1] of cosines that may be too small by ``errors`` ``(k,)``: 1 for half of them or more.
 
-    1 - min(1, shortfall / scale), where the shortfall is how far a cosine is below the median, less its error. The
-    scale is the larger of the median's absolute value and ``outlying`` standard deviations.
+    1 - min(1, shortfall / scale). The shortfall is how far a cosine is below the median, less its error. The scale is
+    the larger of the median's absolute value and ``outlying`` standard deviations.
     """
     (cos,) = _rows(cosines)
     off, usual = np.asarray(errors, dtype=np.float64), float(np.median(cos))
@@ -198,7 +195,7 @@ def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OU
 def deviation_of(values: ArrayLike) -> float:
     """The standard deviation of ``(k,)`` values by the median of their absolute deviations; 0 for one value.
 
-    Fewer than half of the values can't make it as large as they like.
+    Fewer than half of the values can't enlarge it at will.
     """
     (row,) = _rows(values)
     n = row.size
@@ -207,7 +204,7 @@ def deviation_of(values: ArrayLike) -> float:
 
 
 def cosine_errors(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, deviations: float) -> Floats:
-    """By how much each of ``others_cosines`` ``(k,)`` may be off for so many deviations of noise on opened numbers.
+    """The error ``(k,)`` of ``others_cosines`` for so many deviations of noise on opened numbers.
 
     To first order, for independent noise on all n and d; infinite where a length is 0.
     """
@@ -225,18 +222,18 @@ def cosine_errors(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, devia
 
 
 def least(squares: ArrayLike, deviations: float) -> Floats:
-    """The shortest lengths ``(k,)`` of updates whose squared norms were opened with so many deviations of noise."""
+    """The shortest lengths ``(k,)`` of updates, by their squared norms less so many deviations of noise."""
     (n,) = _rows(squares)
     return np.sqrt(np.maximum(n - deviations * _DEVIATION * n.size, 0))
 
 
 def lower_median(values: ArrayLike) -> float:
-    """The middle one of ``(n,)`` numbers, of an even number the smaller of the two: half of them can't enlarge it."""
+    """The median of ``(n,)`` numbers, the smaller of an even number's two: half of them can't enlarge it."""
     return float(median_low(np.asarray(values, np.float64).tolist()))
 
 
 def others_cosines(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike) -> Floats:
-    """The cosine ``(k,)`` of each update with the weighted mean of all others; 0 where one of both is zero."""
+    """The cosine ``(k,)`` of each update with the weighted mean of all others; 0 where either is zero."""
     n, d, f = _rows(squares, dots, factors)
     apart, square = d - f * n, f @ d - 2 * f * d + f**2 * n
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -245,10 +242,10 @@ def others_cosines(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike) -> F
 
 
 def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: ArrayLike, slack: float = 1.05) -> bool:
-    """Whether an opened mean is longer than the opened squared lengths of what it is a mean of allow: a forgery.
+    """Whether an opened mean is longer than the opened squared lengths of its vectors allow: a forgery.
 
-    ``(d,)`` of updates (or of models minus the global one), by these ``(k,)`` weights and divisor, and their squared
-    norms (or distances), which were opened with noise: of short updates they tell little.
+    ``(d,)`` of updates (or models minus the global one), by these ``(k,)`` weights and divisor, and their noisy squared
+    norms (or distances), which tell little of short updates.
     """
     counts, norms = _rows(weights, squares)
     used, error = counts > 0, 10 * _DEVIATION * counts.size
@@ -257,7 +254,7 @@ def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: Array
 
 
 def weighted(ciphers: Sequence[Any], weights: ArrayLike) -> Any:
-    """The encrypted sum of ``weights`` times vectors, over those that have a weight. Divide what it opens to."""
+    """The encrypted sum of ``weights`` times vectors, over positive weights. Divide what it opens to."""
     total = None
     for cipher, weight in zip(ciphers, np.asarray(weights).tolist(), strict=True):
         if weight:
@@ -271,7 +268,7 @@ def weighted(ciphers: Sequence[Any], weights: ArrayLike) -> Any:
 def auroc(suspicion: ArrayLike, poisoned: ArrayLike) -> float:
     """The chance that a poisoned contribution is more suspect than another one, ties counting half: ``(n,)`` each.
 
-    1 is perfect, 0.5 blind, 0 the wrong way round. Raises UserError unless there are both kinds.
+    1 is perfect, 0.5 blind. Raises UserError unless there are both kinds.
     """
     score, bad = np.asarray(suspicion, dtype=np.float64), np.asarray(poisoned, dtype=bool)
     if score.shape != bad.shape or not 0 < bad.sum() < bad.size:
@@ -289,7 +286,7 @@ def _lengths(squares: Floats, honest: NDArray[np.bool_]) -> Floats:
 
 
 def _cut(lengths: Floats, honest: NDArray[np.bool_]) -> Floats:
-    """c_i ``(k,)`` = min(1, L / l_i), with L the lower median length of the honest ones; 0 for others."""
+    """c_i ``(k,)`` = min(1, L / l_i), L the lower median length of the honest ones; 0 for others."""
     usual = lower_median(lengths[honest])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(lengths > usual, usual / lengths, 1.0) * honest
@@ -305,7 +302,7 @@ def _enough(honest: NDArray[np.bool_]) -> None:
 
 
 def _normalised(values: Floats, honest: NDArray[np.bool_]) -> Floats:
-    """Values between the least and the largest of the honest ones as [0, 1]; 0 where all are the same."""
+    """Values scaled to [0, 1] from the least to the largest of the honest ones; 0 where all are equal."""
     least, most = values[honest].min(initial=np.inf), values[honest].max(initial=-np.inf)
     if not most > least:
         return np.zeros_like(values)

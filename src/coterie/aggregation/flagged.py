@@ -1,9 +1,8 @@
 """Which parties a round took for malicious, and how often that was right: one definition for every defence.
 
-A defence notes of a round ``{"influence": {name: weight}}``, the weight of each contribution that it judged, from 0. It
-may note ``{"flagged": [names]}``; else these are the ones with less than half of the median influence. Where a party
-contributes for others it notes for whom (``{"stands_for": {leader: [clients]}}``): its contribution is poisoned if one
-of these attacks.
+A defence notes ``{"influence": {name: weight}}``, the weight of each contribution that it judged, from 0. It may note
+``{"flagged": [names]}``; else those with less than half of the median influence are flagged. ``{"stands_for": {leader:
+[clients]}}`` names the clients that a party contributes for: its contribution is poisoned if one of them attacks.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ LOW = 0.5
 
 
 def flagged(notes: Mapping[str, Any]) -> frozenset[str] | None:
-    """The names that a round's notes take for malicious; None for notes of a round in which nobody was judged."""
+    """The names that a round's notes take for malicious; None where nobody was judged."""
     influence: Mapping[str, float] = notes.get("influence") or {}
     if not influence:
         return None
@@ -32,8 +31,8 @@ def flagged(notes: Mapping[str, Any]) -> frozenset[str] | None:
 class Detection:
     """How well attackers were told from others, over all rounds in which contributions were judged.
 
-    rate: the share of the poisoned contributions that were flagged; None if none was poisoned.  false_alarms: the share
-    of the others that were flagged; None if all were poisoned.  rounds: in which somebody was judged.
+    rate: the flagged share of poisoned contributions; None without any.  false_alarms: the flagged share of the others;
+        None without any.  rounds: in which somebody was judged.
     """
 
     rate: float | None
@@ -42,7 +41,7 @@ class Detection:
 
 
 def detection(rounds: Iterable[Mapping[str, Any]], attackers: Collection[str]) -> Detection | None:
-    """The detection in these rounds, by their notes; None if no round judged anybody. attackers: by name."""
+    """The detection in these rounds' notes; None if nobody was judged. attackers: by name."""
     hits: list[bool] = []
     alarms: list[bool] = []
     judged = 0

@@ -1,12 +1,11 @@
-"""OFL's s-factors (eq. 6) with nothing opened but the sum: on encrypted scalars, for two to four leaders.
+"""OFL's s-factors (eq. 6) on encrypted scalars, with nothing opened but the sum, for two to four leaders.
 
-Everything in eq. (6) is a polynomial then. A magnitude is the iteration of Cheon et al., "Numerical method for
-comparison on homomorphically encrypted numbers", ASIACRYPT 2019, algorithm 1; extremes are found in rounds of pairs,
-and 1 / (largest - least) is Goldschmidt's product. ``levels`` says how many levels that takes: 21 admit two leaders
-with three iterations, or four with one.
+All of eq. (6) as polynomials. A magnitude is the iteration of Cheon et al., "Numerical method for comparison on
+homomorphically encrypted numbers", ASIACRYPT 2019, algorithm 1; extremes are found in rounds of pairs, and 1 / (largest
+- least) is Goldschmidt's product. 21 ``levels`` admit two leaders with three iterations, or four with one.
 
 **Where it fails.** |x| is found for |x| above 2^-iterations only, a share of the public bound. The inverse is too small
-for spreads below 2^-steps. Nobody can see that a factor is wrong. ``docs/detection.md`` has the numbers.
+for spreads below 2^-steps. Nobody can see that a factor is wrong: docs/detection.md has the numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ITERATIONS, STEPS = 3, 5
 
 
 def levels(leaders: int, iterations: int = ITERATIONS, steps: int = STEPS) -> int:
-    """How many levels ``factors`` and the product with a model take, from the scalars on."""
+    """Levels that ``factors`` and the product with a model take."""
     rounds = (leaders - 1).bit_length()
     return 1 + rounds * (1 + 2 * iterations) + (rounds - 1) + (steps + 1) + 3
 
@@ -41,7 +40,7 @@ def plus(x: Any, y: Any) -> Any:
 def magnitude(y: Any, iterations: int, multiple: Any = None) -> Any:
     """About |y| of an encrypted scalar within +-1, 1 + 2 ``iterations`` levels lower: algorithm 1, lines 2 to 5.
 
-    multiple: c y, to have c |y| instead.
+    multiple: c y, for c |y| instead.
     """
     square = product(y, y, at_most=1)  # l. 2
     m = square if multiple is None else product(y, multiple, at_most=1)
@@ -62,8 +61,8 @@ def factors(
 ) -> list[Any]:
     """The encrypted s-factors of eq. (6), within [0, 1] up to the polynomials' errors.
 
-    magnitudes, distances: encrypted scalars of each leader, at least 0.  bounds: public ones on both, which no honest
-    leader's exceed. Raises UserError for fewer than two leaders, and CapacityError without ``levels``.
+    magnitudes, distances: encrypted scalars of each leader, at least 0.  bounds: public bounds on both for honest
+        leaders. Raises UserError for fewer than two leaders, and CapacityError without ``levels``.
     """
     k, have = len(magnitudes), min(x.tally.form.level for x in (*magnitudes, *distances))
     if k < 2 or k != len(distances) or not min(bounds) > 0:
@@ -79,7 +78,7 @@ def factors(
 
 
 def weighted(models: Sequence[Any], by: Sequence[Any]) -> tuple[Any, Any]:
-    """The encrypted sum of models times s-factors, and the sum of s-factors, by which it is divided when opened."""
+    """The encrypted sum of models times s-factors, and its divisor, the sum of s-factors."""
     total = sum_of([product(model, s, at_most=model.terms) for model, s in zip(models, by, strict=True)])
     return total, sum_of(by).at_level(total.tally.form.level)
 
@@ -114,7 +113,7 @@ def _extremes(halves: Sequence[Any], minus: Sequence[Any], iterations: int) -> t
 
 
 def _round(pairs: list[tuple[Any, Any]], iterations: int, *, last: bool) -> list[tuple[Any, Any]]:
-    """The larger of each two, x + y + |x - y| of halves, as halves again and negated, unless it is the last round."""
+    """The larger of each two, x + y + |x - y| of halves, as halves and negated but in the last round."""
     found = []
     for at in range(0, len(pairs) - 1, 2):
         (x, _), (y, minus) = pairs[at], pairs[at + 1]

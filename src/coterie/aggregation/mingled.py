@@ -1,19 +1,18 @@
 """Cluster models out of mingled sums: section IV-B (III) of "MingledPie: A Cluster Mingling Approach for Mitigating
 Preference Profiling in CFL" (Zhang et al., NDSS 2025), with plain arrays.
 
-Client i is truly in cluster b and joins the mingled clusters CI_i, b among them. The server adds what joined cluster a:
-the models, ``S_a = sum_i theta_i [a in CI_i]`` (eq. 5), and the one-hot indicators of the true cluster,
-``x_ab = sum_i sigma_ib [a in CI_i]`` (eq. 6), so x_ab of the |G_a| members of mingled cluster a are truly in b. If a
-cluster's false members stand for all of it, then ``S = H theta*`` with ``H = (x_ab)`` (eq. 7), and whoever can decrypt
-solves for the cluster models theta*.
+Client i is truly in cluster b and joins the mingled clusters CI_i, b among them. The server adds up the models, ``S_a =
+sum_i theta_i [a in CI_i]`` (eq. 5), and the one-hot indicators of the true cluster, ``x_ab = sum_i sigma_ib [a in
+CI_i]`` (eq. 6). If a cluster's false members stand for all of it, then ``S = H theta*`` with ``H = (x_ab)`` (eq. 7),
+which is solved for the cluster models theta*.
 
 Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models (k, d) float32.
 
 Two departures from the text as printed. The right-hand side is the sums, not the means: H holds counts, and with means
-(eq. 8, alg. 2 line 6) the models shrink by the size of their clusters, see :func:`rebuild_literal`. And where H's
-condition is above a bound, a ridge around the previous models takes the place of the plain solve. For theorem 3's
-premise |G*| >= (N - |G*|) p fails in the paper's own default setting (24 >= 48), and theorem 4's bound is
-misprinted: eq. (29) asks for clusters of more than 9 (k-1)^2 / 4 clients, eq. (30) for fewer from k = 4 on.
+(eq. 8, alg. 2 line 6) the models shrink by the size of their clusters, see :func:`rebuild_literal`. Where H's condition
+is above a bound, a ridge around the previous models replaces the plain solve: theorem 3's premise |G*| >= (N - |G*|) p
+fails in the paper's own default setting (24 >= 48). (Theorem 4's bound is misprinted: eq. (29) asks for clusters of
+more than 9 (k-1)^2 / 4 clients, eq. (30) for fewer from k = 4 on.)
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ Models = NDArray[np.float32]
 class Rebuilt:
     """Cluster models (k, d), and how they came about.
 
-    kept: (k,) bool, clusters that have their previous model again.  why: in words; empty where all were rebuilt.
-    condition, ridge: of H and lambda, see :func:`rebuild`; infinite where H is singular or there was none to solve, and
-    0 where H was solved as it is.
+    kept: (k,) bool, clusters that keep their previous model.  why: in words; empty where all were rebuilt.
+    condition, ridge: of H and lambda, see :func:`rebuild`. The condition is infinite where H is singular or absent; the
+        ridge is 0 where H was solved as it is.
     """
 
     models: Models
@@ -67,9 +66,9 @@ def kept_all(previous: NDArray[Any], why: str, condition: float = np.inf) -> Reb
 
 
 def round_counts(coefficients: NDArray[Any]) -> NDArray[np.int64]:
-    """The whole numbers that decrypted counts of any shape stand for, so that a solve does not amplify CKKS's errors.
+    """Decrypted counts of any shape as whole numbers, so that a solve does not amplify CKKS's errors.
 
-    Raises PeerError where one is further than ``TOLERANCE`` from a whole number: no sum of one-hot indicators is.
+    Raises PeerError where one is further than ``TOLERANCE`` from a whole number.
     """
     x = np.asarray(coefficients)
     if reason := _unwhole(x):
@@ -80,14 +79,13 @@ def round_counts(coefficients: NDArray[Any]) -> NDArray[np.int64]:
 def implausible(
     coefficients: NDArray[Any], sizes: NDArray[Any], participants: int | None = None, least: int = 1
 ) -> str:
-    """Why honest one-hot indicators cannot have given these coefficients, in words; empty where they can.
+    """Why honest one-hot indicators can't give these coefficients, in words; empty where they can.
 
-    Indicators travel encrypted, and a single one that isn't one-hot spoils every model. coefficients: (k, k) real, H
-    before or after rounding.  sizes: (k,), the |G_a| that the server counted. participants: clients whose updates were
-    added, if known.  least: identities that every client must have (T).
+    coefficients: (k, k) real, H before or after rounding.  sizes: (k,), the |G_a| that the server counted.
+        participants: clients whose updates were added, if known.  least: identities that every client must have (T).
 
-    A client that first takes its own part out of all three checks the same of the others, which is sharper. A lie that
-    one-hot indicators might have told stays undetected.
+    A client that first takes its own part out of all three checks more sharply. Lies that are consistent with one-hot
+    indicators stay undetected.
     """
     x, sizes = np.asarray(coefficients), np.asarray(sizes)
     if x.ndim != 2 or x.shape[0] != x.shape[1] or sizes.shape != x.shape[:1]:
@@ -140,18 +138,17 @@ def rebuild(
 ) -> Rebuilt:
     """Eq. (7) solved for the cluster models: ``H theta* = S`` with un-normalised sums.
 
-    sums: (k, d), S.  coefficients: (k, k), H, counts or expected counts.  previous: (k, d), what empty clusters keep.
-    max_condition: of the system that is solved, above 1 and up to ``MOST_CONDITION``. Rebuilding adds to a model's
-        error some .02 to .07 of it, in units of the spread of models within a cluster (see :func:`rebuild_error`).
-    ridge: what is done about an H of a larger condition. True: ``min ||H theta - S||^2 + lambda sum_b |h_b|^2
-        (theta_b - previous_b)^2`` is solved, h_b the columns of H and lambda the smallest that brings the condition
-        down to ``max_condition``: what the round says little about stays as it was. False: all models are kept.
+    sums: (k, d), S.  coefficients: (k, k), H, counts or expected counts.  previous: (k, d), for empty clusters.
+    max_condition: of the solved system, above 1 and up to ``MOST_CONDITION``. Rebuilding adds .02 to .07 of it to a
+        model's error, in units of the spread of models within a cluster (see :func:`rebuild_error`).
+    ridge: for an H of a larger condition. True: minimise ``||H theta - S||^2 + lambda sum_b |h_b|^2 (theta_b -
+        previous_b)^2``, h_b the columns of H and lambda the smallest that brings the condition down to
+        ``max_condition``. False: keep all models.
 
-    A true cluster without members is a column of zeros: it keeps its model. A mingled cluster without members is a row
-    of zeros: it says nothing. The false members of an empty cluster still do, so rows may outnumber columns: least
-    squares. The condition is the 2-norm condition number of H with its columns scaled to length 1, because a cluster's
-    size, which scales its column, costs a solve nothing; what costs is mingled clusters that are nearly alike. For the
-    ideal coefficients (eq. 11) of any sizes it is (1 + (k-1) p) / (1-p).
+    A true cluster without members is a column of zeros and keeps its model. A mingled cluster without members is a row
+    of zeros and says nothing. Rows may outnumber columns: least squares. The condition is the 2-norm condition number
+    of H with its columns scaled to length 1, as the size of a cluster costs a solve nothing. For the ideal coefficients
+    (eq. 11) of any sizes it is (1 + (k-1) p) / (1-p).
 
     Raises PeerError for sums that are not finite, UserError for arguments that do not fit together.
     """
@@ -182,8 +179,8 @@ def rebuild_literal(
 ) -> Rebuilt:
     """Alg. 2 as printed: eq. (8) with H in counts, but with the means S_a / |G_a| on its right-hand side.
 
-    The rows of H sum to |G_a|, so models come out smaller by about that factor: 1, 2, 3, 4, 5 as some .02 to .05 in the
-    default setting. sizes: (k,) whole, |G_a|. Otherwise as :func:`rebuild` without a ridge: none is printed.
+    Models come out smaller by about |G_a|, which the rows of H sum to. sizes: (k,) whole, |G_a|. Otherwise as
+    :func:`rebuild` without a ridge.
     """
     sums, previous = _fitting(sums, previous)
     means = sums / np.maximum(_counts(sizes, len(sums)), 1)[:, None]
@@ -191,7 +188,7 @@ def rebuild_literal(
 
 
 def mingled_means(sums: NDArray[Any], sizes: NDArray[Any], previous: NDArray[Any]) -> Rebuilt:
-    """No rebuild: the mean model of each *mingled* cluster (table V, 1 + 2), the previous one of an empty cluster.
+    """The mean model of each *mingled* cluster (table V, 1 + 2), the previous one of an empty cluster.
 
     sums: (k, d), S.  sizes: (k,) whole, |G_a|.  previous: (k, d).  Errors as :func:`rebuild`.
     """
@@ -204,11 +201,11 @@ def mingled_means(sums: NDArray[Any], sizes: NDArray[Any], previous: NDArray[Any
 def exact_means(
     sums: NDArray[Any], counts: NDArray[Any], previous: NDArray[Any], participants: int | None = None
 ) -> Rebuilt:
-    """Exact mode: the cluster models from sums over the *true* clusters, ``sum_i sigma_ib theta_i``. Nothing is solved.
+    """Exact mode: the cluster models from sums over the *true* clusters, ``sum_i sigma_ib theta_i``.
 
-    sums: (k, d).  counts: (k,) real, ``sum_i sigma_ib`` as decrypted.  previous: (k, d), what an empty cluster keeps.
-    Counts that one-hot indicators of ``participants`` clients could not have given leave all models as they were, and
-    say so. Errors as :func:`rebuild`.
+    sums: (k, d).  counts: (k,) real, ``sum_i sigma_ib`` as decrypted.  previous: (k, d), for empty clusters. Counts
+        that one-hot indicators of ``participants`` clients can't give leave all models as they were, and say so. Errors
+        as :func:`rebuild`.
     """
     sums, previous = _fitting(sums, previous)
     counts = np.asarray(counts)
@@ -239,10 +236,10 @@ def _counts(counts: NDArray[Any], k: int) -> NDArray[np.int64]:
 
 
 def _left_inverse(live: Floats, max_condition: float) -> tuple[Floats, float, float]:
-    """L with L live = 1 (least squares, and ridged where need be), the condition of live, and the ridge's lambda.
+    """L with L live = 1 (least squares, ridged if needed), the condition of live, and the ridge's lambda.
 
-    live: (rows, columns) without columns of zeros. Its condition is that of its columns at length 1, s_1 / s_n of the
-    singular values, infinite below full rank; with a ridge it is ((s_1^2 + lambda) / (s_n^2 + lambda))^(1/2).
+    live: (rows, columns) without columns of zeros. Its condition, with columns of length 1, is s_1 / s_n of the
+        singular values, infinite below full rank; with a ridge ((s_1^2 + lambda) / (s_n^2 + lambda))^(1/2).
     """
     scale = np.linalg.norm(live, axis=0)
     scaled, n = live / scale, len(scale)
@@ -274,10 +271,10 @@ def _rebuilt(
 
 
 def ideal_coefficients(sizes: NDArray[Any], rate: float) -> Floats:
-    """Eq. (11): the coefficients (k, k) that are to be expected, |G*_b| on the diagonal and rate |G*_b| off it.
+    """Eq. (11): the expected coefficients (k, k), |G*_b| on the diagonal and rate |G*_b| off it (table V, 1 + 2 + 3).
 
     sizes: (k,), of the *true* clusters.  rate: the paper's p; alg. 1 really gives p_c (eq. 9), larger because sets
-    below the threshold are drawn again. Rebuilding with them is the paper's ablation (table V, 1 + 2 + 3).
+        below the threshold are drawn again.
     """
     sizes = np.asarray(sizes, dtype=np.float64)
     if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes >= 0)).all() or not 0 <= rate <= 1:
@@ -289,12 +286,12 @@ def rebuild_error(member: NDArray[np.bool_], true: NDArray[Any], *, max_conditio
     """(k,): how far a rebuilt model is from the exact mean of its cluster, RMS, where members' models spread by 1.
 
     member: (N, k) bool, [a in CI_i].  true: (N,) whole, the true cluster of each client.  max_condition: as for
-    :func:`rebuild`. What a ridge holds back is not in it.
+        :func:`rebuild`, without the effect of a ridge.
 
-    Eq. (7) takes the false members from cluster b for a fair sample of it, and solving amplifies the difference. If
-    weights are the cluster's expected weights plus independent noise of standard deviation sigma, ``rebuild_error *
-    sigma`` is the exact standard deviation of (rebuilt - exact mean), given the sets. nan for a cluster without
-    members; infinite for all where H is singular.
+    Eq. (7) takes a cluster's false members for a fair sample of it, and solving amplifies the difference. If weights
+    are the cluster's expected weights plus independent noise of standard deviation sigma, ``rebuild_error * sigma`` is
+    the exact standard deviation of (rebuilt - exact mean), given the sets. nan for a cluster without members; infinite
+    for all where H is singular.
     """
     member = np.asarray(member)
     n, k = member.shape if member.ndim == 2 else (0, 0)

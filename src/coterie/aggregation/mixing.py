@@ -1,4 +1,4 @@
-"""Models that are mixed into another one after the other, each at a share of its own (FedAsync, RFL-HA)."""
+"""Models mixed in one after the other, each at its own share (FedAsync, RFL-HA)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coterie.protocol.effects import Vector
 
 
 class Mixed:
-    """w -> keep w + add: what mixing in models (d,), each at its share, one after the other, makes of any w."""
+    """w -> keep w + add: what mixing in models (d,) makes of any w."""
 
     def __init__(self, size: int) -> None:
         self.keep, self.add = 1.0, np.zeros(size)

@@ -1,7 +1,7 @@
-"""Aggregation that a minority of attackers cannot move far: rules for the updates of one round, all at hand.
+"""Aggregation that a minority of attackers cannot move far, for the updates of one round.
 
-``updates`` is (n, d), changes of the model, held all at once. None are weighed by samples, since a client states its
-own number. Results are float64.
+``updates`` is (n, d), changes of the model. None are weighted by samples, since a client states its own number. Results
+are float64.
 
 Krum, multi-Krum: Blanchard et al., NeurIPS 2017. Trimmed mean, median: Yin et al., ICML 2018. FLTrust: Cao et al., NDSS
 2021.
@@ -25,9 +25,9 @@ _BLOCK = 1 << 16  # coordinates that are sorted at a time
 class Robust:
     """What a rule makes of n updates.
 
-    mean: (d,) the aggregate.  influence: (n,) at least 0, how much of each update is in it: 0 or 1 where a rule chooses
-    updates, the share of its coordinates where a rule chooses in each coordinate, or its trust.
-    flagged: (n,) bool, the updates that the rule takes for malicious.
+    mean: (d,) the aggregate.  influence: (n,) at least 0, each update's part in it: 0 or 1 where a rule chooses
+        updates, the share of its coordinates where it chooses in each coordinate, or its trust.
+    flagged: (n,) bool, the updates taken for malicious.
     """
 
     mean: Doubles
@@ -38,7 +38,7 @@ class Robust:
 def krum_scores(updates: NDArray[Any], f: int) -> Doubles:
     """(n,) the sum of an update's squared distances to its n - f - 2 nearest others (Blanchard et al., section 4).
 
-    f: how many of the n may be malicious. Raises UserError for fewer than f + 3 updates, where that is no neighbour.
+    f: how many of the n may be malicious. Raises UserError for fewer than f + 3 updates.
     """
     u = _checked(updates)
     n = len(u)
@@ -51,9 +51,9 @@ def krum_scores(updates: NDArray[Any], f: int) -> Doubles:
 
 
 def krum(updates: NDArray[Any], f: int) -> Robust:
-    """The one update with the lowest score. Flagged are the f with the highest. Of equals, earlier ones count as lower.
+    """The update with the lowest score, the earliest of equals. Flagged are the f with the highest.
 
-    It withstands f attackers among n > 2 f + 2 (their proposition 1). Raises UserError as ``krum_scores`` does.
+    It withstands f attackers among n > 2 f + 2 (their proposition 1). Raises UserError as ``krum_scores``.
     """
     order = np.argsort(krum_scores(updates, f), kind="stable")
     return _chosen(updates, order[:1], order[len(order) - f :])
@@ -62,7 +62,7 @@ def krum(updates: NDArray[Any], f: int) -> Robust:
 def multi_krum(updates: NDArray[Any], f: int, m: int | None = None) -> Robust:
     """The mean of the m updates with the lowest scores, by default n - f. Flagged are all others.
 
-    Raises UserError as ``krum_scores`` does, and for an m that is not from 1 to n - f.
+    Raises UserError as ``krum_scores``, and unless 1 <= m <= n - f.
     """
     order = np.argsort(krum_scores(updates, f), kind="stable")
     m = len(order) - f if m is None else m
@@ -74,8 +74,8 @@ def multi_krum(updates: NDArray[Any], f: int, m: int | None = None) -> Robust:
 def trimmed_mean(updates: NDArray[Any], k: int) -> Robust:
     """In every coordinate the mean without the k largest and the k smallest values (Yin et al., definition 2).
 
-    Flagged are updates that stay in fewer than half as many coordinates as the median update does. Of equal values
-    those of later updates count as larger. Raises UserError unless 0 <= 2 k < n.
+    Flagged are updates that stay in fewer than half as many coordinates as the median update. Of equal values later
+    updates count as larger. Raises UserError unless 0 <= 2 k < n.
     """
     u = _checked(updates)
     n, d = u.shape
@@ -92,15 +92,15 @@ def trimmed_mean(updates: NDArray[Any], k: int) -> Robust:
 
 
 def median(updates: NDArray[Any]) -> Robust:
-    """The median of every coordinate (Yin et al., definition 1): the trimmed mean that leaves one value, or two."""
+    """The median of every coordinate (Yin et al., definition 1), as a trimmed mean."""
     return trimmed_mean(updates, (len(_checked(updates)) - 1) // 2)
 
 
 def fltrust(updates: NDArray[Any], own: NDArray[Any]) -> Robust:
     """The mean of the updates at the length of the server's own, weighted by max(0, cosine with it) (their eq. 2 to 4).
 
-    own: (d,) the update that the server trained on its own data. Flagged are updates without trust. If no update has
-    trust, the aggregate is zero. Raises UserError for an update of the server's that is zero or of another length.
+    own: (d,) the update that the server trained on its own data. Updates without trust are flagged; if there are no
+        others, the aggregate is zero. Raises UserError for an own update that is zero or of another length.
     """
     u, g = _checked(updates), np.asarray(own, dtype=np.float64)
     if g.shape != u.shape[1:] or not np.isfinite(g).all() or not (length := float(np.linalg.norm(g))):

@@ -1,8 +1,8 @@
 """Sums and means of models that do not depend on the order in which the models arrive.
 
-Sums are two float64 numbers, a total and what rounding took from it (Knuth's error-free two-sum). For float32 weights
-times whole sample counts the pair is exact as long as the non-zero magnitudes in one coordinate span less than 2^50 and
-samples times models stay below 2^34. Sums of whole numbers below 2^53 are always exact.
+Sums are float64 pairs of a total and its rounding error (Knuth's two-sum). For float32 weights times whole sample
+counts they are exact as long as the non-zero magnitudes in one coordinate span less than 2^50 and samples times models
+stay below 2^34. Sums of whole numbers below 2^53 are always exact.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class WeightedMean:
         return self._sum.count
 
     def take(self, weights: NDArray[Any], samples: int = 1) -> None:
-        """Add one model: (size,) real, trained on ``samples`` >= 1 samples. Raises UserError for anything else."""
+        """Add one model: (size,) real, trained on ``samples`` >= 1 samples. Raises UserError otherwise."""
         if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1:
             raise UserError(f"a model's weight must be a whole number of samples of at least 1, not {samples!r}")
         self._sum.take(weights, int(samples))

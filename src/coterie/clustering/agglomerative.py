@@ -1,4 +1,4 @@
-"""Greedy agglomeration by cosine similarity, with no number of clusters given.
+"""Greedy agglomeration by cosine similarity, without a number of clusters.
 
 Used by FLACC (Mehta and Shao, IEEE TII 2023; ``coterie.baselines.flacc``).
 """
@@ -16,7 +16,7 @@ from coterie.protocol.errors import UserError
 
 @dataclass(frozen=True)
 class Merge:
-    """One step: groups ``into`` < ``gone`` (numbers of rows) became one, of number ``into``, at this similarity."""
+    """One step: groups ``into`` < ``gone`` (row numbers) became ``into``, at this similarity."""
 
     into: int
     gone: int
@@ -26,10 +26,10 @@ class Merge:
 def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64], tuple[Merge, ...]]:
     """(n,) groups 0, 1, ... numbered by their first row, and the merges in their order.
 
-    vectors: (n, d) finite; a row is the sum of what is known of one group. Until no pair is more similar than
-    ``least``, the two groups of largest cosine similarity merge, and their rows add up (so a group's direction is that
-    of its mean). Ties go to the pair of lowest numbers. A row of zeros has no direction, and stays alone.
-    O(n^2 d) for the products, and O(n^2) a merge. Raises UserError for NaN, infinity, or ``least`` beyond -1 to 1.
+    vectors: (n, d) finite; a row is the sum of a group. While a pair is more similar than ``least``, the two groups of
+        largest cosine similarity merge, and their rows add up. Ties go to the pair of lowest numbers. A row of zeros
+        stays alone. O(n^2 d) for the products, and O(n^2) a merge. Raises UserError for NaN, infinity, or ``least``
+        beyond -1 to 1.
     """
     rows = np.asarray(vectors, np.float64)
     if rows.ndim != 2 or not np.isfinite(rows).all():

@@ -1,4 +1,4 @@
-"""How the clusters that clients are in agree with the groups that their data were dealt in."""
+"""How clients' clusters agree with the groups that their data were dealt in."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from coterie.protocol.errors import UserError
 class Grouping:
     """The clusters of some clients.
 
-    ari: adjusted Rand index against the data's own groups (Hubert and Arabie, Comparing partitions, 1985): 1 where both
-    divide the clients alike, 0 on average for a division at random; None where the data have no groups or fewer than
-    two clients have a cluster.  clusters: how many have members.  sizes: of those, in the order of their numbers; a
-    client of several counts in each.  per_client: mean number of clusters of a client that has any; 0 where none has.
-    without: clients that have none, which count in nothing else.
+    ari: adjusted Rand index against the data's own groups (Hubert and Arabie, Comparing partitions, 1985): 1 for equal
+        divisions, 0 on average for a random one; None where the data have no groups or fewer than two clients have a
+        cluster.  clusters: how many have members.  sizes: of those, in the order of their numbers; a client of several
+        counts in each.  per_client: mean number of clusters of clients that have any; 0 without such. without: clients
+        without a cluster, which count in nothing else.
     """
 
     ari: float | None
@@ -28,10 +28,10 @@ class Grouping:
 
 
 def grouping(membership: Sequence[Sequence[int]], groups: Sequence[int] | None) -> Grouping:
-    """Clusters of each client, which may be none or several, beside the group of each client.
+    """Clusters of each client, none or several, beside its group.
 
-    For the adjusted Rand index a client's label is its whole *set* of clusters: two clients are together where they are
-    in exactly the same ones. Raises UserError where ``groups`` are not one a client.
+    For the adjusted Rand index a client's label is its whole *set* of clusters. Raises UserError where ``groups`` are
+    not one a client.
     """
     if groups is not None and len(groups) != len(membership):
         raise UserError(f"clusters of {len(membership)} clients, but groups of {len(groups)}")

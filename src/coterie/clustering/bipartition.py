@@ -15,11 +15,11 @@ from coterie.protocol.errors import UserError
 
 
 def bipartition(vectors: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
-    """(n,) which of the two parts each row is in (the first row in the first, False), and alpha_cross^max.
+    """(n,) each row's part (False for the first row's), and alpha_cross^max.
 
-    vectors: (n, d) finite, n >= 2. Of all bipartitions the one whose largest cosine similarity between a row of one
-    part and a row of the other is least. Single linkage down to two clusters finds it: the last merge joins the parts
-    at just this similarity. A row of zeros is orthogonal to all. O(n^2 d). Raises UserError for other vectors.
+    vectors: (n, d) finite, n >= 2. It minimises the largest cosine similarity between rows of different parts, by
+        single linkage: the last merge joins the parts at just this similarity. A row of zeros is orthogonal to all.
+        O(n^2 d). Raises UserError for other vectors.
     """
     from scipy.cluster.hierarchy import linkage, to_tree  # slow to import, and named by a system's module
     from scipy.spatial.distance import squareform

@@ -1,4 +1,4 @@
-"""What became of clusters: their lasting numbers, and the events of a clustering. Labels as in `merging`."""
+"""What became of clusters: their lasting numbers, and events. Labels as in `merging`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Kind = Literal["merge", "split", "placed", "alone", "joined", "left", "moved"]
 class Event:
     """One thing that happened to clusters.
 
-    For each kind: clusters (their numbers); names (of devices that changed sides); value (a mean divergence).
+    By kind: clusters (their numbers); names (of devices that changed sides); value (a mean divergence).
 
     - ``merge``: the cluster that stays and the one that is gone; those that came; eq. (7).
     - ``split``: the cluster that stays and the new one; those that went; eq. (8).
     - ``placed``: a noise device's cluster, or ``alone``: its own; the mean divergence to the nearest one.
-    - ``joined``, ``left``: the cluster; the device; the mean divergence to the others there (0 for one that has left).
-    - ``moved``: the cluster before and the one after; the device; the mean divergence to the others there.
+    - ``joined``, ``left``: the cluster; the device; the mean divergence to the others there (0 if it has left).
+    - ``moved``: the clusters before and after; the device; the mean divergence to the others there.
     """
 
     kind: Kind
@@ -35,7 +35,7 @@ class Event:
 
 
 def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) -> tuple[Event, ...]:
-    """The changes on the way to a clustering as events; numbers are those of the clusters in which the sides ended."""
+    """A clustering's changes as events, with the numbers of the clusters in which the sides ended."""
     found = []
     for change in changes:
         small, large = change.first, change.second
@@ -48,10 +48,10 @@ def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) 
 
 
 def lasting_numbers(before: Labels, after: Labels, following: int) -> tuple[Labels, int]:
-    """The clusters ``after`` (n,), which count from 0, under the numbers ``before`` (n,) (NOISE: not there yet).
+    """The clusters ``after`` (n,), counted from 0, under the numbers ``before`` (n,) (NOISE: not there yet).
 
-    The pair of clusters with most devices in common is one cluster, then that of the rest, and so on; ties go to the
-    lower numbers. The others get numbers from ``following`` on, which is given back as it then is.
+    The pair of clusters with most common devices is one cluster, then that of the rest, and so on; ties go to the lower
+    numbers. The others get numbers from ``following`` on, whose next value is returned.
     """
     there = before != NOISE
     pairs, common = np.unique(np.stack([before[there], after[there]], axis=1), axis=0, return_counts=True)
@@ -70,8 +70,8 @@ def differences(
 ) -> tuple[Event, ...]:
     """What happened between two clusterings with lasting numbers.
 
-    names, d, before, after: of the devices of the later one; before: NOISE for one that has joined.  gone: those that
-    have left, with their clusters.
+    names, d, before, after: of the later clustering's devices; before: NOISE for a new one.  gone: those that left,
+        with their clusters.
     """
     found = [Event("left", (k,), (name,), 0.0) for name, k in gone]
     told = before == NOISE  # joined devices have an event of their own

@@ -1,7 +1,6 @@
-"""Devices that lie densely together: radius, MinPts and expansion of "FedEPC", eq. (5) and (6), algorithm 2, l. 1-12.
+"""Dense parts of devices: radius, MinPts and expansion of "FedEPC", eq. (5) and (6), algorithm 2, l. 1-12.
 
-All take a matrix of divergences (n, n), symmetric with a zero diagonal, and return numbers of parts from 0, with NOISE
-for devices in none.
+From a symmetric matrix of divergences (n, n) with a zero diagonal to numbers of parts from 0, NOISE for none.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ Floats = NDArray[np.float64]
 def radii(d: NDArray[Any], neighbours: int) -> Floats:
     """Eq. (5) for each device's neighbourhood -> (n,): (mu + sigma) / sqrt(log(n + 1)), the third neighbour's at least.
 
-    mu, sigma: mean and standard deviation of the divergences to its nearest ``neighbours``, in the unit of what they
-    are compared with. A radius below the third neighbour's divergence leaves every device alone among very many.
+    mu, sigma: mean and standard deviation of the divergences to its nearest ``neighbours``. A smaller radius leaves
+        every device alone among very many.
     """
     n = len(d)
     k = min(neighbours, n - 1)
@@ -56,10 +55,10 @@ def min_points(sizes: NDArray[Any], entropy: Floats, eta: float, most: int | Non
 
 
 def parts(d: NDArray[Any], s: Floats, neighbours: int, eta: float) -> Labels:
-    """Algorithm 2, l. 1-12, with a radius and MinPts for each device -> (n,) parts, NOISE where there is none.
+    """Algorithm 2, l. 1-12, with a radius and MinPts for each device -> (n,) parts, NOISE for none.
 
-    Two devices are neighbours where each lies within the other's radius: so a device far from all others, whose radius
-    is wide, reaches nobody. The set C of eq. (6) is a device's neighbourhood, with itself.
+    Two devices are neighbours where each lies within the other's radius, so a distant device reaches nobody. The set C
+    of eq. (6) is a device's neighbourhood, with itself.
     """
     n, radius, own = len(d), radii(d, neighbours).astype(d.dtype), entropies(s)
     sizes, entropy = np.empty(n, np.int64), np.empty(n)
@@ -72,9 +71,9 @@ def parts(d: NDArray[Any], s: Floats, neighbours: int, eta: float) -> Labels:
 
 
 def literal_parts(s: Floats, mjs: NDArray[Any], eta: float) -> Labels:
-    """Algorithm 2, l. 1-12, as printed -> (n,) parts. There are no clusters yet, so C of eq. (5) and (6) is everybody.
+    """Algorithm 2, l. 1-12, as printed -> (n,) parts. C of eq. (5) and (6) is everybody.
 
-    mu and sigma are those of all sparsities, and a device's neighbours are strictly nearer than the radius.
+    mu and sigma are those of all sparsities; a device's neighbours are strictly nearer than the radius.
     """
     n = len(s)
     # eq. (5), infinite for one device; the largest number below, because "<" is strict
@@ -85,7 +84,7 @@ def literal_parts(s: Floats, mjs: NDArray[Any], eta: float) -> Labels:
 
 
 def _expanded(d: NDArray[Any], radius: NDArray[Any], core: NDArray[np.bool_]) -> Labels:
-    """Algorithm 2, l. 6-11: from each core device not yet visited, all that can be reached over core devices."""
+    """Algorithm 2, l. 6-11: from each core device not yet visited, all that core devices reach."""
     labels = np.full(len(d), NOISE)
     found = 0
     for first in np.flatnonzero(core):

@@ -7,8 +7,8 @@ terms of eq. (3) are one sum, of P and of s:
     js(x, y) = 1/2 sum_c [x_c ln(2 x_c / (x_c + y_c)) + y_c ln(2 y_c / (x_c + y_c))],      0 ln 0 = 0,
     MJS(s, t) = js(P, Q) + gamma js(s, t).
 
-Departures, with reasons in docs/clustering.md: MJS depends on C and on the number of samples, so it is `calibrated`
-before it is compared with thresholds; a vector of zeros, which has no P, has that of a constant vector.
+Departures (reasons in docs/clustering.md): MJS is `calibrated` before it is compared with thresholds; a vector of zeros
+has the P of a constant vector.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True)
     """MJS of eq. (3) between all rows of s (n, C) in [0, 1] -> (n, n), symmetric, zero diagonal, natural logarithm.
 
     exact: float64, each entry a function of its two rows alone, bit for bit, at about 20 ns a pair and channel. Else
-    float32 by matrix products (`embedded`), which is far faster for hundreds of devices and more.
-    Raises UserError for anything but a finite (n, C) array with values in [0, 1], and for a negative or infinite gamma.
+        float32 by matrix products (`embedded`), far faster from hundreds of devices on.
+    Raises UserError unless s is finite (n, C) in [0, 1], and for a negative or infinite gamma.
     """
     s, gamma = sparsity_vectors(s), _weight(gamma)
     if not exact:
@@ -48,9 +48,9 @@ def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True)
 
 
 def divergence_to(s: ArrayLike, t: ArrayLike, gamma: float = 1.0) -> Floats:
-    """MJS of eq. (3) between each row of s (n, C) and each of t (m, C) -> (n, m): newcomers against all others.
+    """MJS of eq. (3) between each row of s (n, C) and each of t (m, C) -> (n, m).
 
-    Bit for bit what `modified_divergence` gives for these pairs. Raises UserError as it does, and for unlike lengths.
+    Bit for bit as `modified_divergence`. Raises UserError as it does, and for unlike lengths.
     """
     s, t, gamma = sparsity_vectors(s), sparsity_vectors(t), _weight(gamma)
     if s.shape[1] != t.shape[1]:
@@ -65,8 +65,7 @@ def divergence_to(s: ArrayLike, t: ArrayLike, gamma: float = 1.0) -> Floats:
 def noise_floor(first: ArrayLike, second: ArrayLike, gamma: float = 1.0) -> float:
     """h_i: MJS between the sparsity vectors (C,) of two random halves of one device's data. Raises UserError as above.
 
-    Two devices of like data have a divergence of about h_i / 2, because each of their vectors is the mean of all
-    samples, and not of half of them.
+    Two devices of like data have a divergence of about h_i / 2: their vectors are means of all samples.
     """
     return float(divergence_to(sparsity_vector(first)[None], sparsity_vector(second)[None], gamma)[0, 0])
 
@@ -76,12 +75,12 @@ def calibrated(
 ) -> tuple[NDArray[np.floating[Any]], float]:
     """Divergences in units in which 0 is noise and 1 is usual: max(0, MJS - (h_i + h_j) / 4) / scale, and the scale.
 
-    mjs: (n, n) as `modified_divergence` gives it.  floors: (n,), h_i >= 0 of `noise_floor`; (h_i + h_j) / 4 is what
-    noise alone adds to MJS.  scale: unless given, MJS of the median pair, or ``per_scale`` median floors if that is
-    more; the median of positive pairs where that is 0, or 1. The result has the type of ``mjs`` and a zero diagonal.
+    mjs: (n, n) of `modified_divergence`.  floors: (n,), h_i >= 0 of `noise_floor`; (h_i + h_j) / 4 is what noise adds
+        to MJS.  scale: by default MJS of the median pair, or ``per_scale`` median floors if more; the median of
+        positive pairs where that is 0, or 1. The result has the type of ``mjs`` and a zero diagonal.
 
-    A floor above 2 ``per_scale`` median floors counts as that much. So no device can lower its divergences by more than
-    1/2 through its floor, whatever it says.
+    A floor above 2 ``per_scale`` median floors counts as that much: no device can lower its divergences by more than
+    1/2 through its floor.
 
     Raises UserError for a matrix that is not square or has negative or non-finite entries, for floors that are
     negative, not finite or not one a device, and for a scale that is not positive.
@@ -106,7 +105,7 @@ def calibrated(
 
 
 def sparsity_vectors(s: ArrayLike) -> Floats:
-    """s as (n, C) float64; UserError, which names the row and the channel, for anything but shares in [0, 1]."""
+    """s as (n, C) float64; UserError names the row and the channel that is no share in [0, 1]."""
     s = _numbers(s, "sparsity vectors")
     if s.ndim != 2 or 0 in s.shape:
         raise UserError(f"sparsity vectors must be an array of shape (devices, channels), not {s.shape}")
@@ -127,7 +126,7 @@ def sparsity_vector(s: ArrayLike) -> Floats:
 
 
 def noise_floors(floors: ArrayLike, n: int) -> Floats:
-    """The floors of n devices as (n,) float64; UserError, which names the device, for anything else."""
+    """The floors of n devices as (n,) float64; UserError names the device."""
     h = _numbers(floors, "noise floors")
     if h.shape != (n,):
         raise UserError(f"noise floors must be one a device: {n} devices, but floors of shape {h.shape}")
@@ -155,14 +154,14 @@ def _weight(gamma: float) -> float:
 
 
 def _terms(s: Floats, gamma: float) -> tuple[tuple[Floats, float], tuple[Floats, float]]:
-    """What js is taken of in eq. (3), with its weight: P (rows of zeros: uniform) and s."""
+    """The arguments of js in eq. (3), with weights: P (rows of zeros: uniform) and s."""
     sums = s.sum(axis=1, keepdims=True)
     uniform = np.full_like(s, 1 / s.shape[1])
     return (np.divide(s, sums, out=uniform, where=sums > 0), 1.0), (s, gamma)
 
 
 def _js(x: Floats, y: Floats) -> Floats:
-    """Eq. (4) between x (C,) and rows y (m, C) -> (m,). Doubled before the division: nothing underflows to 0 / 0."""
+    """Eq. (4) between x (C,) and rows y (m, C) -> (m,). Doubled before the division, against 0 / 0."""
     from scipy.special import rel_entr
 
     both = x + y
@@ -185,9 +184,9 @@ def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
     """Rows (n, d) float32 with squared distances of about 2 js of eq. (4) between rows of x (n, C) >= 0, and a bound.
 
     js is a squared distance of Hilbert space, channel by channel (Fuglede and Topsoe, 2004), so it has a kernel.
-    Nystroem's method projects on what NODES values between the channel's least and largest span (Williams and Seeger,
-    NIPS 2000). Projecting shortens: no squared distance comes out too large, and none is too small by more than the
-    bound, 4 r with r the most that a row's squared length loses (rounding to float32 not counted).
+    Nystroem's method projects on NODES values between the channel's least and largest (Williams and Seeger, NIPS 2000).
+    No squared distance comes out too large, and none is too small by more than the bound, 4 r with r the most that a
+    row's squared length loses (rounding to float32 not counted).
     """
     low, high = np.sqrt(x.min(axis=0)), np.sqrt(x.max(axis=0))
     place = (1 - np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)) / 2  # Chebyshev's, of the root: f is singular at 0

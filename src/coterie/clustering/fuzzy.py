@@ -1,7 +1,6 @@
 """Fuzzy c-means: Bezdek, "Pattern recognition with fuzzy objective function algorithms", 1981.
 
-It minimises J = sum_ik u_ik^m |x_i - c_k|^2 over memberships u (rows sum to 1) and centres c, in turns. Used for
-CLSM-FL's soft clusters (``coterie.baselines.clsm_fl``).
+It minimises J = sum_ik u_ik^m |x_i - c_k|^2 over memberships u (rows sum to 1) and centres c, in turns.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ Doubles = NDArray[np.float64]
 def memberships(points: NDArray[Any], centres: NDArray[Any], fuzzifier: float = 2.0) -> Doubles:
     """(n, k) u_ik = 1 / sum_l (|x_i - c_k| / |x_i - c_l|)^(2 / (m - 1)), m the fuzzifier > 1.
 
-    points: (n, d), centres: (k, d), finite. A point that lies on centres belongs to these alone, in equal parts.
-    Raises UserError for other shapes or numbers.
+    points: (n, d), centres: (k, d), finite. A point on centres belongs to these alone, in equal parts. Raises UserError
+        for other shapes or numbers.
     """
     x, c = _checked(points, "points"), _checked(centres, "centres")
     if x.shape[1] != c.shape[1] or not len(c):
@@ -37,17 +36,16 @@ def memberships(points: NDArray[Any], centres: NDArray[Any], fuzzifier: float = 
 
 
 def centres_of(points: NDArray[Any], u: NDArray[Any], before: NDArray[Any], fuzzifier: float = 2.0) -> Doubles:
-    """(k, d) c_k = sum_i u_ik^m x_i / sum_i u_ik^m. A centre to which no point belongs stays where it was before."""
+    """(k, d) c_k = sum_i u_ik^m x_i / sum_i u_ik^m. A centre without points stays where it was."""
     weights = np.asarray(u, np.float64) ** fuzzifier
     sums = weights.sum(axis=0)[:, None]
     return np.where(sums > 0, weights.T @ points / np.where(sums > 0, sums, 1.0), before)
 
 
 def first_centres(points: NDArray[Any], count: int) -> Doubles:
-    """(count, d): the point nearest to the mean, and then each time the point farthest from all centres so far.
+    """(count, d): the point nearest to the mean, then each time the point farthest from all centres so far.
 
-    Ties go to the first point; with fewer different points than centres some centres are equal. Raises UserError for
-    no points or no centres.
+    Ties go to the first point; centres may be equal. Raises UserError for no points or no centres.
     """
     x = _checked(points, "points")
     if not len(x) or count < 1:

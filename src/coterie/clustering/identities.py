@@ -5,9 +5,9 @@ The server publishes a key for every cluster. A client compares the key of its t
 cluster under a hash of one bit, and joins those that match in all n bits: its true cluster always, each other one with
 probability p = 2^-n. The server cannot tell which match was no accident.
 
-Departures from the printed algorithm: eq. (3) compares cluster j's key with cluster j's own address, which always
-match, where the true cluster's key is meant; and the set starts empty at every try. Independent coins of probability p
-give sets of the same distribution (`coin_sets`; its law is `IdentityLaw`), at no cost.
+Departures from the printed algorithm: eq. (3) compares cluster j's key with its own address, which always match, where
+the true cluster's key is meant; and the set starts empty at every try. Independent coins of probability p give sets of
+the same distribution (`coin_sets`; `IdentityLaw`), at no cost.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _HASH_DOMAIN = b"coterie/cluster identity/1"
 class ClusterKeys:
     """Eq. (1): addresses dsk_j and public keys dpk_j of all clusters, each of n elements, in the group P-256.
 
-    data: header (magic, version u8, n u8, k u16), then all x_j^l, scalars of 32 bytes, big-endian, then all
-    h_j^l = g^(x_j^l), compressed points, cluster by cluster. The server publishes them to all clients, so that nothing
-    here is secret. Raises DecodeError for anything else.
+    data: header (magic, version u8, n u8, k u16), then all x_j^l, scalars of 32 bytes, big-endian, then all h_j^l =
+        g^(x_j^l), compressed points, cluster by cluster. All of it is published to the clients. Raises DecodeError for
+        anything else.
     """
 
     data: bytes
@@ -98,8 +98,8 @@ def identity_set(
     """Algorithm 1 in the group: the clusters that a client joins, (k,) bool, and the number of tries.
 
     threshold, counts: the least number of identities, or of false ones.  printed: eq. (3) as printed, which all
-    clusters satisfy. A try costs about n + 2k Diffie-Hellman operations. Raises UserError for a cluster or a
-    threshold that cannot be, or that takes more than ``MAX_EXPECTED_TRIES`` tries on average.
+        clusters satisfy. A try costs about n + 2k Diffie-Hellman operations. Raises UserError for an impossible cluster
+        or threshold, or one that takes more than ``MAX_EXPECTED_TRIES`` tries on average.
     """
     law = IdentityLaw(keys.clusters, keys.p, threshold, counts)
     true = _true_clusters([true_cluster], law)[0]
@@ -118,9 +118,9 @@ def identity_set(
 def coin_sets(
     law: IdentityLaw, true_clusters: Any, random_bytes: RandomBytes
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Independent sets for clients of these true clusters (m,): (m, k) bool, and the number of tries of each (m,).
+    """Independent sets for clients of these true clusters (m,): (m, k) bool, and their numbers of tries (m,).
 
-    A coin is 64 random bits below p 2^64: exact for p = 2^-n. Raises UserError as `identity_set` does.
+    A coin is 64 random bits below p 2^64: exact for p = 2^-n. Raises UserError as `identity_set`.
     """
     truth = _true_clusters(true_clusters, law)
     sets, tries = np.zeros((len(truth), law.clusters), bool), np.zeros(len(truth), np.int64)
@@ -146,7 +146,7 @@ _Points = tuple[tuple[ec.EllipticCurvePublicKey, ...], ...]
 
 @lru_cache(maxsize=8)
 def _loaded(data: bytes) -> tuple[_Addresses, _Points]:
-    """The addresses and points of the last few keys, cluster by cluster. Raises DecodeError."""
+    """The addresses and points of the last few keys, cached. Raises DecodeError."""
     if len(data) < _HEADER.size:
         raise DecodeError(f"{len(data)} bytes are no cluster keys: their header alone has {_HEADER.size}")
     magic, version, bits, clusters = _HEADER.unpack_from(data)
@@ -174,17 +174,17 @@ def _key_bits(r: ec.EllipticCurvePrivateKey, points: tuple[ec.EllipticCurvePubli
 def _matches(
     address: tuple[ec.EllipticCurvePrivateKey, ...], u: ec.EllipticCurvePublicKey, key_bits: list[int]
 ) -> bool:
-    """Whether H(u^(x^l)) is the key's bit for all l; stops at the first that is not."""
+    """Whether H(u^(x^l)) is the key's bit for all l."""
     return all(_hash(x.exchange(_ECDH, u)) == bit for x, bit in zip(address, key_bits, strict=True))
 
 
 def _hash(element: bytes) -> int:
-    """H: G -> {0, 1}. element: the x-coordinate, all that Diffie-Hellman gives; +-P share it, and so their bit."""
+    """H: G -> {0, 1}. element: the x-coordinate from Diffie-Hellman; +-P share it, and so their bit."""
     return hashlib.sha256(_HASH_DOMAIN + element).digest()[0] & 1
 
 
 def _scalar(random_bytes: RandomBytes) -> ec.EllipticCurvePrivateKey:
-    """Uniform in [1, q) up to 2^-128 (FIPS 186-5, A.2.1: 128 more bits than needed)."""
+    """Uniform in [1, q) up to 2^-128 (FIPS 186-5, A.2.1)."""
     extra = int.from_bytes(_drawn(random_bytes, SCALAR_BYTES + 16), "big")
     return ec.derive_private_key(1 + extra % (_GROUP.group_order - 1), _GROUP)
 

@@ -1,8 +1,8 @@
 """The law of MingledPie's identity sets: how many clusters a client joins, and what follows from that.
 
 Algorithm 1 of "MingledPie: A Cluster Mingling Approach for Mitigating Preference Profiling in CFL" puts a client into
-its true cluster and into each of the other k - 1 with probability p, and draws anew until the set is large enough. So
-the set is the true cluster and a uniformly random choice of F others, F binomial and conditioned on its minimum.
+its true cluster and each of the other k - 1 with probability p, until the set is large enough. So the set is the true
+cluster and a uniformly random choice of F others, F binomial and conditioned on its minimum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class IdentityLaw:
     """The distribution of identity sets CI among ``clusters`` = k clusters.
 
     p: false positive rate, in (0, 1), before the threshold.  threshold: T, the least number of identities, or of false
-    ones if ``counts`` says so. Raises UserError for what no set can satisfy.
+        ones (``counts``). Raises UserError for what no set can satisfy.
     """
 
     clusters: int
@@ -86,8 +86,8 @@ class IdentityLaw:
     def p_correct(self, *, printed: bool = False) -> float:
         """Eq. (9): probability that a given wrong cluster is in the set, which the threshold raises above p.
 
-        The printed equation counts the true cluster among the false ones (c where c - 1 is meant) and leaves out
-        the sets of all k clusters: .75 instead of .533 for k = 5, p = .5, T = 2. Raises UserError where it is 0 / 0.
+        The printed equation counts the true cluster among the false ones (c where c - 1 is meant) and leaves out the
+        sets of all k clusters: .75 instead of .533 for k = 5, p = .5, T = 2. Raises UserError where it is 0 / 0.
         """
         if not printed:
             return (self.expected_size - 1) / (self.clusters - 1)
@@ -98,7 +98,7 @@ class IdentityLaw:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Theorem 2: 1/k and 1/least. They hold for a uniform guess only; a prior breaks the upper one."""
+        """Theorem 2: 1/k and 1/least, for a uniform guess only; a prior breaks the upper one."""
         return 1 / self.clusters, 1 / self.least
 
     @cached_property

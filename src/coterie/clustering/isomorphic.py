@@ -1,10 +1,9 @@
 """Adaptive isomorphic device clustering (AIDC): section 3.3 of "FedEPC: An Efficient and Privacy-Enhancing Clustering
-Federated Learning Method" (Tang and others, CMC 2025), eq. (3) to (8) and algorithm 2. The page is docs/clustering.md.
+Federated Learning Method" (Tang and others, CMC 2025), eq. (3) to (8) and algorithm 2. See docs/clustering.md.
 
 Each device has a sparsity vector and a noise floor. Clusters are merged and split (`coterie.clustering.merging`) to a
 fixed point, from single devices, or with many devices from dense parts (`coterie.clustering.density`). A device in no
-part, and one with a high floor, goes to the nearest cluster, or stays alone. `update` gives the groups that `cluster`
-gives of the same devices, and computes only the divergences of those that have changed.
+part, and one with a high floor, goes to the nearest cluster, or stays alone.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ QUIET = (
 class Aidc:
     """Settings of the clustering. Raises UserError for impossible ones.
 
-    gamma: weight of eq. (4) in eq. (3).  theta_merge, theta_split: of eq. (7) and (8), in calibrated units: two devices
-    of like data have a divergence of about 0, and the median pair has 1 or less.  singles_to: up to so many devices the
-    merging starts from single ones, and beyond from the dense parts of eq. (5) and (6), as printed; 0: always from
-    those.  eta: of eq. (6).  neighbours: nearest devices of which eq. (5) takes mean and deviation.  floors_per_scale:
-    median floors that a divergence of 1 has at least; fewer tell finer groups apart, and more keep noise together.
-    diagonal: whether the mean of eq. (8) includes i = j, as printed.  passes: of merging and splitting, at most.
+    gamma: weight of eq. (4) in eq. (3).  theta_merge, theta_split: of eq. (7) and (8), in calibrated units: about 0 for
+        two devices of like data, 1 or less for the median pair.  singles_to: up to so many devices merging starts from
+        single ones, beyond from the dense parts of eq. (5) and (6), as printed; 0: always from those.  eta: of eq. (6).
+        neighbours: nearest devices of which eq. (5) takes mean and deviation.  floors_per_scale: least median floors in
+        a divergence of 1; fewer tell finer groups apart, more keep noise together. diagonal: whether the mean of eq.
+        (8) includes i = j, as printed.  passes: of merging and splitting, at most.
 
     literal: algorithm 2 as printed: nothing calibrated, one radius and MinPts of all devices, one pass, noise alone.
-    reference: section 3.5: a divergence is the difference of two devices' Euclidean distances to a third one, which is
-    drawn by ``seed``.  force_thresholds: lets theta_split be below theta_merge, as in two rows of table 2. What is
-    merged is then split again until the passes are over.
+    reference: section 3.5: a divergence is the difference of two devices' Euclidean distances to a third one, drawn by
+        ``seed``.  force_thresholds: lets theta_split be below theta_merge, as in two rows of table 2; merged clusters
+        are then split again until the passes are over.
     """
 
     gamma: float = 1.0
@@ -95,14 +94,14 @@ class Aidc:
 
 
 class Groups(msgspec.Struct):
-    """Devices and their clusters: what a server keeps between two calls. Row i of everything is device i of n.
+    """Devices and their clusters: a server's state between two calls. Row i is device i of n.
 
     names: (n,), different.  features: (n, C) float64, sparsity vectors.  floors: (n,) float64, noise floors.
-    labels: (n,) int64, the number of each device's cluster. A cluster keeps its number while it lives, and no other
-    cluster is ever given it.  scale: the calibrated unit in nats (1 where nothing is calibrated).
-    mjs: (n, n) float32, eq. (3), or the differences of section 3.5; None if it was dropped to save its 4 n^2 bytes, and
-    `update` computes it again.  gamma: of eq. (3) in mjs.  reference: the device of section 3.5, or "".
-    following: the number that the next new cluster gets.
+    labels: (n,) int64, the number of each device's cluster, kept while the cluster lives and never reused.  scale: the
+        calibrated unit in nats (1 where nothing is calibrated).
+    mjs: (n, n) float32, eq. (3), or the differences of section 3.5; None if dropped to save memory: `update` recomputes
+        it.  gamma: of eq. (3) in mjs.  reference: the device of section 3.5, or "".
+    following: the number of the next new cluster.
     """
 
     names: tuple[str, ...]
@@ -126,11 +125,11 @@ class Groups(msgspec.Struct):
 def cluster(
     names: Sequence[str], features: ArrayLike, floors: ArrayLike, settings: Aidc | None = None
 ) -> tuple[Groups, tuple[Event, ...]]:
-    """AIDC of n devices: names (n,), sparsity vectors (n, C) in [0, 1], noise floors (n,) -> groups, and what happened.
+    """AIDC of n devices: names (n,), sparsity vectors (n, C) in [0, 1], noise floors (n,) -> groups, and events.
 
-    The same devices in another order get the same groups. Numbers start at 0 for the largest cluster. In an event of
-    kind ``merge`` or ``split``, ``clusters`` are those in which the two sides ended.
-    Raises UserError for no devices, names that are not different texts, and features or floors that are none.
+    The order of devices doesn't matter. Numbers start at 0 for the largest cluster. In an event of kind ``merge`` or
+    ``split``, ``clusters`` are those in which the two sides ended.
+    Raises UserError for no devices, names that are not different texts, and invalid features or floors.
     """
     settings = settings or Aidc()
     s, names = sparsity_vectors(features), _names(names)
@@ -152,13 +151,13 @@ def update(
     left: Iterable[str] = (),
     settings: Aidc | None = None,
 ) -> tuple[Groups, tuple[Event, ...]]:
-    """New groups after some devices have joined or changed (name -> sparsity vector (C,), floor) and others have left.
+    """New groups after devices joined or changed (name -> sparsity vector (C,), floor) and others left.
 
-    The groups are those of `cluster` for the same devices (up to rounding where there are more than 300). Only the
-    divergences of changed devices are computed. A cluster keeps its number where most of its devices, of those that are
-    in both, are in it before and after. ``groups`` stays as it is.
+    The groups are those of `cluster` (up to rounding where there are more than 300), at the cost of the changed
+    devices' divergences. A cluster keeps its number where most of its devices that are in both are in it before and
+    after. ``groups`` isn't changed.
 
-    Raises UserError as `cluster` does, for one who leaves but is not there or has changed, and if no device stays.
+    Raises UserError as `cluster`, for leaving devices that are absent or have changed, and if no device stays.
     """
     settings, left = settings or Aidc(), tuple(left)
     row = {name: i for i, name in enumerate(groups.names)}
@@ -199,7 +198,7 @@ def update(
 def _grouped(
     s: NDArray[np.float64], h: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc, order: NDArray[np.intp]
 ) -> tuple[Labels, NDArray[Any], float, list[Change]]:
-    """Clusters of all devices, calibrated divergences (rows in ``order``), their scale, and the changes on the way."""
+    """Clusters of all devices, calibrated divergences (rows in ``order``), their scale, and the changes."""
     d, scale, floors = mjs[np.ix_(order, order)], 1.0, np.zeros_like(h) if settings.reference else h[order]
     if settings.literal:
         found, changes = _as_printed(s[order], d, settings)
@@ -214,7 +213,7 @@ def _grouped(
 def _settled(
     s: NDArray[np.float64], d: NDArray[Any], h: NDArray[np.float64], settings: Aidc
 ) -> tuple[Labels, list[Change]]:
-    """Parts, merged and split; what is in none of them is placed; merged and split again."""
+    """Parts, merged and split; the rest is placed; merged and split again."""
     limits = (settings.theta_merge, settings.theta_split, settings.diagonal, settings.passes)
     quiet = np.flatnonzero(h <= QUIET * np.median(h))
     labels = np.full(len(d), NOISE)
@@ -230,7 +229,7 @@ def _settled(
 
 
 def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tuple[Labels, list[Change]]:
-    """Algorithm 2 as printed. What it leaves as noise is alone, since each device needs a model."""
+    """Algorithm 2 as printed. Noise devices are alone, since each needs a model."""
     labels, merges = merged(mjs, literal_parts(s, mjs, settings.eta), settings.theta_merge)
     labels, splits = split(mjs, labels, settings.theta_split, settings.diagonal)
     labels, alone = _placed(mjs, labels, 0.0)
@@ -238,7 +237,7 @@ def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tu
 
 
 def _placed(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[Change]]:
-    """Each noise device in the cluster of least mean divergence, if that is below ``below``, else in one of its own."""
+    """Each noise device in the cluster of least mean divergence if below ``below``, else in its own."""
     rows = np.argsort(labels, kind="stable")
     rows = rows[labels[rows] != NOISE]
     _, first, sizes = np.unique(labels[rows], return_index=True, return_counts=True)
@@ -255,7 +254,7 @@ def _placed(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list
 def _divergences(
     s: NDArray[np.float64], reference: int, settings: Aidc, order: NDArray[np.intp]
 ) -> NDArray[np.float32]:
-    """Eq. (3) between all rows, or the difference of their distances to the row ``reference`` (section 3.5)."""
+    """Eq. (3) between all rows, or the difference of their distances to row ``reference`` (section 3.5)."""
     if settings.reference:
         distance = np.linalg.norm(s - s[reference], axis=1)
         return np.asarray(np.abs(distance[:, None] - distance), np.float32)
@@ -274,7 +273,7 @@ def _updated(
     settings: Aidc,
     order: NDArray[np.intp],
 ) -> NDArray[np.float32]:
-    """The divergences of the rows s, of which the first are the old ones that stay; only moved ones are computed."""
+    """The divergences of rows s, the old ones that stay first; only changed ones are computed."""
     known = (
         groups.mjs is not None and not settings.reference and not groups.reference and settings.gamma == groups.gamma
     )
@@ -289,7 +288,7 @@ def _updated(
 
 
 def _order(s: NDArray[np.float64], h: NDArray[np.float64]) -> NDArray[np.intp]:
-    """An order of the devices that follows from what they sent alone: results do not depend on the one they came in."""
+    """An order of the devices that depends on their data alone."""
     return lexicographic_order(np.column_stack([s, h]))
 
 
@@ -299,7 +298,7 @@ def _drawn(names: tuple[str, ...], order: NDArray[np.intp], settings: Aidc) -> s
 
 
 def _by_size(labels: Labels, order: NDArray[np.intp]) -> Labels:
-    """The same clusters, numbered from the largest; those of one size by their first device in ``order``."""
+    """The same clusters, numbered from the largest; ties by their first device in ``order``."""
     kinds, first, inverse, sizes = np.unique(labels[order], return_index=True, return_inverse=True, return_counts=True)
     number = np.empty(len(kinds), np.int64)
     number[np.lexsort((first, -sizes))] = np.arange(len(kinds))

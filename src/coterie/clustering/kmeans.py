@@ -1,8 +1,7 @@
 """Dynamic K-means: clusters of clients that join, leave and change (OFL, algorithm 1, l. 8, and section 4.3).
 
-The paper gives no details. Here a clustering starts from the centres of the last one as well as afresh, and keeps the
-old centres unless a fresh start fits better by a stated part. A cluster that keeps most of its members keeps its
-number.
+The paper gives no details. Here a clustering starts from the last centres as well as afresh, and keeps the old centres
+unless a fresh start fits better by a stated part. A cluster that keeps most of its members keeps its number.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ Labels = NDArray[np.int64]
 
 
 class Clusters(msgspec.Struct, eq=False):
-    """A clustering. It fits into a party's state.
+    """A clustering, as part of a party's state.
 
-    numbers: by name, the lasting number of its cluster.  order: (k,) the number that each centre belongs to.
+    numbers: by name, the lasting number of its cluster.  order: (k,) the number of each centre's cluster.
     centres: (k, d) in the units of the features.  weights: (d,) of the differences in each column.
     following: the number of the next new cluster.
     """
@@ -56,15 +55,14 @@ def regrouped(
 ) -> Clusters:
     """The clusters of these clients: k, or as many as have ``least`` members each if there are too few clients for k.
 
-    A cluster that K-means leaves too small takes the nearest members of clusters that can spare some. Otherwise a
-    client could report numbers that make it the leader of a cluster of its own.
+    A too small cluster takes the nearest members of clusters that can spare some: so no client can make itself the
+    leader of a cluster of its own.
 
-    features: (n, d), rows in the order of the names. Every column is scaled to deviation 1; one that is the same for
-    all does not count.  groups: how many columns belong together, one group after the other; each group that differs at
-    all counts alike.  before: the clustering that this one continues; clients may have joined and left. Where there are
-    fewer distinct rows than clusters, the largest cluster is halved in the order of the names until there are enough.
-    The result depends on the names' order only among equal rows, and on the seed. Raises UserError for k < 1 or least <
-    1, a name twice, or rows that are not n rows of finite numbers.
+    features: (n, d), rows in the order of the names. Every column is scaled to deviation 1; a constant one does not
+        count.  groups: how many columns belong together, one group after the other; groups that differ at all count
+        alike.  before: the clustering to continue; clients may have joined and left. Where there are fewer distinct
+        rows than clusters, the largest cluster is halved in the order of the names. That order matters only among equal
+        rows. Raises UserError for k < 1 or least < 1, a name twice, or rows that are not n rows of finite numbers.
     """
     rows = _checked(names, features, k, groups, least)
     before = before or Clusters()
@@ -83,7 +81,7 @@ def regrouped(
 
 
 def nearest(clusters: Clusters, row: ArrayLike) -> int:
-    """The number of the cluster whose centre is nearest to this row (d,): for a client that joins between clusterings.
+    """The number of the cluster with the nearest centre to this row (d,): for a client that joins between clusterings.
 
     Raises UserError if there is no cluster, or the row does not fit.
     """
@@ -120,7 +118,7 @@ def _checked(names: Sequence[str], features: ArrayLike, k: int, groups: Sequence
 
 
 def _weights(rows: Floats, groups: Sequence[int] | None) -> Floats:
-    """1 / deviation of each column, 0 for one without; over the root of the number of such columns in its group."""
+    """1 / deviation of each column, 0 for none; over the root of the number of such columns in its group."""
     largest = np.abs(rows).max(axis=0)
     scaled = rows / np.where(largest > 0, largest, 1.0)  # no overflow in squares
     spread = scaled.std(axis=0)
@@ -134,7 +132,7 @@ def _weights(rows: Floats, groups: Sequence[int] | None) -> Floats:
 
 
 def _kept(before: Clusters, rows: Floats, weights: Floats, count: int) -> Floats | None:
-    """The last centres in today's units, if there are as many as clusters."""
+    """The last centres in today's units, if as many as clusters."""
     fits = before.centres.shape == (count, rows.shape[1])
     return before.centres * weights if fits else None
 
@@ -167,7 +165,7 @@ def _filled(labels: Labels, count: int) -> Labels:
 
 
 def _supplied(points: Floats, labels: Labels, least: int) -> Labels:
-    """With clusters below ``least`` filled up, the smallest first, by the nearest point of a cluster with more."""
+    """With clusters below ``least`` filled up, the smallest first, by the nearest spare points."""
     labels = labels.copy()
     while (sizes := np.bincount(labels)).min() < least:
         small = int(sizes.argmin())

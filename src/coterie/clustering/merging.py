@@ -1,9 +1,8 @@
 """Merging and splitting clusters: eq. (7) and (8) of "FedEPC", algorithm 2, l. 13-14, to a fixed point.
 
-Labels are numbers of clusters from 0 for each device (NOISE: none); d is a matrix of divergences (n, n), symmetric with
-a zero diagonal. If the split threshold is at least the merge threshold, a fixed point is reached after at most three
-passes: splitting leaves no cluster above the split threshold, and the mean within a merged cluster is a weighted mean
-of those within its parts and between them.
+Labels are cluster numbers from 0 for each device (NOISE: none); d is a symmetric matrix of divergences (n, n) with a
+zero diagonal. If the split threshold is at least the merge threshold, a fixed point is reached after at most three
+passes: no merged cluster's mean exceeds those within and between its parts.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """Two sets of devices (their rows) that were merged or split, and the mean divergence that decided it.
+    """Two sets of devices (rows) that were merged or split, and the mean divergence that decided it.
 
-    For a noise device that was placed, or stays alone: that device and the nearest cluster.
+    For a noise device, placed or alone: that device and the nearest cluster.
     """
 
     kind: Literal["merge", "split", "placed", "alone"]
@@ -91,9 +90,9 @@ def merged(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[
 
 
 def split(d: NDArray[Any], labels: Labels, above: float, diagonal: bool = True) -> tuple[Labels, list[Change]]:
-    """Eq. (8): a cluster whose mean divergence is above ``above`` is divided, and what it is divided into as well.
+    """Eq. (8): a cluster whose mean divergence is above ``above`` is divided, and its parts in turn.
 
-    Its two most different devices are the seeds, and each other device goes to the nearer one.
+    Its two most different devices are the seeds; each other device goes to the nearer one.
     """
     changes: list[Change] = []
 

@@ -1,11 +1,10 @@
 """How many clusters there are: the eigengap of an affinity, with a floor that noise does not pass.
 
-The eigengap always names a number of at least two (von Luxburg, 2007, section 8.3); whether there are clusters at all
-is a test. How little of the embedding's spread is within clusters (Ng, Jordan and Weiss, NIPS 2001) is compared with
-that of nine Gaussian clouds of the same covariance, which have none (Liu, Hayes, Nobel and Marron, JASA 2008). Clusters
-must be tighter than each cloud, a Monte Carlo test at 10 %, and have at most .6 of their mean spread, since among many
-rows the least departure is significant. Clusters are tested for clusters in turn. The covariance follows from the
-distances alone (Torgerson's classical scaling).
+The eigengap names a number of at least two (von Luxburg, 2007, section 8.3). Whether there are clusters is a test: how
+little of the embedding's spread is within clusters (Ng, Jordan and Weiss, NIPS 2001), against nine Gaussian clouds of
+the same covariance (Liu, Hayes, Nobel and Marron, JASA 2008). Clusters must be tighter than each cloud, a Monte Carlo
+test at 10 %, and have at most .6 of their mean spread. Clusters are tested in turn. The covariance follows from the
+distances (Torgerson's classical scaling).
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ def count_clusters(
     kernel: Kernel = "laplacian",
     smallest: int = SMALLEST,
 ) -> int:
-    """The number of clusters among n rows of which the distances (n, n) are known; 1 where none stand out.
+    """The number of clusters among n rows with distances (n, n); 1 where none stand out.
 
-    rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: rows that a cluster has at least; a row or two
-    that stand apart are no cluster. Raises UserError for what is no matrix of distances, and for smallest < 1.
+    rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: least rows of a cluster. Raises UserError for an
+        invalid matrix of distances, and for smallest < 1.
     """
     from threadpoolctl import threadpool_limits
 
@@ -73,7 +72,7 @@ def _count(distances: Floats, rng: np.random.Generator, gamma: Gamma, kernel: Ke
 def _share_within(vectors: Floats, c: int) -> tuple[float, NDArray[np.int64]]:
     """The share of the embedding's spread that is within c clusters, and each row's cluster, (n,).
 
-    k-means starts from the c rows that a QR factorisation with pivoting takes first (Damle, Minden and Ying, 2019).
+    k-means starts from the first c rows of a QR factorisation with pivoting (Damle, Minden and Ying, 2019).
     """
     from scipy.cluster.vq import kmeans2
     from scipy.linalg import qr
@@ -89,7 +88,7 @@ def _share_within(vectors: Floats, c: int) -> tuple[float, NDArray[np.int64]]:
 
 
 def _principal_variances(distances: Floats) -> Floats:
-    """Variances (n,) of the rows along their principal axes, from their distances: classical scaling."""
+    """Variances (n,) along the principal axes, from distances: classical scaling."""
     squares = np.square(distances)
     centred = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
     return np.maximum(np.linalg.eigvalsh(-centred / 2), 0) / max(len(distances) - 1, 1)

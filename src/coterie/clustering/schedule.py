@@ -1,7 +1,7 @@
 """When to cluster: the dynamic frequency with iteration-based decay (DFD) of "FedCAPrivacy", section IV-A.
 
-Rounds count from 1. In round r a coin decides, with probability 1 / (1 + alpha r); round 1 always clusters
-(algorithm 1). The coin is an argument, so that whoever holds the randomness keeps it.
+Rounds count from 1. Round r clusters with probability 1 / (1 + alpha r), round 1 always (algorithm 1). The coin is an
+argument.
 """
 
 from __future__ import annotations

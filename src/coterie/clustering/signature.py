@@ -1,18 +1,16 @@
 """The label-residual signature: which clients have the same task, however skewed their labels are.
 
-A client that has few threes is no reason for a group of its own. Threes that look different are. So a client describes
-not its data, but how its samples of each label deviate from everybody's samples of that label. From the sums of all
-clients' statistics follow the means M_c of the labels and the within-label covariance (``Reference``). A client's
-signature consists of its whitened residuals: a block for each label, and a pooled one for shifts that all labels
-share.
+A client describes not its data, but how its samples of each label deviate from everybody's samples of that label. The
+sums of all clients' statistics give the means M_c of the labels and the within-label covariance (``Reference``). A
+signature is a client's whitened residuals: a block for each label, and a pooled one for shifts that all labels share.
 
-Each client makes two signatures, of two halves of its samples. The noise of two halves is independent. So the inner
-product of one client's first half and another's second half is 0 on average, unless they have something in common.
-Random signs of rows and columns make such products as they would be without any groups (a sign-flip test). The
-eigenvalues that stand out are one fewer than the groups.
+Each client makes two signatures, of two halves of its samples with independent noise. The inner product of one client's
+first half and another's second half is 0 on average, unless they have something in common. Random signs of rows and
+columns give such products without any groups (a sign-flip test). The eigenvalues that stand out are one fewer than the
+groups.
 
 Whitened differences of class means are those of Fisher's discriminant (The use of multiple measurements in taxonomic
-problems, 1936). The combination is this project's own. Limits stand in ``docs/systems/fedcaprivacy.md``.
+problems, 1936). The combination is this project's own. ``docs/systems/fedcaprivacy.md`` has its limits.
 """
 
 from __future__ import annotations
@@ -46,9 +44,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What everybody knows of the data as a whole. means: M_c (labels, m).  whiten: W (m, m).
+    """Public facts of all data. means: M_c (labels, m).  whiten: W (m, m).
 
-    kept: (labels,) bool, the labels that enough clients hold; the rest have a mean of 0 and are not looked at.
+    kept: (labels,) bool, the labels that enough clients hold; the rest have a mean of 0 and are ignored.
     """
 
     means: Floats
@@ -59,9 +57,8 @@ class Reference:
 def mapped(x: NDArray[Any]) -> Floats:
     """The public map: samples (n, ...) -> (n, FEATURES), within +-BOUND.
 
-    Up to FEATURES numbers stay as they are, with zeros behind them. Of more, it is a random projection of signs that
-    everybody draws from one public seed (Achlioptas, Database-friendly random projections, 2003), scaled so that
-    standardised numbers stay of size 1.
+    Up to FEATURES numbers are padded with zeros. More are projected by random signs from a public seed (Achlioptas,
+    Database-friendly random projections, 2003), scaled so that standardised numbers stay of size 1.
     """
     flat = np.asarray(x, np.float64).reshape(len(x), -1)
     size = flat.shape[1]
@@ -79,8 +76,7 @@ def statistics(x: Floats, y: NDArray[Any], kept: NDArray[np.bool_]) -> Floats:
     """A client's term of the sums: shares of the labels, their sums of x, and second moments, over its samples.
 
     x: (n, m) of ``mapped``.  y: (n,) int labels.  kept: (labels,) bool.  Returns (labels + labels m + m (m + 1) / 2,)
-    float64, divided by its samples with kept labels, so that a client counts the same however large it is, and no
-    number is beyond BOUND^2.
+        float64 within BOUND^2, divided by its samples with kept labels, so that all clients count alike.
     """
     shown = kept[y]
     x, y = x[shown], y[shown]
@@ -97,7 +93,7 @@ def statistics_size(labels: int) -> int:
 def reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
     """M_c and W = (within-label covariance + RIDGE x its mean eigenvalue)^(-1/2) of the sum of all statistics.
 
-    Raises UserError for a sum that no data have: a negative count or variance, or a size of its own.
+    Raises UserError for an impossible sum: a negative count or variance, or another size.
     """
     labels, m = len(kept), FEATURES
     if total.shape != (statistics_size(labels),) or not np.isfinite(total).all():
@@ -121,8 +117,8 @@ def reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
 def signature(x: Floats, y: NDArray[Any], to: Reference) -> Floats:
     """The signature of samples x (n, m) with labels y (n,): ((labels + 1) m,) float64 of length 1, or 0.
 
-    A block sqrt(n_c) W (mean_c - M_c) for each label, zero where it is absent. Then
-    sum_c n_c W (mean_c - M_c) / sqrt(n), for shifts that all labels share.
+    A block sqrt(n_c) W (mean_c - M_c) for each label, zero where it is absent. Then the shared sum_c n_c W (mean_c -
+    M_c) / sqrt(n).
     """
     shown = to.kept[y]
     x, y = x[shown], y[shown]
@@ -135,7 +131,7 @@ def signature(x: Floats, y: NDArray[Any], to: Reference) -> Floats:
 
 
 def halves(y: NDArray[Any], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """(n,) bool, which samples are in the first half: half of each label, and of odd ones now here, now there."""
+    """(n,) bool, samples of the first half: half of each label, odd ones alternating."""
     first = np.zeros(len(y), bool)
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
@@ -146,8 +142,8 @@ def halves(y: NDArray[Any], rng: np.random.Generator) -> NDArray[np.bool_]:
 class Found(msgspec.Struct, frozen=True, eq=False):
     """Groups of n clients. labels: (n,) int64 from 0.  directions: (groups, 2d), of length 1 in each half, or 0.
 
-    centre: (2d,) what was subtracted.  quality: q of the guard, NaN where there was nothing to guard.
-    eigenvalues: those that stood out.  why: why there are fewer groups than stood out, or "".
+    centre: (2d,) what was subtracted.  quality: q of ``guarded``, else NaN. eigenvalues: those that stood out.  why:
+        why there are fewer groups than stood out, or "".
     """
 
     labels: NDArray[np.int64]
@@ -168,9 +164,9 @@ def find_groups(
 ) -> Found:
     """Groups of clients by their signatures.
 
-    rows: (n, 2d), a client's two halves side by side, projected as they may be, with any vector added to all.
-    rng: of the null.  groups: how many, or "auto".  smallest: clients that a group has at least.
-    Raises UserError for rows that are not finite, or of odd length, and for groups < 1.
+    rows: (n, 2d), a client's two halves, projected or not, with any common vector added.
+    rng: of the null.  groups: how many, or "auto".  smallest: least clients of a group.
+    Raises UserError for rows that are not finite or of odd length, and for groups < 1.
     """
     if rows.ndim != 2 or rows.shape[1] % 2 or 0 in rows.shape or not np.isfinite(rows).all():
         raise UserError(f"signatures must be finite numbers (clients, 2 d), not {rows.shape} or NaN")
@@ -196,10 +192,10 @@ def find_groups(
 
 
 def plausible(rows: Floats) -> NDArray[np.bool_]:
-    """(n,) bool, which rows (n, 2d) lie as near most others as signatures must; with any vector added to all.
+    """(n,) bool, which rows (n, 2d) lie as near most others as signatures must; with any common vector added.
 
-    Two halves of length 1 are at most 2 apart, and a projection to 256 numbers changes that by a few percent. A client
-    that sends another vector can move the centre no further than an honest one could.
+    Two halves of length 1 are at most 2 apart, up to a few percent after projection to 256 numbers. Another vector
+    moves the centre no further than an honest one could.
     """
     parts = np.split(rows, 2, axis=1)
     furthest = np.maximum(*(pairwise_distances(part) for part in parts))
@@ -207,23 +203,23 @@ def plausible(rows: Floats) -> NDArray[np.bool_]:
 
 
 def within_reach(row: Floats, found: Found) -> bool:
-    """Whether a newcomer's row (2d,) can be a signature: as ``plausible``, by its distance to the centre."""
+    """Whether a newcomer's row (2d,) can be a signature, by its distance to the centre."""
     return bool(max(np.linalg.norm(half) for half in np.split(row - found.centre, 2)) <= FURTHEST)
 
 
 def centred(rows: Floats, centre: Floats) -> tuple[Floats, Floats]:
-    """Both halves of rows (n, 2d) without the centre (2d,), each of length 1: two (n, d)."""
+    """Both halves of rows (n, 2d) minus the centre (2d,), scaled to length 1: two (n, d)."""
     first, second = (np.where(_long(half), half, 0.0) for half in np.split(rows - centre, 2, axis=1))
     return unit_rows(first), unit_rows(second)
 
 
 def _long(half: Floats) -> NDArray[np.bool_]:
-    """(n, 1) whether a row is more than what rounding leaves of the centre itself."""
+    """(n, 1) whether a row exceeds the rounding error of the centre."""
     return np.asarray(np.linalg.norm(half, axis=1, keepdims=True) > NOTHING)
 
 
 def placed(rows: Floats, found: Found) -> NDArray[np.int64]:
-    """(n,) the group of each newcomer, by its rows (n, 2d): the one in whose direction it points most."""
+    """(n,) the group of each newcomer's row (2d,): the one in whose direction it points most."""
     together = np.concatenate(centred(rows, found.centre), axis=1)
     return np.asarray(np.argmax(together @ found.directions.T, axis=1), np.int64)
 
@@ -231,8 +227,8 @@ def placed(rows: Floats, found: Found) -> NDArray[np.int64]:
 def standing_out(products: Floats, rng: np.random.Generator, most: int) -> tuple[float, ...]:
     """The eigenvalues of the products (n, n) of first with second halves that stand out; at most so many.
 
-    One after the other is taken off. The first must exceed the FIRST quantile of the largest eigenvalues of DRAWS
-    products whose rows and columns have random signs, the others the FURTHER quantile and LEAST_SHARE of the first.
+    They are tested in turn, each taken off. The first must exceed the FIRST quantile of the largest eigenvalues of
+    DRAWS products with random signs, the others the FURTHER quantile and LEAST_SHARE of the first.
     """
     rest = products.copy()
     np.fill_diagonal(rest, 0.0)  # a client resembles itself, which says nothing of groups
@@ -252,7 +248,7 @@ def standing_out(products: Floats, rng: np.random.Generator, most: int) -> tuple
 
 
 def guarded(products: Floats, labels: NDArray[np.int64]) -> float:
-    """q: the mean product of a client's own halves over that of halves of two clients in one group; NaN for 0 / 0."""
+    """q: the mean product of a client's own halves over that of two clients in one group; NaN for 0 / 0."""
     same = labels[:, None] == labels
     np.fill_diagonal(same, False)
     within = products[same].mean() if same.any() else 0.0
@@ -265,7 +261,7 @@ def _symmetric(products: Floats) -> Floats:
 
 
 def _divided(together: Floats, groups: int, smallest: int) -> tuple[NDArray[np.int64], str]:
-    """Labels (n,) without gaps, by spectral clustering of the rows' cosines; groups that are too small dissolve."""
+    """Labels (n,) without gaps, by spectral clustering of the rows' cosines; too small groups dissolve."""
     if groups == 1:
         return np.zeros(len(together), np.int64), ""
     distances = pairwise_distances(unit_rows(together)) ** 2 / 2  # 1 - cosine, and exactly 0 between equal rows

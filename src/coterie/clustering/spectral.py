@@ -8,8 +8,8 @@ Departures from the printed algorithm (``literal=True`` keeps its text; on plant
 - The centre epsilon_k is the mean *row* of a cluster. Printed ``mean(E_norm[labels == k])`` is one number.
 - The paper's epsilon_k (a centre) and epsilon_j (a threshold) are called ``centre`` and ``budget``.
 
-The rows are put into an order that follows from the distances alone before anything is computed, and all of it runs on
-one thread, so a shuffle of the input gives the same clusters bit for bit.
+The rows are first put into an order that depends on the distances alone, and all of it runs on one thread, so a shuffle
+of the input gives the same clusters bit for bit.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Soft:
-    """A soft clustering of n rows into c clusters; row j of everything is row j of the input.
+    """A soft clustering of n rows into c clusters; row j is row j of the input.
 
-    labels: (n,) int64, the one cluster of each row by k-means.  closeness: (n, c) float64, a_jk in [0, 1].
-    membership: (n, c) bool, phi: every row has at least one cluster; a cluster may, rarely, be nobody's.
-    affinity: (n, n) float64, A of eq. (8).  fewer_because: why c is smaller than what was asked for, or ``""``.
+    labels: (n,) int64, each row's cluster by k-means.  closeness: (n, c) float64, a_jk in [0, 1].
+    membership: (n, c) bool, phi: every row has at least one cluster; a cluster may, rarely, be empty.
+    affinity: (n, n) float64, A of eq. (8).  fewer_because: why c is smaller than asked for, or ``""``.
     """
 
     labels: NDArray[np.int64]
@@ -54,14 +54,13 @@ class Soft:
 def soft_spectral(
     rows: NDArray[Any], clusters: int, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", *, literal: bool = False
 ) -> Soft:
-    """Algorithm 2 over rows (n, d) real: flat models or sketches, shuffled and under a common mask as they may be.
+    """Algorithm 2 over rows (n, d) real: flat models or sketches, shuffled or not, with or without a common mask.
 
-    The same set of rows in any order, with any vector added to all of them (exact differences given), gives each row
-    the same clusters bit for bit. c becomes the number of distinct rows where that is less than ``clusters``, and
-    clusters that k-means left empty are dropped; ``Soft.fewer_because`` says so.
+    Neither order nor a common added vector (exact differences given) changes a row's clusters, bit for bit. c is at
+    most the number of distinct rows, and clusters that k-means left empty are dropped; ``Soft.fewer_because`` says so.
 
-    gamma, kernel: see `affinity`; they serve eq. (8) and a_jk alike, and ``"median"`` is taken anew for each.
-    literal: the algorithm as printed. Raises UserError for rows that are not finite numbers and for clusters < 1.
+    gamma, kernel: see `affinity`, of eq. (8) and a_jk alike; ``"median"`` is taken anew for each. literal: the
+        algorithm as printed. Raises UserError for rows that are not finite numbers and for clusters < 1.
     """
     distances = pairwise_distances(rows)
     order = lexicographic_order(rows)  # decides between rows that distances alone cannot tell apart
@@ -72,9 +71,8 @@ def soft_spectral(
 def soft_spectral_from_distances(
     distances: NDArray[Any], clusters: int, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", *, literal: bool = False
 ) -> Soft:
-    """`soft_spectral` where only the distances (n, n) are known.
+    """`soft_spectral` of distances (n, n) alone. Where these can't tell rows apart the order of the input decides.
 
-    Between rows that these cannot tell apart (the corners of a square) the order of the input decides.
     Raises UserError for a matrix that is not square, symmetric, finite and non-negative with a zero diagonal.
     """
     import sklearn.cluster  # noqa: F401  # loads its threads before they are limited
@@ -90,10 +88,10 @@ def soft_spectral_from_distances(
 
 
 def canonical_order(distances: Floats) -> NDArray[np.intp]:
-    """A permutation of the rows that follows from the distances (n, n), not from the order they came in.
+    """A permutation of the rows that follows from the distances (n, n), not from their order.
 
-    Rows are sorted by their sorted distances to all others. Of rows that tie, the first in the input goes ahead and the
-    rest follow by their distance to it: with ties from symmetry the reordered matrix is the same, whichever went first.
+    Rows are sorted by their sorted distances to all others. Of tied rows the first in the input goes ahead and the rest
+    follow by their distance to it: with ties from symmetry the reordered matrix is the same either way.
     """
     rank = _dense_rank(np.sort(distances, axis=1))
     while (counts := np.bincount(rank)).max() > 1:
@@ -104,7 +102,7 @@ def canonical_order(distances: Floats) -> NDArray[np.intp]:
 
 
 def soft_membership(closeness: Floats) -> NDArray[np.bool_]:
-    """Algorithm 2's last step: (n, c) which clusters' closeness a_jk reaches the row's budget, its mean."""
+    """Algorithm 2's last step: (n, c) the clusters whose closeness a_jk reaches the row's budget, its mean."""
     budget = closeness.mean(axis=1)
     budget = np.minimum(budget, closeness.max(axis=1))  # the mean of equal numbers may be rounded up beyond them
     return np.asarray(closeness >= budget[:, None])
@@ -113,10 +111,9 @@ def soft_membership(closeness: Floats) -> NDArray[np.bool_]:
 def without_small_clusters(soft: Soft, minimum: int) -> NDArray[np.bool_]:
     """phi (n, c) without clusters of fewer than ``minimum`` rows, so that nothing is summed over too few.
 
-    A row that loses its last cluster joins the closest other.
-    The smallest cluster goes first, and sizes are counted anew, until all that remain are large enough. Given up means
-    an empty column; at least one cluster remains, even if all n rows together are fewer than ``minimum``.
-    Raises UserError for minimum < 1.
+    The smallest cluster goes first (an empty column), and sizes are counted anew. A row that loses its last cluster
+    joins the closest other. At least one cluster remains, even with fewer than ``minimum`` rows. Raises UserError for
+    minimum < 1.
     """
     if minimum < 1:
         raise UserError(f"the smallest cluster must have at least 1 row, not {minimum}")
@@ -158,7 +155,7 @@ def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel,
 def embedding(A: Floats, D: Floats | None = None) -> tuple[Floats, Floats]:
     """Eigenvalues (n,), ascending, and eigenvectors (n, n), as columns, of L_norm = D^-1/2 (D - A) D^-1/2.
 
-    A: affinities (n, n).  D: (n,), by default the sums of its rows.
+    A: affinities (n, n).  D: (n,), by default its row sums.
     """
     D = A.sum(axis=1) if D is None else D
     scale = 1 / np.sqrt(D)
@@ -166,20 +163,20 @@ def embedding(A: Floats, D: Floats | None = None) -> tuple[Floats, Floats]:
 
 
 def _eigenvectors(symmetric: Floats) -> tuple[Floats, Floats]:
-    """Ascending eigenvalues; columns, each with its largest entry positive (a sign is otherwise arbitrary)."""
+    """Ascending eigenvalues; columns, each with its largest entry positive."""
     values, vectors = np.linalg.eigh(symmetric)
     largest = np.abs(vectors).argmax(axis=0)
     return values, vectors * np.where(vectors[largest, np.arange(len(vectors))] < 0, -1.0, 1.0)
 
 
 def unit_rows(vectors: Floats) -> Floats:
-    """Rows scaled to length 1; a row of zeros (a client that resembles nobody) stays."""
+    """Rows scaled to length 1; rows of zeros stay."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(length > 0, length, 1.0)
 
 
 def _kmeans(points: Floats, clusters: int) -> NDArray[np.int64]:
-    """Labels (n,), numbered by first appearance, so without gaps where a cluster stays empty."""
+    """Labels (n,), numbered by first appearance, without gaps."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 

@@ -1,9 +1,8 @@
-"""What a backend is: arrays under one key, and nothing of rules.
+"""Backends: arrays under one key, which compute and keep no rules.
 
-The front (``vector``, ``paillier``, ``ckks``) keeps the rules; a backend only computes. There are four:
-``paillier_arrays``, ``ckks_arrays``, and their emulated ``twins``, the exact and the rounding one. The front never
-looks into a backend's array (numbers modulo N^2, machine words, residues, steps). An operation that only CKKS has is a
-method of the two CKKS backends and one of ``ckks.CipherVector``: mypy checks the three against each other.
+The front (``vector``, ``paillier``, ``ckks``) keeps the rules and never looks into a backend's array. The backends are
+``paillier_arrays``, ``ckks_arrays`` and their emulated ``twins``. An operation of CKKS alone is a method of both CKKS
+backends and of ``ckks.CipherVector``; mypy checks them against each other.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ Space = Layout | ParameterSet
 
 
 class CiphertextError(PeerError):
-    """A ciphertext that opens to something that no honest party encrypts: damaged, forged or wrongly unblinded."""
+    """A ciphertext that no honest party encrypts: damaged, forged or wrongly unblinded."""
 
 
 class KeyArrays(Protocol):
-    """The numbers of one key of any kind. flag: what its header says besides the parameters (``wire``).
+    """The numbers of one key of any kind. flag: of its header, besides the parameters (``wire``).
 
-    parts: what follows the header, bytes-like. A class method ``load(space, flag, body)`` is the inverse. It raises
-    DecodeError for numbers that no honest party can have made.
+    parts: what follows the header, bytes-like. The class method ``load(space, flag, body)`` is the inverse, and raises
+        DecodeError for numbers that no honest party can have made.
     """
 
     @property
@@ -46,14 +45,14 @@ class KeyArrays(Protocol):
 
 
 class PublicArrays(KeyArrays, Protocol):
-    """What a public key of any scheme computes. form: of the vector that is given; nothing is changed in place.
+    """What a public key of any scheme computes, never in place. form: of the given vector.
 
     encrypt, add_plain: of checked ``(d,)`` values.  scale: by an integer of at least 1.
-    draw: the numbers of a fresh mask, from n -> n secret random bytes.
+    draw: a fresh mask's numbers, from n -> n secret random bytes.
     shift: plus a fresh encryption of ``factor`` times a mask's numbers; the factor may be negative.
-    lift: a fresh encryption of a vector that was opened under its masks, by this key (own) or by another.
+    lift: a fresh encryption of a vector opened under its masks, by this key (own) or by another.
     add_opened: the sum of two opened vectors, masks included.
-    to_arrays, from_arrays: an opened vector for the state of the party that holds it, and back.
+    to_arrays, from_arrays: an opened vector for its party's state, and back.
     pack: the body of a vector's bytes, in parts.  unpack: the inverse, of another party's bytes; raises DecodeError.
     """
 
@@ -72,7 +71,7 @@ class PublicArrays(KeyArrays, Protocol):
 
 
 class ArrayVectors:
-    """What backends share whose vectors are numpy arrays. Opened: as it was opened, and last, with noise for others."""
+    """For backends whose vectors are numpy arrays. Opened: as opened, and last, with noise for others."""
 
     def add(self, a: Array, b: Array, form: Form) -> Array:
         raise NotImplementedError
@@ -91,7 +90,7 @@ class ArrayVectors:
 
 
 class Halves:
-    """A secret key, which has ``decrypt`` and ``open_blinded``: the rest of it is as its public half's."""
+    """A secret key with ``decrypt`` and ``open_blinded``; the rest is its public half's."""
 
     public: Any
 

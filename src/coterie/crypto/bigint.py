@@ -1,7 +1,7 @@
 """The big-integer work of Paillier: primes, fixed-base powers, and lists of operations on every core.
 
-``gmpy2`` gives up Python's lock during an operation only in threads whose own context allows it; then the parts of
-``spread`` really run at once. None of this is constant in time: it is for parties that an attacker can't time closely.
+``gmpy2`` gives up Python's lock only in threads whose context allows it, as ``spread``'s do. None of this is constant
+in time: it is for parties that an attacker can't time closely.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MIN_PART = 4  # fewer operations than this aren't worth a thread
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Run what this thread asks of Paillier in the block on so many threads (by default, one for each core)."""
+    """Run this thread's Paillier work in the block on so many threads (by default, one a core)."""
     if count < 1:
         raise UserError(f"{count} threads can't work: take at least 1")
     token = _threads.set(count)
@@ -64,10 +64,7 @@ def random_unit(n: Number) -> Number:
 
 
 def not_a_unit(numbers: Sequence[Number], n: Number) -> int | None:
-    """Which of these has a factor in common with n, if any: the index of the first.
-
-    One gcd for all of them, as the product has a factor in common with n if and only if one of them has.
-    """
+    """The index of the first of these with a factor in common with n, or None; one gcd of the product tests all."""
     product = mpz(1)
     for number in numbers:
         product = product * (number % n) % n
@@ -77,7 +74,7 @@ def not_a_unit(numbers: Sequence[Number], n: Number) -> int | None:
 
 
 def blum_prime(bits: int) -> Number:
-    """A random prime = 3 mod 4 of exactly ``bits`` bits whose two top bits are set, from the system's randomness."""
+    """A random prime = 3 mod 4 of exactly ``bits`` bits, the two top bits set, from the system's randomness."""
     while True:
         candidate = mpz(secrets.randbits(bits) | 3 << (bits - 2) | 3)
         if gmpy2.is_prime(candidate, 40):
@@ -88,7 +85,7 @@ def blum_prime(bits: int) -> Number:
 def fixed_base_table(n: Number, h: Number) -> tuple[tuple[Number, ...], ...]:
     """Row i, column j: ``(h^n)^(j * 256^i) mod n^2`` for exponents of half the bits of n.
 
-    18 MB and a fraction of a second for 2048 bits. Kept for the last few keys, whichever objects hold them.
+    18 MB for 2048 bits, kept for the last few keys.
     """
     modulus = n * n
     base = gmpy2.powmod(h, n, modulus)

@@ -1,14 +1,14 @@
-"""CKKS over SEAL: encrypted vectors of real numbers, cheap to add, and with levels left, to multiply.
+"""CKKS over SEAL: encrypted vectors of real numbers, cheap to add, and to multiply while levels are left.
 
 J. H. Cheon, A. Kim, M. Kim and Y. Song, "Homomorphic encryption for arithmetic of approximate numbers", ASIACRYPT 2017,
 in the residue form of Microsoft SEAL (through ``tenseal``), which draws keys and noise from the system's randomness.
-Every complex slot carries two reals, so a vector takes about four times the bytes of its float32 at level 0 and about
-eight times at level 1. Sums, integer weights and products with encrypted scalars act on both reals alike.
+Every complex slot carries two reals: a vector takes about four times the bytes of its float32 at level 0, eight at
+level 1.
 
     key = ckks.keygen("ckks-8192-deep")       # three levels; "ckks-4096-add" has none: for sums only
     public, keys = key.public, key.evaluation()   # evaluation keys: public, too, for the party that computes
     key.decrypt(public.encrypt(a) + public.encrypt(b))                 # a + b, to within public.parameters.error(2)
-    key.decrypt(public.encrypt(a).times(public.encrypt_scalar(0.25)))  # a / 4: who multiplied saw neither factor
+    key.decrypt(public.encrypt(a).times(public.encrypt_scalar(0.25)))  # a / 4, neither factor known to the multiplier
     dot = public.encrypt(a).dot(public.encrypt(b).conjugated(keys), keys)
     key.decrypt(dot.times_plain(0.5) + public.encrypt_scalar(1.0).at_level(1))   # a @ b / 2 + 1
 
@@ -17,16 +17,17 @@ eight times at level 1. Sums, integer weights and products with encrypted scalar
     own = ckks.keygen("ckks-8192-deep", products=False)
     own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))    # a, under another key
 
-**Results are approximate.** ``ckks_parameters`` states the bounds of the errors, and the room: with the shallow sets
-values lie within +-64 and 4096 terms can be summed up, weights and scalars counted; with the deep ones 1024 within +-4.
+**Results are approximate.** ``ckks_parameters`` states errors and room: the shallow sets sum up 4096 terms within +-64,
+the deep ones 1024 within +-4, weights and scalars counted.
 
-**Secrecy is not integrity, and a decryption says something of the key.** Ciphertexts can be changed by anyone; sign
-them. The error in a decrypted vector depends on the secret key: whoever sees both a ciphertext and the exact numbers
-that it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption on approximate
-numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first
-(``ckks_arrays``). Whoever chooses a ciphertext and sees what comes of it in the clear needs no such care to get the
-key: (c_0, c_1 + K) opens to K s more, and neither sums, masks nor flooding change that (``attacks/key_in_sum.py``).
-And a ciphertext says something of how it was computed to whoever can open it: ``sanitised`` takes that away.
+**Secrecy is not integrity.** Anyone can change ciphertexts: sign them.
+
+**A decryption says something of the key.** Its error depends on the secret key: a party that sees a ciphertext and the
+exact numbers that it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption
+on approximate numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first
+(``ckks_arrays``). A party that chooses a ciphertext and sees what comes of it in the clear gets the key anyway: (c_0,
+c_1 + K) opens to K s more. Sums, masks and flooding don't change that (``attacks/key_in_sum.py``). A ciphertext also
+tells a party that can open it something of how it was computed; ``sanitised`` removes that.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ def keygen(
     random_bytes: RandomBytes = urandom,
     allow_insecure: bool = False,
 ) -> SecretKey:
-    """A fresh key. Raises UserError for a name that is not in ``PARAMETERS`` (or, for tests, in ``INSECURE``).
+    """A fresh key. Raises UserError for a name that is not in ``PARAMETERS`` (or, for tests, ``INSECURE``).
 
-    products: False leaves out what products of ciphertexts need, most of a public key's bytes. A real key comes from
-    the system's randomness only. random_bytes: n -> n bytes that name an emulated one, seeded so that runs repeat.
+    products: False leaves out the keys for products, most of a public key's bytes.  random_bytes: n -> n bytes that
+        name an emulated key; a real one comes from the system's randomness only.
     """
     chosen = named(parameters, allow_insecure=allow_insecure)
     if emulated:
@@ -91,16 +92,17 @@ class EvaluationKey(Key):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CipherVector(vector.CipherVector):
-    """An encrypted ``(d,)`` vector of real numbers, which has levels and can be multiplied."""
+    """An encrypted ``(d,)`` vector of reals, with levels for products."""
 
     key: PublicKey
 
     def times(self, scalar: CipherVector, *, at_most: int | None = None) -> CipherVector:
-        """The vector times an encrypted scalar (``encrypt_scalar``), at the price of one level.
+        """The vector times an encrypted scalar (``encrypt_scalar``), for one level. Raises CapacityError if none is
+        left.
 
-        The product stays larger, 3 polynomials, until it is rescaled: sum up all products first, then rescale once.
-        ``to_bytes`` does it, ``decrypt`` doesn't need it. Raises CapacityError if no level is left.
-        at_most: a public bound on the product in terms, where the caller knows a better one than the product of terms.
+        The product has 3 polynomials until it is rescaled: sum up products first, then rescale once. ``to_bytes``
+        rescales; ``decrypt`` needs no rescaling.
+        at_most: a public bound on the product in terms, if better than the product of terms.
         """
         theirs: CipherVector = self._checked(scalar)
         form = self.tally.form
@@ -114,7 +116,7 @@ class CipherVector(vector.CipherVector):
         return self._made(tally, self.key.arrays.times(self.array, theirs.array, form))
 
     def rescaled(self) -> CipherVector:
-        """A product as two polynomials, one level lower; anything else as it is."""
+        """A product as two polynomials, one level lower; others unchanged."""
         form = self.tally.form
         if not form.product:
             return self
@@ -124,7 +126,7 @@ class CipherVector(vector.CipherVector):
     def times_plain(self, number: float, *, at_most: int | None = None) -> CipherVector:
         """The vector times a number, one level lower. at_most: as in ``times``. Raises CapacityError without a level.
 
-        Not re-randomised: whoever sees the vector before and after can compute the number.
+        Not re-randomised: the vectors before and after show the number.
         """
         form = self.tally.form
         if not isinstance(number, Real) or not math.isfinite(number):
@@ -137,7 +139,7 @@ class CipherVector(vector.CipherVector):
         return self._made(tally, self.key.arrays.times_plain(self.array, float(number), form))
 
     def at_level(self, level: int) -> CipherVector:
-        """The same values at a lower level, at exactly its scale; a product is rescaled first. Raises CapacityError."""
+        """The same values at a lower level and its scale; products are rescaled first. Raises CapacityError."""
         ready = self.rescaled()
         form = ready.tally.form
         lowest = self.key.parameters.lowest
@@ -150,14 +152,14 @@ class CipherVector(vector.CipherVector):
         return ready._made(tally, self.key.arrays.lower(ready.array, form, level))
 
     def within(self, terms: int) -> CipherVector:
-        """The same vector with another number of terms, which the caller answers for: values within ``terms * reach``.
+        """The same vector with another number of terms: the caller guarantees values within ``terms * reach``.
 
-        For what is known to be bounded otherwise, as the weights of a model are. If it isn't, it opens to nonsense.
+        Larger values open to nonsense.
         """
         return replace(self, tally=self.tally.bounded(integer_weight(terms), self._room))
 
     def conjugated(self, keys: EvaluationKey) -> CipherVector:
-        """The second factor of dot products with this vector. Compute it once for all of them."""
+        """The second factor of dot products with this vector; reuse it."""
         arrays, form = self._evaluating(keys), self.tally.form
         if form.scalar or form.conjugated:
             raise CryptoError(f"a {form} has no use in a dot product: take a vector, once conjugated")
@@ -168,12 +170,12 @@ class CipherVector(vector.CipherVector):
     def dot(
         self, prepared: CipherVector, keys: EvaluationKey, *, constant: bool = False, at_most: int | None = None
     ) -> CipherVector:
-        """The dot product with a vector that is ``conjugated``: a scalar, one level lower.
+        """The dot product with a ``conjugated`` vector: a scalar, one level lower.
 
-        Its terms are the product of both vectors' terms: each term of each is taken to be a vector of norm at most 1.
-        at_most: as in ``times``.  constant: it stands in the constant coefficient of its polynomial only, needs no
-        rotations and can be opened alone; it can be added and scaled, and no more. Raises CapacityError without a
-        level, CryptoError for a vector that isn't conjugated or at another level.
+        Its terms are the product of both vectors' terms, each term a vector of norm at most 1. at_most: as in
+        ``times``. constant: only in the constant coefficient. It needs no rotations and can be opened alone, but only
+        added and scaled. Raises CapacityError without a level, CryptoError for a vector that isn't conjugated or at
+        another level.
         """
         theirs: CipherVector = self._checked(prepared)
         arrays, form, other = self._evaluating(keys), self.tally.form, theirs.tally.form
@@ -190,17 +192,17 @@ class CipherVector(vector.CipherVector):
         return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form, constant))
 
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
-        """The same values with fresh randomness and noise, for whoever can open it; a product is rescaled first.
+        """The same values with fresh randomness and noise; products are rescaled first.
 
-        Error and randomness of a vector tell its key's holder how it came about: that two scalars are multiples of one
-        number, say, and by what masks. This drowns it in noise, uniform in +-2^flood_bits a coefficient.
+        Error and randomness show the key's holder how a vector came about, such as two scalars that are multiples of
+        one number. Noise uniform in +-2^flood_bits a coefficient drowns this.
         """
         ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
         ready._travels()
         return ready._made(ready.tally, self.key.arrays.sanitise(ready.array, bits, ready.tally.form))
 
     def split(self, at: int) -> tuple[CipherVector, CipherVector]:
-        """The first ``at`` values and the others, ``at`` a multiple of N. Raises CryptoError for anything else."""
+        """The first ``at`` values and the others. Raises CryptoError unless ``at`` is a multiple of N."""
         self._whole()
         if not 0 < at < self.length or at % self.key.parameters.degree:
             raise CryptoError(
@@ -212,7 +214,7 @@ class CipherVector(vector.CipherVector):
         return self._made(replace(self.tally, length=at), head), self._made(replace(self.tally, length=rest), tail)
 
     def joined(self, other: CipherVector) -> CipherVector:
-        """These values, as many as fill their ciphertexts, and another vector's behind them."""
+        """These values, which must fill their ciphertexts, followed by another vector's."""
         theirs: CipherVector = self._checked(other)
         form, block = self.tally.form, self.key.parameters.degree
         self._whole()
@@ -267,7 +269,7 @@ class CipherVector(vector.CipherVector):
             raise CryptoError(f"a {form} with {self.blinded} masks has no parts: take a plain vector")
 
     def _evaluating(self, keys: EvaluationKey) -> Any:
-        """The keys' numbers. Raises KeyMismatchError if they aren't for vectors under this key."""
+        """The keys' numbers. Raises KeyMismatchError for another key's."""
         if not isinstance(keys, EvaluationKey) or keys.scheme != self.scheme:
             raise KeyMismatchError(f"{keys!r} is no evaluation key of {self.scheme}")
         if keys.fingerprint != self.fingerprint:
@@ -279,7 +281,7 @@ class CipherVector(vector.CipherVector):
 
 
 class Encrypts(ABC):
-    """Either half of a pair: under the secret one in half the time and with less noise."""
+    """Either half of a key pair. The secret half encrypts in half the time with less noise."""
 
     arrays: Any
 
@@ -293,7 +295,7 @@ class Encrypts(ABC):
         return parameters
 
     def prepared(self, values: ArrayLike, level: int | None = None) -> tuple[Floats, Tally]:
-        """Checked values, and the tally of their encryption. Raises CapacityError naming a value that doesn't fit."""
+        """Checked values and their tally. Raises CapacityError naming a value that doesn't fit."""
         form = self.parameters.fresh_at(level)
         array = self.parameters.checked(values, form)
         return array, Tally(self.public.fingerprint, array.size, form=form)
@@ -301,16 +303,13 @@ class Encrypts(ABC):
     def encrypt(self, values: ArrayLike, level: int | None = None) -> CipherVector:
         """``(d,)`` floats. Raises CapacityError naming a value that is not finite or beyond ``parameters.reach``.
 
-        level: how many products can follow, by default as many as there are; fewer bytes where it is lower.
+        level: how many products can follow, by default the most; lower levels have fewer bytes.
         """
         array, tally = self.prepared(values, level)
         return CipherVector(self.public, tally, self.arrays.encrypt(array, tally.form))
 
     def encrypt_scalar(self, value: float, at_most: int = 1, level: int | None = None) -> CipherVector:
-        """One number in every slot, for products: a vector of length 1.
-
-        at_most: a public bound on its magnitude, and the terms that it counts as.
-        """
+        """One number in every slot, for products. at_most: a public bound on its magnitude, counted as its terms."""
         bound, form = integer_weight(at_most), self.parameters.fresh_at(level, scalar=True)
         tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room)
         array = self.parameters.checked([float(value)], form, bound)
@@ -328,7 +327,7 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """16 bytes that name the key, the same with and without what products need."""
+        """16 bytes that name the key, with or without keys for products."""
         small = self.arrays.without_products()
         return sha256(b"".join((b"coterie/key/", wire.key_header("public", small), *small.parts()))).digest()[:16]
 
@@ -347,7 +346,7 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
         return bool(self.arrays.flag)
 
     def without_products(self) -> PublicKey:
-        """The same key for a party that only encrypts and adds: a small part of the bytes."""
+        """The key for a party that only encrypts and adds: far fewer bytes."""
         return PublicKey(self.arrays.without_products())
 
     def mask(self, length: int, random_bytes: RandomBytes, level: int = 0) -> Mask:
@@ -355,7 +354,7 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
         return self._mask(length, self.parameters.fresh_at(level), random_bytes)
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core for this operation on ``length`` values: for virtual time, as below."""
+        """Nominal seconds of one typical core for ``length`` values: for virtual time."""
         return self.parameters.seconds(self.parameters.nominal.encrypt, length)
 
     def nominal_seconds_times(self, length: int) -> float:
@@ -378,10 +377,10 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
         return PublicKey(self.arrays.public)
 
     def decrypt(self, cipher: CipherVector) -> Floats:
-        """The ``(d,) float64`` values, or sums of ``cipher.terms`` of them (divide for a mean), approximately.
+        """The ``(d,) float64`` values, approximately, or sums of ``cipher.terms`` of them.
 
-        Raises KeyMismatchError for another key's vector, and CiphertextError if what comes out isn't what honest
-        parties encrypt: a value beyond what so many terms can reach, or something in an unused slot.
+        Raises KeyMismatchError for another key's vector, and CiphertextError for what honest parties can't encrypt: a
+        value beyond the reach of its terms, or something in an unused slot.
         """
         ours = self._openable(cipher, masked=False)
         ours._travels()
@@ -391,17 +390,17 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
         return values
 
     def open_blinded(self, cipher: CipherVector, *, flood_bits: int | None = None) -> BlindedVector:
-        """The polynomials with masks still on, uniform. Raises as ``decrypt`` does, and CryptoError without a mask.
+        """The polynomials with masks still on, uniform. Raises as ``decrypt``, and CryptoError without a mask.
 
-        flood_bits: of the noise that they carry when they leave under another key, by default and at most that of the
-        parameters (``ckks_arrays``): less for more precision and less protection of this key.
+        flood_bits: of the noise they carry under another key, by default and at most the parameters' (``ckks_arrays``).
+            Less is more precise and protects this key less.
         """
         bits = self.parameters.flood(flood_bits)
         ours = self._openable(cipher, masked=True)
         return BlindedVector(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally, bits))
 
     def evaluation(self) -> EvaluationKey:
-        """A fresh key for dot products, public. Raises CryptoError for a key without products."""
+        """A fresh public key for dot products. Raises CryptoError for a key without products."""
         if not self.public.products:
             raise CryptoError(f"a key of {self.size} without products has no use for an evaluation key")
         return EvaluationKey(self.arrays.evaluation(self.fingerprint))
@@ -414,5 +413,5 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
 
 
 def _terms(magnitude: float) -> int:
-    """Terms of values within +-1 for a magnitude: whole, and at least 1."""
+    """A magnitude as terms of values within +-1: whole, at least 1."""
     return max(1, math.ceil(magnitude)) if math.isfinite(magnitude) else 1

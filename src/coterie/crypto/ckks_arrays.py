@@ -1,23 +1,21 @@
 """CKKS on arrays: residues ``(ciphertexts, 2 or 3 polynomials, limbs, N)`` modulo a chain of primes, over SEAL.
 
-No rules are kept here: ``ckks`` is the front, and says what for. ``seal`` is what of SEAL this uses; sums and masks are
-plain arithmetic on the arrays (``residues``).
+``ckks`` is the front, which keeps the rules. Sums and masks are plain arithmetic on the arrays (``residues``).
 
-**Masks** hide vectors perfectly (PAFed, algorithm 5). A mask is a uniform element of the ciphertexts' ring, so the sum
-of a plaintext polynomial and a mask is uniform itself: whoever opens it learns nothing, and taking the mask off is
-exact. (The paper masks with real numbers: whatever their size, they hide less, and cost precision. See
-docs/systems/pafed.md.)
+**Masks** hide vectors perfectly (PAFed, algorithm 5). A mask is a uniform element of the ciphertexts' ring, so a
+plaintext polynomial plus a mask is uniform: opening it shows nothing, and taking the mask off is exact. (The paper
+masks with real numbers, which hide less and cost precision: docs/systems/pafed.md.)
 
-**Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key. A party
-that takes the mask off later, under another key, could see it with the value (``ckks``, last paragraph). So an opened
-vector that is encrypted under *another* key carries extra noise, uniform in +-2^flood_bits a coefficient, drawn once an
-opening, so that not even all recipients together can average it away. At level 0 of "ckks-8192-deep" it is some 2^9
-times the error of a round of additions and products and moves a value by 3.5e-5 (one standard deviation). That is not
-the 2^40 of a proof by statistical distance, for which a scale of 36 bits has no room: m + e stays hidden like the
-secret of a learning-with-errors sample whose error is this noise, thousands of times what the scheme itself builds on.
-All of this is for ciphertexts that the protocol made: a party that has a forged one opened and knows its mask (PAFed's
-aggregator with a client) reads the key off it, whatever the noise. Under *its own* key, where only ciphertexts leave,
-an opened vector is encrypted as it is, so that errors don't pile up.
+**Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and a
+party that takes the mask off under another key could see it (``ckks``, last paragraph). So an opened vector that is
+encrypted under *another* key carries extra noise, uniform in +-2^flood_bits a coefficient. It is drawn once an opening,
+so that all recipients together can't average it away. At level 0 of "ckks-8192-deep" it is some 2^9 times the error of
+a round of additions and products and moves a value by 3.5e-5 (one standard deviation). That is not the 2^40 of a proof
+by statistical distance, for which a scale of 36 bits has no room: m + e stays hidden like the secret of a
+learning-with-errors sample with this noise, thousands of times what the scheme itself builds on. This holds for
+ciphertexts that the protocol made: a party that has a forged one opened and knows its mask (PAFed's aggregator with a
+client) reads the key off it, whatever the noise. Under *its own* key, where only ciphertexts leave, an opened vector is
+encrypted without noise, so that errors don't pile up.
 """
 
 from __future__ import annotations
@@ -49,9 +47,9 @@ _MASK_BYTES = 32
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Public(ArrayVectors):
-    """As ``arrays.PublicArrays``, and what ``ckks.CipherVector`` needs for products, levels and parts.
+    """As ``arrays.PublicArrays``, with products, levels and parts for ``ckks.CipherVector``.
 
-    pair: (2, primes, N) residues.  relinearise: (k, 2, primes, N), for products; k is 0 for a key without them.
+    pair: (2, primes, N) residues.  relinearise: (k, 2, primes, N); k is 0 without products.
     """
 
     space: ParameterSet
@@ -230,7 +228,7 @@ class Public(ArrayVectors):
         return self.ring.encrypted(self.encryptor.encrypt_zero, [self.ring.ids[level]] * count, count, level)
 
     def _multiples(self, a: Residues, factor: int, form: Form) -> Residues:
-        """Times an integer but 0, and rescaled. The scale is the caller's concern."""
+        """Times an integer but 0, and rescaled. The caller keeps the scale."""
         made, plaintext = self.ring, Plaintext()
         made.encoder.encode(float(factor), made.ids[form.level], 1.0, plaintext)
         steps = lambda c: made.evaluator.multiply_plain_inplace(c, plaintext), made.evaluator.rescale_to_next_inplace
@@ -257,7 +255,7 @@ class Secret(Halves):
         return self.public.sealed(self.encryptor.encrypt_symmetric, values, form)
 
     def decrypt(self, a: Residues, tally: Tally) -> Floats:
-        """``(d,)`` values. Raises CiphertextError if an unused slot, or another of a scalar, is not as it should be."""
+        """``(d,)`` values. Raises CiphertextError if an unused slot, or another slot of a scalar, is wrong."""
         form = tally.form
         if form.constant:
             return self._decrypt_constant(a, form)
@@ -269,7 +267,7 @@ class Secret(Halves):
         return values
 
     def counterpart(self, pads: Residues, seed: bytes, form: Form) -> Residues:
-        """``-a s + e`` minus the pads: what makes a ciphertext of a padded vector. The noise is as SEAL's."""
+        """``-a s + e`` minus the pads: completes padded vectors to a ciphertext. The noise is as SEAL's."""
         public, moduli = self.public, self.public.ring.moduli_at(form.level)
         products = residues.product(public._from_seed(len(pads), seed, form), self.secret[: form.level + 1], moduli)
         taken = residues.add(products, pads, moduli)
@@ -325,7 +323,7 @@ class Secret(Halves):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """One key-switching key an automorphism of ``ParameterSet.elements``, packed, and whose pair they belong to."""
+    """A packed key-switching key for each automorphism of ``ParameterSet.elements``, and the pair they belong to."""
 
     space: ParameterSet
     fingerprint: bytes

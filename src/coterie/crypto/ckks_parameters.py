@@ -1,32 +1,31 @@
-"""CKKS parameter sets as data, and what follows from them: room, error, sizes, nominal times.
+"""CKKS parameter sets as data, with their room, errors, sizes and nominal times.
 
-A set is a ring degree N, a chain of primes, and a scale D. A vector of d reals lies in ``ceil(d / N)`` ciphertexts: N/2
-complex slots each, two reals a slot. Every value is multiplied by D, so D and the noise decide the error, and what is
-left of the modulus above D is room for sums.
+A set is a ring degree N, a chain of primes, and a scale D. A vector of d reals lies in ``ceil(d / N)`` ciphertexts of
+N/2 complex slots, two reals a slot. Values are multiplied by D: D and the noise decide the error, and the modulus above
+D is room for sums.
 
-**Levels.** The last prime serves key switching only; the others but the first can each be given up for one product.
-At level l the modulus is the product of the first l + 1 primes and the scale is S_l, with S_l = D for fresh vectors and
-``S_(l-1) = S_l^2 / q_l`` after a product is rescaled by the prime q_l. A product that is not yet rescaled has scale
-S_l^2 and stays at level l. A product with a plaintext number is one with the integer nearest to that number times S_l,
-and a vector that is lowered from level k to level l drops the primes above q_(l+1), is multiplied by the integer
-nearest to ``S_l * q_(l+1) / S_k`` and rescaled: so whatever way two vectors went, at one level they have one scale.
+**Levels.** The last prime serves key switching only; each other one but the first can be given up for one product. At
+level l the modulus is the product of the first l + 1 primes and the scale is S_l: D for fresh vectors, ``S_(l-1) =
+S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2 and stays at level l.
+To multiply by a plaintext number, the integer nearest to S_l times that number is used. To lower a vector from level k
+to l, primes above q_(l+1) are dropped, then it is multiplied by the integer nearest to ``S_l * q_(l+1) / S_k`` and
+rescaled. So all vectors at one level have one scale.
 
-Of a *steady* set all S_l are D. Products with plaintexts take these at the scale of the prime that is given up, and a
-lower level only drops primes. Products of two vectors would have another scale, D^2 / q: there are dot products in a
-constant coefficient only, which nothing follows. So D can be larger than a prime.
+Of a *steady* set all S_l are D. Products with plaintexts take these at the scale of the prime given up, and a lower
+level only drops primes. Products of two vectors would have scale D^2 / q: only dot products in a constant coefficient
+are possible, which nothing follows. So D can be larger than a prime.
 
-**Room.** The coefficients of a plaintext are at most sqrt(2) * S * |value|. So a sum of t vectors of values within
-``+-reach`` never wraps modulo q while ``sqrt(2) * S * reach * t < q / 2``; every set keeps that for ``max_terms`` terms
-at every level, before and after rescaling, or it is refused. Scalars are within ``+-1`` a term, so that a product of
-vectors of t and u terms is a vector of ``t * u`` terms. They may have more terms where the modulus is large enough.
+**Room.** The coefficients of a plaintext are at most sqrt(2) * S * |value|. So a sum of t vectors within ``+-reach``
+doesn't wrap modulo q while ``sqrt(2) * S * reach * t < q / 2``. A set that doesn't keep that for ``max_terms`` terms at
+every level, before and after rescaling, is refused. Scalars are within ``+-1`` a term, so a product of vectors of t and
+u terms has ``t * u`` terms. Scalars may have more terms where the modulus allows it.
 
-**Error.** Rounding and the scheme's own noise are added to every value; their standard deviation follows from theory
-(and is tested by measuring it): s a coefficient gives ``s * sqrt(N / 2) / S`` a value, with ``s^2 = (2 + 2N/3) / 12``
-for public-key encryption and for rescaling (what rounding to a multiple of the prime leaves, times a uniform ternary
-key) and ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial noise). A public-key error has the tails of
-a Laplace distribution, as the key weighs slots unevenly: 32 standard deviations are exceeded once in 10^19 values.
-Errors add up at worst linearly in the terms. With r_l for 32 deviations at level l (``ParameterSet.added``), with x, y
-for the largest magnitudes of what is multiplied, e_x, e_y for their errors, the bounds of each operation are
+**Error.** Rounding and the scheme's noise are added to every value. Tests measure the standard deviations of theory: s
+a coefficient gives ``s * sqrt(N / 2) / S`` a value. ``s^2 = (2 + 2N/3) / 12`` for public-key encryption and for
+rescaling (rounding times a uniform ternary key); ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial
+noise). A public-key error has Laplace tails, as the key weighs slots unevenly: 32 standard deviations are exceeded once
+in 10^19 values. Errors add up at worst linearly in the terms. With r_l for 32 deviations at level l
+(``ParameterSet.added``), x, y for the largest magnitudes of the factors and e_x, e_y for their errors, the bounds are
 
     a fresh vector at level l                   r_l
     a product, rescaled                         x e_y + y e_x + 2 e_x e_y + r_(l-1), with 2 x for a vector's x
@@ -87,11 +86,11 @@ class ParameterSet:
     nominal: times for virtual clocks.  secure: False for tests only.
     scalar_bits: as terms_bits, for scalars at levels with room for so many; None: the same.
     flood_bits: opened vectors that leave under another key get noise uniform in +-2^flood_bits a coefficient; None:
-    vectors of this set carry no masks.  radix: slots are summed up by rotations by its powers, each radix - 1 times.
-    lowest: no vector goes below this level.  opened: sets for keys that several parties hold shares of (``threshold``)
-    switch to the modulus of this level before they open; None: the set isn't for shared keys.
-    steps: rotations that evaluation keys are for, each dividing the next one, instead of powers of the radix; without
-    any, dot products are constant ones.  steady: vectors keep the scale D at all levels; see above.
+        vectors of this set carry no masks.  radix: rotations by its powers sum up the slots, each radix - 1 times.
+    lowest: the lowest level of vectors.  opened: sets for shared keys (``threshold``) switch to the modulus of this
+        level before they open; None: not for shared keys.
+    steps: rotations of the evaluation keys instead of powers of the radix, each dividing the next; without any, dot
+        products are constant.  steady: vectors keep the scale D at all levels.
     """
 
     name: str
@@ -148,7 +147,7 @@ class ParameterSet:
 
     @property
     def levels(self) -> int:
-        """The highest, at which fresh vectors are. A product takes one, down to ``lowest``."""
+        """The level of fresh vectors. A product takes one, down to ``lowest``."""
         return len(self.prime_bits) - 2
 
     @property
@@ -169,7 +168,7 @@ class ParameterSet:
         return Form(level=self.levels)
 
     def fresh_at(self, level: int | None, *, scalar: bool = False) -> Form:
-        """Of a vector encrypted at a level, None: the highest. Raises CryptoError for one that isn't there."""
+        """The level to encrypt at; None: the highest. Raises CryptoError for one that doesn't exist."""
         at = self.levels if level is None else level
         if not self.lowest <= at <= self.levels:
             raise CryptoError(f"{self.name} has levels {self.lowest} to {self.levels}, not {level}")
@@ -236,7 +235,7 @@ class ParameterSet:
 
     @property
     def rotations(self) -> tuple[tuple[int, int], ...]:
-        """What sums up all slots: rotate and add by each step so many times, in this order; (step, times)."""
+        """The rotations that sum up all slots, in order: (step, times)."""
         slots = self.degree // 2
         powers = (self.radix**i for i in range(math.ceil(math.log(slots, self.radix) - 1e-9)))
         steps = tuple(powers) if self.steps is None else self.steps
@@ -244,13 +243,13 @@ class ParameterSet:
 
     @property
     def elements(self) -> tuple[int, ...]:
-        """The automorphisms X -> X^k that an evaluation key is for: those of the rotations, and last conjugation."""
+        """The automorphisms X -> X^k of the evaluation keys: the rotations, then conjugation."""
         return *(pow(3, step, 2 * self.degree) for step, _ in self.rotations), 2 * self.degree - 1
 
     # ---- room
 
     def room(self, form: Form) -> int:
-        """As ``Layout``; a product has as many terms as it will have room for when rescaled."""
+        """As ``Layout``; a product's terms are those it has room for when rescaled."""
         if not form.scalar:
             return self.max_terms
         level = max(form.level - 1 if form.product else form.level, self.lowest)
@@ -268,14 +267,14 @@ class ParameterSet:
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
     def largest_factor(self, form: Form) -> float:
-        """What a factor must be below: at this scale it lies within half the modulus of its level, and a vector's own
-        error, multiplied by it, within all that there is room for.
+        """Factors must be below this: within half the modulus at this scale, and the vector's error times it within
+        the room.
         """
         most = 2.0 ** (sum(self.prime_bits[: form.level + 1]) - 2) / self.scale(form)
         return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
 
     def limit(self, form: Form) -> float:
-        """The largest magnitude of one term of a vector: ``reach``, or 1 for a scalar."""
+        """The largest magnitude of one term: ``reach``, or 1 for a scalar."""
         return 1.0 if form.scalar else self.reach
 
     def checked(self, values: ArrayLike, form: Form, terms: int = 1) -> Floats:
@@ -301,7 +300,7 @@ class ParameterSet:
     # ---- error
 
     def scale(self, form: Form) -> float:
-        """What values are multiplied by, up to the primes' distance from powers of two (coefficients, if constant)."""
+        """The scale of values (of coefficients, if constant), up to the primes' distance from powers of two."""
         bits = self._scale_bits(form.level, constant=form.constant)
         return float(2.0 ** (bits * (2 if form.product else 1)))
 
@@ -311,7 +310,7 @@ class ParameterSet:
         return math.sqrt(variance * self.degree / 2) / scale
 
     def switching_deviation(self, level: int) -> float:
-        """Standard deviation of what one switch of keys (a rotation) adds to a value of a vector at this level.
+        """Standard deviation of what one switch of keys (a rotation) adds to a value at this level.
 
         A digit, uniform below each prime, times an error of SEAL's, divided by the special prime, and rounded.
         """
@@ -320,20 +319,20 @@ class ParameterSet:
         return float(math.sqrt(variance * self.degree / 2) / 2.0 ** self._scale_bits(level))
 
     def constant_deviation(self, level: int) -> float:
-        """Standard deviation of a constant scalar's error from its rescaling: of one coefficient."""
+        """Standard deviation of a constant scalar's error from its rescaling."""
         return math.sqrt((2 + 2 * self.degree / 3) / 12) / self.scale(Form(level, scalar=True, constant=True))
 
     def added(self, level: int, *, symmetric: bool = False) -> float:
-        """The stated bound on what an encryption at this level, or a rescaling to it, adds to a value."""
+        """The bound on the error that an encryption at this level, or a rescaling to it, adds to a value."""
         return DEVIATIONS * self.deviation(2.0 ** self._scale_bits(level), symmetric=symmetric) + self.twin_step / 2
 
     def flood_deviation(self, level: int, bits: int | None = None) -> float:
-        """Standard deviation of what flooding adds to a value: uniform noise of N coefficients, so nearly Gaussian."""
+        """Standard deviation of what flooding adds to a value; N uniform coefficients are nearly Gaussian."""
         of = self.flood_bits if bits is None else bits
         return 0.0 if of is None else 2.0**of * math.sqrt(self.degree / 6) / 2.0 ** self._scale_bits(level)
 
     def flood(self, bits: int | None = None) -> int:
-        """How many bits of noise to add, by default as many as there is room for. Raises CryptoError for more."""
+        """Bits of flooding, by default as many as there is room for. Raises CryptoError for more."""
         self.maskable()
         most = self.flood_bits or 0
         if bits is not None and not 0 <= bits <= most:
@@ -345,20 +344,20 @@ class ParameterSet:
             raise CryptoError(f"vectors of {self.name} carry no masks: choose a deep set, or a Paillier key")
 
     def flooded(self, level: int) -> float:
-        """The stated bound on what flooding adds to a value: 10 deviations, exceeded once in 10^22 values."""
+        """The bound on what flooding adds to a value: 10 deviations, exceeded once in 10^22 values."""
         return 10 * self.flood_deviation(level)
 
     def tolerance(self, terms: int, form: Form) -> float:
-        """How far from what honest parties encrypt a value may be: twice the error, as far as that says anything."""
+        """The allowed distance from what honest parties encrypt: twice the error, where that is informative."""
         error = min(2 * self.error(1, form), self.limit(form) / 2)
         return terms * (error + 2 * self.flooded(form.level))
 
     def error(self, terms: int = 1, form: Form | None = None) -> float:
-        """The stated bound on a decrypted value's error, of the real scheme and of its emulated twin.
+        """The bound on a decrypted value's error, real or emulated.
 
-        With e for ``added`` by an encryption and e' by a rescaling: ``terms * e`` for sums of fresh vectors, and for
-        products with scalars, summed up, ``terms * ((2 * reach + 2) * e + e')`` (of scalars times scalars, with 1 for
-        the reach). Double precision adds ``terms * reach * 2^-46``.
+        With e for ``added`` by an encryption and e' by a rescaling: ``terms * e`` for sums of fresh vectors, ``terms *
+        ((2 * reach + 2) * e + e')`` for sums of products with scalars (scalars times scalars: reach 1). Double
+        precision adds ``terms * reach * 2^-46``.
         """
         at = form or self.fresh
         bound, error = self.limit(at), self.added(self.levels)
@@ -415,7 +414,7 @@ INSECURE = {
 
 
 def named(name: str, *, allow_insecure: bool = False) -> ParameterSet:
-    """A secure set, or also one for tests. Raises UserError for another name."""
+    """A secure set, or one for tests. Raises UserError for an unknown name."""
     sets = PARAMETERS | INSECURE if allow_insecure else PARAMETERS
     if name not in sets:
         raise UserError(f"parameters {name!r} are no secure CKKS set: choose one of {sorted(PARAMETERS)}")

@@ -8,22 +8,22 @@ Access 2019: log2(n) radix-2 butterflies are merged into few stages, each a matr
     cipher = energy(dft(cipher, keys, high=True), keys)      # one scalar: the energy of the high frequencies
     key.decrypt(cipher)                              # about energies(values, degree)[0], to within error(...)
 
-**Blocks.** Every ciphertext is one block of n = N/2 complex slots, and slot j holds two neighbouring reals, x_j and
-y_j. The transform is unitary: Z_k = n^(-1/2) sum_j (x_j + i y_j) e^(-2 pi i jk/n), numpy's sign (the paper has the
-other one, which changes no energy). Z is X + iY, the transforms of two real blocks: of the even and of the odd values
-among N neighbours. Over frequencies that come in pairs k, n - k the mixed terms cancel, so the energy of Z there is the
-energy of X and Y. The last block is filled up with zeros.
+**Blocks.** Every ciphertext is one block of n = N/2 complex slots; slot j holds two neighbouring reals, x_j and y_j.
+The transform is unitary: Z_k = n^(-1/2) sum_j (x_j + i y_j) e^(-2 pi i jk/n), numpy's sign (the paper has the other
+one, which changes no energy). Z is X + iY, the transforms of the even and of the odd values among N neighbours. Over
+pairs of frequencies k, n - k the mixed terms cancel, so the energy of Z there is that of X and Y. The last block is
+filled up with zeros.
 
 **Stages.** A butterfly of Gentleman and Sande at distance h takes (a, b) to (a + b, (a - b) w). A stage of radix r
-merges log2(r) of them: its matrix has diagonals at multiples of its smallest distance, r where they wrap around all n
-slots, and 2 r - 1 else. They are summed up in baby and giant steps, repeating one rotation each, so that a stage needs
-two Galois keys. Offsets are taken from 0 upwards: results stay rotated (``Plan.frame``) and frequencies in bit-reversed
-order (``Plan.order``), which no energy depends on. Setting the low frequencies to zero is free, in the last diagonals.
+merges log2(r) of them. Its matrix has diagonals at multiples of its smallest distance: r where they wrap around all n
+slots, else 2 r - 1. Baby and giant steps sum them up, repeating one rotation each, so a stage needs two Galois keys.
+Results stay rotated (``Plan.frame``) with frequencies in bit-reversed order (``Plan.order``), which no energy depends
+on. The last diagonals set low frequencies to zero for free.
 
 **Energies** are constant scalars (``ckks.CipherVector.dot``): the constant coefficient of a plaintext polynomial is the
-sum of its slots times 2 / N, so nothing has to be rotated, and nothing else has to be opened.
+sum of its slots times 2 / N. Nothing is rotated, and nothing else opened.
 
-**Error.** See ``error``. One opened energy is one number; what it says of a model, docs/detection.md tells.
+docs/detection.md tells what an energy says of a model.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _MILLISECONDS = 300.0
 
 
 def dft(cipher: CipherVector, keys: EvaluationKey, *, high: bool = False) -> CipherVector:
-    """The unitary transform of each block, ``STAGES`` levels lower; all slots count, as values of ``plan(n).order``.
+    """The unitary transform of each block, ``STAGES`` levels lower, in the order ``plan(n).order``.
 
     high: zeros at the low frequencies. Raises CapacityError without so many levels, CryptoError for anything but a
-    plain vector or for keys without the plan's rotations, and KeyMismatchError for another key's.
+        plain vector or for keys without the plan's rotations, and KeyMismatchError for another key's.
     """
     parameters = cipher.key.parameters
     made = plan(parameters.degree // 2, high)
@@ -80,10 +80,10 @@ def energy(cipher: CipherVector, keys: EvaluationKey, at_most: int | None = None
 
 
 def inner(x: CipherVector, y: CipherVector, keys: EvaluationKey, at_most: int | None = None) -> CipherVector:
-    """The dot product, a constant scalar at the lowest level. Both vectors are lowered first, which makes it cheap.
+    """The dot product, a constant scalar at the lowest level. Both vectors are lowered first.
 
-    at_most: a public bound on its magnitude, by default all that there is room for. What an honest party's vectors
-    can't reach opens to a CiphertextError. Raises CapacityError if no level is left.
+    at_most: a public bound on its magnitude, by default all that there is room for. Larger values open to a
+        CiphertextError. Raises CapacityError if no level is left.
     """
     parameters = x.key.parameters
     scalar = Form(parameters.lowest, scalar=True, constant=True)
@@ -93,10 +93,10 @@ def inner(x: CipherVector, y: CipherVector, keys: EvaluationKey, at_most: int | 
 
 
 def deviation(parameters: ParameterSet, norm: float, *, transformed: bool = True, summands: int = 1) -> float:
-    """Standard deviation of the error of an energy: of the constant coefficient, at its scale, before any flooding.
+    """Standard deviation of an energy's error: of the constant coefficient, at its scale, before flooding.
 
-    norm: of the vector, at most.  summands: how many ternary keys the key sums up.  A slot's error e gives
-    2 sum Re(conj(Z) e), and the product's rescaling a coefficient's rounding.
+    norm: of the vector, at most.  summands: how many ternary keys the key sums up.  A slot's error e gives 2 sum
+        Re(conj(Z) e), rescaling a coefficient's rounding.
     """
     scale = parameters.scale(Form(parameters.lowest, scalar=True, constant=True))
     rounding = math.sqrt((2 + 2 * parameters.degree * summands / 3) / 12)
@@ -104,9 +104,9 @@ def deviation(parameters: ParameterSet, norm: float, *, transformed: bool = True
 
 
 def slot_deviation(parameters: ParameterSet, transformed: bool = True, summands: int = 1) -> float:
-    """Standard deviation of the error of a value before it is squared, of a fresh vector and its transform.
+    """Standard deviation of a transformed value's error before it is squared.
 
-    Each rotation and the conjugation add the noise of one switch of keys. A stage repeats up to ``baby - 1`` rotations
+    Rotations and conjugation each add the noise of one switch of keys. A stage repeats up to ``baby - 1`` rotations
     whose noise counts (that of giant steps is divided by a prime), and is rescaled once.
     """
     top = parameters.levels
@@ -117,10 +117,10 @@ def slot_deviation(parameters: ParameterSet, transformed: bool = True, summands:
 
 
 def error(parameters: ParameterSet, norm: float, length: int, *, transformed: bool = True) -> float:
-    """The stated bound on the error of an energy, of the real scheme and of its emulated twin, without flooding.
+    """The bound on the error of an energy, real or emulated, without flooding.
 
     norm, length: of the vector, at most.  With e for a bound on a slot's error: 2 norm e, the sum of all e^2, and what
-    the last rescaling and double precision add.
+        the last rescaling and double precision add.
     """
     e = DEVIATIONS * slot_deviation(parameters, transformed) + (1 + STAGES * transformed) * parameters.twin_step
     e += norm * 2.0**-46
@@ -129,7 +129,7 @@ def error(parameters: ParameterSet, norm: float, length: int, *, transformed: bo
 
 
 def nominal_seconds(parameters: ParameterSet, length: int) -> float:
-    """Nominal seconds of one typical core for the transform of ``length`` values: for virtual time."""
+    """Nominal seconds of one typical core to transform ``length`` values: for virtual time."""
     return parameters.seconds(_MILLISECONDS * parameters.degree / 16384, length)
 
 
@@ -137,7 +137,7 @@ def nominal_seconds(parameters: ParameterSet, length: int) -> float:
 
 
 def transformed(values: ArrayLike, degree: int) -> Slots:
-    """``(d,)`` reals to the spectrum of each block, ``(ciphertexts, N/2)``, in the natural order of frequencies."""
+    """The spectrum of each block of ``(d,)`` reals, ``(ciphertexts, N/2)``, in the natural order of frequencies."""
     array = as_vector(values, kinds="fiu").astype(np.float64)
     padded = np.zeros(-(-array.size // degree) * degree)
     padded[: array.size] = array
@@ -146,7 +146,7 @@ def transformed(values: ArrayLike, degree: int) -> Slots:
 
 
 def energies(values: ArrayLike, degree: int = 16384) -> tuple[float, float]:
-    """The energy of the high frequencies of ``(d,)`` reals, and of all of them (the squared norm)."""
+    """The energy of the high frequencies of ``(d,)`` reals, and of all (the squared norm)."""
     power = np.abs(transformed(values, degree)) ** 2
     kept = is_high(np.arange(degree // 2), degree // 2)
     return float(power[:, kept].sum()), float(power.sum())

@@ -1,4 +1,4 @@
-"""A key of any scheme from its bytes, kept while it is used: the same bytes give the same object, tables included."""
+"""A key of any scheme from its bytes, cached: the same bytes give the same object, tables included."""
 
 from __future__ import annotations
 

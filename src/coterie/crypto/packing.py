@@ -1,14 +1,13 @@
-"""Packed signed fixed point: how a flat float vector becomes a few large integers, and back.
+"""Packed signed fixed point: a flat float vector as a few large integers.
 
-A value ``w`` becomes the integer ``q = round(2^rho * w)`` (FedCAPrivacy, eq. 4), which must fit ``value_bits`` signed
-bits. A *lane* holds ``q + 2^(value_bits-1)``, which is never negative, so lanes that lie side by side in one plaintext
-never borrow from each other; ``guard_bits`` more bits a lane hold the carries of ``2^guard_bits`` additions. A sum of t
-vectors carries t offsets in every lane, and t is always known, so they come off exactly.
+A value ``w`` becomes the integer ``q = round(2^rho * w)`` (FedCAPrivacy, eq. 4) of ``value_bits`` signed bits. A *lane*
+holds ``q + 2^(value_bits-1)``, never negative, so lanes in one plaintext don't borrow from each other. ``guard_bits``
+more bits a lane hold the carries of ``2^guard_bits`` additions. A sum of t vectors has t offsets in every lane, which
+come off exactly.
 
-A whole plaintext of L lanes of w bits is below ``2^(wL)``. A mask of FedCAPrivacy's eq. 6 is added to that *whole*
-integer and is uniform below ``2^(wL + kappa)``: what is seen then is within statistical distance ``2^-kappa`` of the
-mask alone. L leaves room for the sum of ``2^guard_bits`` masked plaintexts below any modulus N of ``key_bits`` bits,
-so nothing wraps:
+A plaintext of L lanes of w bits is below ``2^(wL)``. A mask (eq. 6) is added to that *whole* integer and is uniform
+below ``2^(wL + kappa)``: the sum is within statistical distance ``2^-kappa`` of the mask alone. L leaves room for
+``2^guard_bits`` masked plaintexts below any modulus N of ``key_bits`` bits:
 
     2^guard_bits * 2^(wL + kappa) + 2^(wL)  <  2^(key_bits - 1)  <=  N.
 """
@@ -39,11 +38,11 @@ _IDENTITY = struct.Struct("<HHHHI")
 
 @dataclass(frozen=True)
 class Lanes:
-    """The fixed-point format of one value and the room around it; all four are bits.
+    """The fixed-point format of one value and the room around it, in bits.
 
     fraction_bits: rho of eq. (4); the step between two values is 2^-rho.
-    value_bits: signed width of one value; it ranges over [-2^(value_bits-1), 2^(value_bits-1)) steps, by default +-128.
-    guard_bits: a lane holds the sum of up to 2^guard_bits values (integer weights count as that many).
+    value_bits: signed width of a value: [-2^(value_bits-1), 2^(value_bits-1)) steps, by default +-128.
+    guard_bits: a lane holds the sum of up to 2^guard_bits values, integer weights counted.
     kappa: statistical hiding of masks, at least 40.
     """
 
@@ -69,18 +68,18 @@ class Lanes:
 
     @property
     def max_terms(self) -> int:
-        """How many values a lane can sum up, and how many masks a plaintext can carry."""
+        """How many values a lane sums up, and masks a plaintext carries."""
         return 1 << self.guard_bits
 
     @property
     def offset(self) -> int:
-        """What is added to every value so that its lane is never negative, in steps."""
+        """Added to every value, in steps, so that its lane is never negative."""
         return 1 << (self.value_bits - 1)
 
     def quantise(self, values: ArrayLike) -> Integers:
-        """Eq. (4): ``(d,)`` floats to ``(d,) int64`` steps, rounded to the nearest (half to even).
+        """Eq. (4): ``(d,)`` floats to ``(d,) int64`` steps, rounded half to even.
 
-        Raises CapacityError naming the first value that is not finite or doesn't fit ``value_bits``.
+        Raises CapacityError naming the first value that is not finite or too large.
         """
         array = as_vector(values, kinds="fiu").astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -93,7 +92,7 @@ class Lanes:
         return scaled.astype(np.int64)
 
     def dequantise(self, integers: ArrayLike) -> Floats:
-        """``(d,) int64`` steps (or sums of them) to ``(d,) float64``; exact below 2^53 steps."""
+        """``(d,) int64`` steps, or sums of them, to ``(d,) float64``; exact below 2^53 steps."""
         return np.asarray(integers, dtype=np.float64) / float(1 << self.fraction_bits)
 
     def check(self, integers: ArrayLike) -> Integers:
@@ -113,7 +112,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Layout:
-    """How vectors lie in the plaintexts of a key: lanes, and the bits of the key's modulus (a multiple of 16)."""
+    """How vectors lie in a key's plaintexts: lanes, and the bits of its modulus (a multiple of 16)."""
 
     lanes: Lanes
     key_bits: int
@@ -126,7 +125,7 @@ class Layout:
 
     @cached_property
     def lanes_per_plaintext(self) -> int:
-        """L: as many whole lanes as leave room for the masks (see the top of this file)."""
+        """L: as many whole lanes as leave room for the masks."""
         return (self.key_bits - 2 - self.lanes.kappa - self.lanes.guard_bits) // self.lanes.width
 
     @property
@@ -190,11 +189,11 @@ class Layout:
         return self.plaintexts(length) * self.ciphertext_bytes
 
     def key_bytes(self, kind: str, flag: int) -> int:
-        """Bytes of a key behind its header. Raises DecodeError for a key that there isn't."""
+        """Bytes of a key behind its header. Raises DecodeError for an impossible key."""
         return self.key_bits // 4
 
     def pack(self, integers: Integers) -> list[int]:
-        """``(d,) int64`` values that fit their lanes to packed plaintexts, lane 0 in the lowest bits."""
+        """``(d,) int64`` values that fit their lanes as plaintexts, lane 0 in the lowest bits."""
         shape = self.plaintexts(integers.size), self.lanes_per_plaintext
         lanes = np.full(shape, self.lanes.offset, dtype=np.int64)  # unused lanes hold the value 0
         lanes.ravel()[: integers.size] += integers
@@ -217,7 +216,7 @@ class Layout:
 
 
 def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:
-    """The values as a flat non-empty array of a dtype whose kind is in ``kinds``. Raises CryptoError otherwise."""
+    """The values as a flat non-empty array whose dtype's kind is in ``kinds``. Raises CryptoError otherwise."""
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0:
         raise CryptoError(f"a flat vector with at least one value is needed, not one of shape {array.shape}")
@@ -228,7 +227,7 @@ def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:
 
 
 def check_fit(values: NDArray[Any], fits: NDArray[np.bool_], kind: str, room: str) -> None:
-    """Raises CapacityError naming the first value that doesn't fit. room: what they must fit, and hence lie in."""
+    """Raises CapacityError naming the first value that doesn't fit ``room``."""
     if not fits.all():
         index = int(np.argmin(fits))
         raise CapacityError(f"{kind} {values[index]} at index {index} doesn't fit {room}")

@@ -1,8 +1,8 @@
 """One-time pads over CKKS: the sender of a ciphertext does not choose its c_1.
 
 A CKKS ciphertext (c_0, c_1) opens to c_0 + c_1 s. A sender that chooses c_1 can have K s added to what is opened, and
-read the key s off it (``attacks/key_in_sum.py``). With pads it sends one polynomial for each ciphertext, which can only
-enter c_0:
+read the key s off it (``attacks/key_in_sum.py``). With pads it sends one polynomial for each ciphertext, which only
+enters c_0:
 
     y = encode(u) + pad          the sender: ``PadKey(public, key).encrypt(u)``, under 32 bytes that are used once
     p = -a s + e - sum of pads   the key's holder, which knows the pads: ``counterpart(key, keys, length)``
@@ -10,18 +10,18 @@ enter c_0:
 
 Pads are uniform over the ciphertexts' ring (AES-256 in counter mode), so y says nothing of u without its pad. The
 polynomial a follows from a public seed that the key's holder draws for each counterpart. Whatever a sender adds to y is
-added to the plaintext as it is: it opens to nothing times s. A padded vector has half the bytes of a ciphertext, and
-the sum has the noise of one encryption under the secret key, however many vectors it adds up.
+added to the plaintext and to nothing times s. A padded vector has half the bytes of a ciphertext. A sum has the noise
+of one encryption under the secret key, however many vectors it adds up.
 
 **A pad is used once.** Two vectors under one pad differ by their plaintexts. ``protocols/pads.py`` derives a key for
 every sender, round and nonce.
 
-The wire form of a padded vector is a header of 32 bytes, and one polynomial for each ciphertext as in ``wire``:
+On the wire a padded vector is a header of 32 bytes and one polynomial for each ciphertext as in ``wire``:
 
     magic "CoPd", version u8, scheme u8, level u8, 0, key fingerprint 16 bytes, length u64
 
-A counterpart has magic "CoPc" and, between header and polynomials, the seed of 32 bytes. The emulated twin writes its
-values and states the length of the real thing. All decoding raises DecodeError, whatever the bytes.
+A counterpart has magic "CoPc" and the seed of 32 bytes after the header. The emulated twin writes its values and states
+the real length. All decoding raises DecodeError, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Polynomials:
-    """One polynomial for each ciphertext of a vector: what a sender, or the key's holder, contributes to c_0."""
+    """One polynomial for each ciphertext of a vector: an addend of c_0."""
 
     key: PublicKey
     tally: Tally
@@ -82,7 +82,7 @@ class Polynomials:
     def _split(
         cls, key: PublicKey, data: bytes, length: int | None, form: Form | None = None
     ) -> tuple[Tally, memoryview]:
-        """The tally, and what follows the header. Raises DecodeError for another key, length or form (None: fresh)."""
+        """The tally and the body. Raises DecodeError for another key, length or form (None: fresh)."""
         held, wanted = content(data), form or key.fresh
         if not key.emulated and len(held) != len(data):
             raise DecodeError(f"emulated bytes where {key.scheme} is used: a real vector states no weight")
@@ -113,7 +113,7 @@ class Polynomials:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padded(Polynomials):
-    """What senders give: encoded values plus pads, or a sum of such vectors (``tally.terms``)."""
+    """A sender's encoded values plus pads, or a sum of such vectors (``tally.terms``)."""
 
     magic = b"CoPd"
 
@@ -124,14 +124,14 @@ class Padded(Polynomials):
 
     @classmethod
     def from_bytes(cls, key: PublicKey, data: bytes, length: int | None = None) -> Padded:
-        """A padded vector from another party's bytes, all of it checked. Raises DecodeError."""
+        """A padded vector from another party's bytes, fully checked. Raises DecodeError."""
         tally, body = cls._split(key, data, length)
         return cls(key, tally, key.arrays.unpack_pad(body, tally))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Counterpart(Polynomials):
-    """What the key's holder gives for a sum of padded vectors: ``-a s + e`` minus their pads, and the seed of a."""
+    """The key holder's ``-a s + e`` minus the pads of a sum, and the seed of a."""
 
     a: bytes
 
@@ -152,9 +152,9 @@ class Counterpart(Polynomials):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PadKey:
-    """SECRET: what one vector is encrypted with, once. public: of the key that opens it.  key: 32 bytes.
+    """SECRET: encrypts one vector, once. public: of the key that opens it.  key: 32 bytes.
 
-    An ``Encrypt`` effect takes it in a public key's place. Raises CryptoError for another number of bytes.
+    Replaces a public key in an ``Encrypt`` effect. Raises CryptoError for another number of bytes.
     """
 
     public: PublicKey
@@ -179,9 +179,9 @@ class PadKey:
 
 
 def counterpart(key: SecretKey, pads: Iterable[bytes], length: int, random_bytes: RandomBytes = urandom) -> Counterpart:
-    """What turns the sum of vectors that were padded with these keys, of ``length`` values, into a ciphertext.
+    """What turns the sum of vectors padded with these keys, of ``length`` values, into a ciphertext.
 
-    Each call draws a fresh a and fresh noise (noise from the system's randomness). Raises CryptoError without pads.
+    Each call draws a fresh a and fresh noise. Raises CryptoError without pads.
     """
     public, form = key.public, key.public.fresh
     total: Any = None
@@ -198,8 +198,8 @@ def counterpart(key: SecretKey, pads: Iterable[bytes], length: int, random_bytes
 def completed(padded: Padded, part: Counterpart) -> CipherVector:
     """The ciphertext of a padded vector, or of a sum, by the counterpart of exactly its pads.
 
-    Raises KeyMismatchError or CryptoError if the two can't belong together. That a counterpart is for other pads shows
-    only when the vector is opened: it opens to noise.
+    Raises KeyMismatchError or CryptoError if the two can't belong together. With a counterpart for other pads the
+    vector opens to noise.
     """
     padded.tally.under_one_key(part.tally, "can't belong together")
     if padded.length != part.length:
@@ -209,7 +209,7 @@ def completed(padded: Padded, part: Counterpart) -> CipherVector:
 
 
 def pad_bytes(key: PublicKey, length: int, form: Form | None = None) -> int:
-    """Exact bytes of a padded vector of ``length`` values, or of a polynomial for each ciphertext of another form."""
+    """Exact bytes of a padded vector of ``length`` values, or of polynomials for another form."""
     return _HEADER.size + key.parameters.body_bytes(length, form or key.fresh) // 2
 
 

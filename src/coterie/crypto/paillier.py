@@ -1,22 +1,22 @@
 """Paillier's additively homomorphic encryption of packed fixed-point vectors, over ``gmpy2``.
 
 P. Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999, with g = N + 1
-(then g^m = 1 + mN mod N^2, one product), decryption by the Chinese remainder theorem, and many values a plaintext.
+(then g^m = 1 + mN mod N^2), decryption by the Chinese remainder theorem, and many values a plaintext.
 
 **Randomness.** A ciphertext is ``(1 + mN) * r^N mod N^2``. ``randomness="full"`` draws r uniformly. ``"short"``, the
-default, is the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of Paillier's public-key system
-with applications to electronic voting" (2010): p and q are 3 mod 4 with gcd(p-1, q-1) = 2, ``h = -x^2 mod N`` is part
-of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It is over ten times as fast. It
-assumes more than Paillier's problem: that powers of h with such short exponents can't be told from random numbers of
-Jacobi symbol 1 (for half-length exponents Goldreich and Rosen derive the like from factoring). Both kinds can be mixed.
+default, is over ten times as fast: the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of
+Paillier's public-key system with applications to electronic voting" (2010). p and q are 3 mod 4 with gcd(p-1, q-1) = 2,
+``h = -x^2 mod N`` is part of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It assumes
+more than Paillier's problem: that powers of h with such short exponents can't be told from random numbers of Jacobi
+symbol 1 (for half-length exponents Goldreich and Rosen derive the like from factoring). Both kinds can be mixed.
 
-**Masks** (FedCAPrivacy, eq. 6 to 10). The same mask is added to every client's vector of a round. The party that opens
-them sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8): carries
-between lanes cancel in a difference of whole integers. Sums are unmasked later, under another key (eq. 10).
+**Masks** (FedCAPrivacy, eq. 6 to 10). One mask is added to every client's vector of a round. The party that opens them
+sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8): carries
+between lanes cancel. Sums are unmasked later, under another key (eq. 10).
 
-**Secrecy is not integrity.** Ciphertexts can be changed by anyone; sign them. A sender who lies about his values within
-the plaintext can spoil a sum, and is noticed at decryption only if a lane leaves the range of its terms. A number that
-is no unit modulo N would open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
+**Secrecy is not integrity.** Anyone can change ciphertexts: sign them. A sender that lies about its values can spoil a
+sum, and is noticed at decryption only if a lane leaves the range of its terms. A number that is no unit modulo N would
+open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
 
 Keys have 2048 bits (112-bit security) or 3072 (128-bit). An emulated one gives the same results (``twins``).
 """
@@ -52,10 +52,9 @@ def keygen(
     random_bytes: RandomBytes = os.urandom,
     allow_insecure: bool = False,
 ) -> SecretKey:
-    """A fresh key of 2048 or 3072 bits. Raises UserError for other sizes; for tests they may be as small as 256 bits.
+    """A fresh key of 2048 or 3072 bits. Raises UserError for other sizes; tests may use 256 bits or more.
 
-    A real key comes from the operating system's randomness only. random_bytes: n -> n bytes that name an emulated one,
-    seeded so that emulated runs repeat.
+    random_bytes: n -> n bytes that name an emulated key; a real one comes from the system's randomness only.
     """
     if bits not in PARAMETERS.values() and not allow_insecure:
         raise UserError(f"key_bits={bits} is no secure Paillier key: choose one of {sorted(PARAMETERS.values())}")
@@ -69,15 +68,15 @@ def keygen(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlindedVector(vector.BlindedVector):
-    """An opened vector that still carries its masks: integers within 2^-kappa of uniform, unless two share a mask."""
+    """An opened vector with masks: integers within 2^-kappa of uniform, unless two share a mask."""
 
     key: PublicKey
 
     def minus(self, other: BlindedVector) -> Integers:
-        """``(d,) int64``: the exact difference of the values under two masked vectors that carry the same mask.
+        """``(d,) int64``: the exact difference of the values under two vectors with the same mask.
 
-        Raises CiphertextError if that can't be, because the masks differ or a sender overfilled a lane, and
-        CapacityError if both together have more terms than a lane holds.
+        Raises CiphertextError if the masks differ or a lane is overfilled, and CapacityError if both together have more
+        terms than a lane holds.
         """
         theirs: BlindedVector = self._checked(other)
         lanes = self.key.layout.lanes
@@ -115,7 +114,7 @@ class PublicKey(vector.PublicKey[CipherVector]):
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """16 bytes that name the modulus, h and the lanes (not the kind of randomness: that is the sender's choice)."""
+        """16 bytes that name the modulus, h and the lanes (not the randomness, the sender's choice)."""
         named = wire.join_key("public", replace(self.arrays, flag=0))
         return hashlib.sha256(b"coterie/key/" + named).digest()[:16]
 
@@ -138,12 +137,12 @@ class PublicKey(vector.PublicKey[CipherVector]):
     def mask(self, length: int, random_bytes: RandomBytes) -> Mask:
         """A fresh mask for ``length`` values (eq. 6), from n -> n secret random bytes (``os.urandom`` in a real run).
 
-        Draw one a round and never use it for another: two vectors with one mask show their difference.
+        Use it for one round: two vectors with one mask show their difference.
         """
         return self._mask(length, self.fresh, random_bytes)
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to encrypt, or to blind, ``length`` values: for virtual time."""
+        """Nominal seconds of one typical core to encrypt or blind ``length`` values: for virtual time."""
         bits, randomness = self.layout.key_bits, RANDOMNESS[self.arrays.flag]
         each = _ENCRYPT_MS.get((randomness, bits)) or _ENCRYPT_MS[randomness, 2048] * (bits / 2048) ** 3
         return self.layout.plaintexts(length) * 1e-3 * each
@@ -172,10 +171,10 @@ class SecretKey(vector.SecretKey[CipherVector]):
         return self.public.encrypt(values)
 
     def decrypt(self, cipher: CipherVector) -> Floats:
-        """The ``(d,) float64`` values, or sums of ``cipher.terms`` of them (divide for a mean).
+        """The ``(d,) float64`` values, or sums of ``cipher.terms`` of them.
 
-        Raises KeyMismatchError for another key's vector, CryptoError if masks are still inside, and CiphertextError if
-        what comes out isn't what honest parties encrypt.
+        Raises KeyMismatchError for another key's vector, CryptoError if masks are inside, and CiphertextError for what
+        honest parties can't encrypt.
         """
         return self.layout.lanes.dequantise(self.decrypt_integers(cipher))
 
@@ -190,7 +189,7 @@ class SecretKey(vector.SecretKey[CipherVector]):
         return values
 
     def open_blinded(self, cipher: CipherVector) -> BlindedVector:
-        """Eq. (7): the plaintexts with masks still on. Raises as ``decrypt`` does, and CryptoError without a mask."""
+        """Eq. (7): the plaintexts with masks still on. Raises as ``decrypt``, and CryptoError without a mask."""
         ours = self._openable(cipher, masked=True)
         return BlindedVector(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally))
 

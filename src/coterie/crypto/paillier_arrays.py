@@ -1,6 +1,5 @@
-"""Paillier on arrays: tuples of numbers modulo N^2, one a packed plaintext, and the primes that open them.
-
-No rules are kept here: ``paillier`` is the front, and says what for.
+"""Paillier on arrays: tuples of numbers modulo N^2, one a packed plaintext. ``paillier`` is the front, which keeps
+the rules.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Units = tuple[Number, ...]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Public:
-    """As ``arrays.PublicArrays``. n: the modulus.  h: base of the short randomness.  flag: which of ``RANDOMNESS``."""
+    """As ``arrays.PublicArrays``. n: the modulus.  h: base of the short randomness.  flag: one of ``RANDOMNESS``."""
 
     n: Number
     h: Number
@@ -78,7 +77,7 @@ class Public:
         return tuple(int.from_bytes(row.tobytes(), "little") for row in arrays[0])
 
     def minus(self, x: Sequence[int], y: Sequence[int], length: int, terms: int) -> Integers:
-        """``(length,)`` differences of what lies under one mask; terms: how many more x has. Raises CiphertextError."""
+        """``(length,)`` differences under one mask; terms: how many more x has. Raises CiphertextError."""
         lanes, half = self.space.lanes, 1 << (self.space.lanes.width - 1)
         lift = self.space.ones * (half - terms * lanes.offset)
         lifted = [a - b + lift for a, b in zip(x, y, strict=True)]
@@ -96,7 +95,7 @@ class Public:
     def unpack(self, body: memoryview, tally: Tally) -> Units:
         """Numbers checked to lie in [1, N^2) and to be units modulo N. Raises DecodeError.
 
-        Anyone can make others: N itself is public, and what a multiple of N opens to factors it.
+        A multiple of N opens to what factors N.
         """
         size = self.space.ciphertext_bytes
         units = tuple(_number(body[at : at + size]) for at in range(0, len(body), size))
@@ -156,7 +155,7 @@ class Secret(Halves):
         return cls(p, q, Public(n, -(random_unit(n) ** 2) % n, layout, flag))
 
     def decrypt(self, units: Units, tally: Tally) -> Integers:
-        """``(d,)`` sums of integers. Raises CiphertextError for a plaintext that isn't one of full lanes."""
+        """``(d,)`` sums of integers. Raises CiphertextError for a plaintext without full lanes."""
         plaintexts, lanes = self.open(units), self.space.lanes
         if max(plaintexts) >> self.space.packed_bits:
             raise CiphertextError("a plaintext is larger than its lanes: damaged, forged or wrongly unblinded")
@@ -187,12 +186,12 @@ class Secret(Halves):
 
     @cached_property
     def _crt(self) -> tuple[Number, Number, Number]:
-        """What turns L_p, L_q into m mod p, q (g = N+1 gives L_p(g^(p-1)) = -q mod p), and p's inverse mod q."""
+        """Constants from L_p, L_q to m mod p, q (g = N+1 gives L_p(g^(p-1)) = -q mod p), and p's inverse mod q."""
         p, q = self.p, self.q
         return gmpy2.invert(-q, p), gmpy2.invert(-p, q), gmpy2.invert(p, q)
 
     def open(self, units: Units) -> tuple[int, ...]:
-        """m of every ciphertext: modulo p and q apart, each with half the exponent, then together."""
+        """m of every ciphertext, by the Chinese remainder theorem."""
         p, q = self.p, self.q
         at_p, at_q, p_inverse = self._crt
 

@@ -1,12 +1,11 @@
 """Real CKKS encryptions of many vectors on several cores: by processes, as SEAL's bindings hold Python's lock.
 
-A worker is a plain child process that reads jobs from its standard input and writes ciphertexts to its standard output
-until its input ends. So it ends with its parent, however that dies (unless a fork lives on, which holds the pipes,
-too); it doesn't import the parent's main module, as ``multiprocessing`` would; and nothing is pickled. Workers start
-when there is enough to do and stay. A secret key stays within this user's processes.
+A worker is a child process that reads jobs from standard input and writes ciphertexts to standard output until its
+input ends. So it ends with its parent (unless a fork holds the pipes), doesn't import the parent's main module, and
+nothing is pickled. Workers start when there is enough to do and stay. A secret key stays within this user's processes.
 
-Frames: a length u64 (little end first), and so many bytes. To a worker, for each job: a key, ``P`` before a public and
-``S`` before a secret one, and values as float64. Back: the bytes of a ciphertext.
+Frames: a length u64 (little end first), and so many bytes. To a worker, for each job: a key, after ``P`` for a public
+and ``S`` for a secret one, and values as float64. Back: the bytes of a ciphertext.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ _KEPT_KEYS = 16
 
 
 def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = None) -> list[Outcome]:
-    """``key.encrypt(values)`` of every job ``(key, values)``, in order; where one is refused, its error in its place.
+    """``key.encrypt(values)`` of every job ``(key, values)``, in order; a refused job's error stands in its place.
 
-    Keys may be public or secret and of any scheme; only real CKKS encryptions leave this process. processes: how many
-    to use at most, by default one for each core; 1 works in this process alone. Raises RunError if a worker dies.
+    Only real CKKS encryptions leave this process; keys may be of any scheme, public or secret. processes: at most, by
+    default one a core; 1: this process alone. Raises RunError if a worker dies.
     """
     if processes is not None and processes < 1:
         raise UserError(f"{processes} processes can't encrypt: take at least 1")

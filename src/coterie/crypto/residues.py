@@ -1,7 +1,7 @@
-"""Arithmetic modulo a chain of primes below 2^61 on whole arrays ``(..., limbs, N) uint64``, one prime a limb.
+"""Arithmetic modulo a chain of primes below 2^61 on arrays ``(..., limbs, N) uint64``, one prime a limb.
 
-``moduli`` is ``(limbs, 1) uint64``. With residues below their primes, what wraps modulo 2^64 is larger than what
-doesn't, so the smaller of two candidates is the residue: no branches, and numpy's plain vector instructions.
+``moduli`` is ``(limbs, 1) uint64``. What wraps modulo 2^64 is larger than what doesn't, so the smaller of two
+candidates is the residue, without branches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BITS = np.uint64((1 << 21) - 1)
 
 
 def add(a: Residues, b: Residues, moduli: Residues) -> Residues:
-    """``a + b`` of two arrays ``(rows, ..., limbs, N)``. One of them may hold the primes themselves for zeros."""
+    """``a + b`` of arrays ``(rows, ..., limbs, N)``. One of them may hold the primes for zeros."""
     total, lower = np.empty_like(a), np.empty_like(a[0])
     for x, y, out in zip(a, b, total, strict=True):  # a row at a time: it and its candidate stay in cache
         np.add(x, y, out=out)
@@ -31,7 +31,7 @@ def add(a: Residues, b: Residues, moduli: Residues) -> Residues:
 def multiple(a: Residues, factor: int, moduli: Residues) -> Residues:
     """``factor * a`` of ``(rows, ..., limbs, N)`` for a positive factor below 2^32.
 
-    The quotient by a prime is estimated in double precision: it is below 2^32, so it is off by one at most.
+    The quotient is estimated in double precision: below 2^32 it is off by one at most.
     """
     result = np.empty_like(a)
     ratio, number = factor / moduli.astype(np.float64), np.uint64(factor)
@@ -44,10 +44,10 @@ def multiple(a: Residues, factor: int, moduli: Residues) -> Residues:
 
 
 def product(a: Residues, b: Residues, moduli: Residues) -> Residues:
-    """``a * b`` of two arrays ``(rows, ..., limbs, N)``, ``b`` as wide as ``a`` once broadcast.
+    """``a * b`` of arrays ``(rows, ..., limbs, N)``, ``b`` as wide as ``a`` once broadcast.
 
-    The quotient by a prime is estimated in double precision. Below 2^50 it is off by one at most; larger primes take
-    two steps, by the upper and by the lower half of ``b``, each of them below 2^31.
+    The quotient is estimated in double precision. Below 2^50 it is off by one at most; larger primes take two steps, by
+    the halves of ``b``, each below 2^31.
     """
     result = np.empty_like(a)
     wide = np.broadcast_to(b, a.shape)
@@ -82,8 +82,8 @@ def halved(a: Residues, moduli: Residues) -> Residues:
 def constant(a: Residues, moduli: Residues) -> Residues:
     """The constant coefficient, ``(..., limbs)``, of polynomials ``(..., limbs, N)`` in NTT form, N at most 2^32.
 
-    The NTT evaluates a polynomial at all odd powers of a 2N-th root of unity, and there the powers 1 to N - 1 of X each
-    sum up to zero. So the sum over all is N times the constant coefficient.
+    The NTT evaluates at all odd powers of a 2N-th root of unity, where X to X^(N-1) sum up to zero. So the sum over all
+    is N times the constant coefficient.
     """
     low, high = (a & np.uint64(0xFFFFFFFF)).sum(-1), (a >> np.uint64(32)).sum(-1)
     sums = [(int(x) + (int(y) << 32)) for x, y in zip(low.ravel(), high.ravel(), strict=True)]
@@ -93,7 +93,7 @@ def constant(a: Residues, moduli: Residues) -> Residues:
 
 
 def centred(a: Residues, moduli: Residues) -> int:
-    """The integer nearest to zero with these residues ``(limbs,)``: Garner's way, one prime at a time."""
+    """The integer nearest to zero with these residues ``(limbs,)``, by Garner's algorithm."""
     value, modulus = 0, 1
     for residue, prime in zip(a.tolist(), moduli[:, 0].tolist(), strict=True):
         value += modulus * ((residue - value) * pow(modulus, -1, prime) % prime)
@@ -102,13 +102,13 @@ def centred(a: Residues, moduli: Residues) -> int:
 
 
 def secret_words(key: bytes) -> Callable[[int], Residues]:
-    """A secret stream of uniform 64-bit numbers from 32 bytes that are used once: AES-256 in counter mode."""
+    """A secret stream of uniform 64-bit numbers from 32 bytes for one use: AES-256 in counter mode."""
     encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
     return lambda count: np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8").copy()
 
 
 def uniform(words: Callable[[int], Residues], shape: tuple[int, int, int], moduli: Residues) -> Residues:
-    """Uniform residues ``(count, limbs, N)``: what isn't below its prime is drawn again, so there is no bias."""
+    """Uniform residues ``(count, limbs, N)``, by rejection, so without bias."""
     out = np.empty(shape, dtype=np.uint64)
     for limb, prime in enumerate(moduli.ravel()):
         bits = np.uint64((1 << int(prime).bit_length()) - 1)
@@ -120,7 +120,7 @@ def uniform(words: Callable[[int], Residues], shape: tuple[int, int, int], modul
 
 
 def binomial(shape: tuple[int, ...], random_bytes: Callable[[int], bytes]) -> NDArray[np.int64]:
-    """Noise of the scheme: the difference of two sums of 21 random bits, of standard deviation sqrt(10.5)."""
+    """The scheme's noise: the difference of two sums of 21 random bits, of standard deviation sqrt(10.5)."""
     words = secret_words(random_bytes(32))(math.prod(shape)).reshape(shape)
     plus, minus = (np.bitwise_count(bits & _BITS).astype(np.int64) for bits in (words, words >> np.uint64(21)))
     return np.asarray(plus - minus)
@@ -131,7 +131,7 @@ def valid(a: Residues, moduli: Residues) -> bool:
 
 
 def pack(a: Residues, widths: Sequence[int]) -> list[bytes | memoryview[Any]]:
-    """The low ``widths[i]`` bytes of every residue of limb i, little end first; parts to be joined."""
+    """The low ``widths[i]`` bytes of every residue of limb i, little end first, in parts."""
     little = np.ascontiguousarray(a, dtype="<u8")
     if all(width == 8 for width in widths):
         return [little.data.cast("B")] if little.size else []
@@ -141,7 +141,7 @@ def pack(a: Residues, widths: Sequence[int]) -> list[bytes | memoryview[Any]]:
 
 
 def unpack(data: bytes | memoryview[Any], shape: tuple[int, ...], widths: Sequence[int]) -> Residues:
-    """The inverse of ``pack``: ``shape`` is (..., limbs, N). A view of the data where all widths are 8."""
+    """The inverse of ``pack``, of shape (..., limbs, N). A view of the data where all widths are 8."""
     if all(width == 8 for width in widths):
         return np.frombuffer(data, dtype="<u8").reshape(shape)
     degree = shape[-1]

@@ -47,7 +47,7 @@ def sign_roster(entries: tuple[Entry, ...], operator: SigningKey, session: bytes
 def check_roster(roster: Roster, operator: bytes) -> None:
     """Raises PeerError (a SignatureError) unless this operator has signed the roster, and DecodeError for bad keys.
 
-    A sealing key that nothing can be sealed to is bad, too: whoever wants to tell that party something would fail.
+    A sealing key that nothing can be sealed to is bad.
     """
     if roster.operator != operator:
         raise PeerError("the roster names another operator")
@@ -66,7 +66,7 @@ def _body(roster: Roster) -> bytes:
 
 
 def simulated(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, dict[str, Identity]]:
-    """The roster of a simulation, whose operator key is made for it and forgotten, and every party's identity."""
+    """The roster of a simulation, by an operator key made for it and forgotten, and all identities."""
     identities = {name: new_identity(name, randomness) for name in roles}
     operator = SigningKey.generate(randomness.secrets(OPERATOR, "signing key").bytes)
     session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)
@@ -77,8 +77,8 @@ def simulated(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster,
 class DerivedRoster(Roster, frozen=True, dict=True):
     """The roster of a simulation of very many clients, whose entries follow from the seed and are made when asked.
 
-    names: of all parties.  roles: by name.  randomness: emulated.  The keys are those that ``simulated`` makes. Nothing
-    is signed: no party gets it from another, and it is made again from the seed.
+    names: of all parties.  roles: by name.  randomness: emulated.  Keys are those of ``simulated``. Nothing is signed,
+        as no party gets it from another.
     """
 
     names: Names = Names(0)
@@ -109,10 +109,7 @@ class DerivedRoster(Roster, frozen=True, dict=True):
 
 
 def derived(roles: Mapping[str, str], names: Names, randomness: Randomness) -> DerivedRoster:
-    """The roster that ``simulated`` gives for these parties, with entries that are made when asked.
-
-    Raises TypeError for keys from the operating system, which nothing can make again.
-    """
+    """``simulated`` with entries that are made when asked. Raises TypeError for keys from the operating system."""
     if not randomness.emulated:
         raise TypeError("real keys do not follow from the seed: they are made for all parties at once")
     session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)
@@ -121,7 +118,7 @@ def derived(roles: Mapping[str, str], names: Names, randomness: Randomness) -> D
 
 
 def signing_key(own: Own) -> SigningKey:
-    """SECRET: what this party signs with. Raises CryptoError where it has no identity."""
+    """SECRET: this party's signing key. Raises CryptoError without an identity."""
     if own.identity is None:
         raise CryptoError(f"{own.name} has no identity to sign with")
     return SigningKey.load(own.identity.signing)
@@ -141,7 +138,7 @@ def signed(own: Own, msg: S, *bound: Field) -> S:
 
 
 def check_signed(common: Common, sender: str, msg: Signed, *bound: Field) -> None:
-    """Raises PeerError (a SignatureError) unless ``sender`` has signed the message and what it is bound to."""
+    """Raises PeerError (a SignatureError) unless ``sender`` has signed the message and ``bound``."""
     verify_key(common, sender).verify(msg.signature, *_signed(msg, bound))
 
 

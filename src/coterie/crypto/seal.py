@@ -1,13 +1,11 @@
 """SEAL's objects as numpy arrays: the only file that knows how ``tenseal.sealapi`` stores them.
 
-SEAL makes the keys, encrypts, multiplies and decrypts; between these a ciphertext is an array of residues,
-``(2 or 3 polynomials, limbs, N) uint64`` in NTT form, so that adding and checking need no SEAL object. The bindings
-can only save to and load from files, so a *template* of each kind of object is saved once by SEAL itself: all that
-comes before its numbers is kept, and an array is loaded by writing template and numbers, uncompressed, to a file in
-memory (``memfd``; a private temporary folder where the system has none). SEAL writes compressed (zstd).
+SEAL makes keys, encrypts, multiplies and decrypts. Between these a ciphertext is an array of residues in NTT form, ``(2
+or 3 polynomials, limbs, N) uint64``. The bindings only save to and load from files. So SEAL saves a *template* of each
+kind of object once; an array is loaded by writing template and numbers to a file in memory (``memfd``, else a private
+temporary folder).
 
-SEAL trusts its input. Nothing here checks residues: whoever calls makes sure that they are below their primes.
-``form`` is always that of what is given.
+SEAL trusts its input: the caller makes sure that residues are below their primes. ``form`` is that of the input.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ _PREFIX_MOST = 4096  # a template's bytes besides its numbers are far fewer
 
 
 class Ring:
-    """SEAL's context for one parameter set, and arrays in and out of it. Use ``ring(parameters)``."""
+    """SEAL's context for one parameter set. Use ``ring(parameters)``."""
 
     def __init__(self, parameters: ParameterSet) -> None:
         self.parameters = parameters
@@ -66,7 +64,7 @@ class Ring:
         return self.moduli[: level + 1]
 
     def scale(self, form: Form) -> float:
-        """What the values of a vector of this form are multiplied by, in its coefficients if it is constant."""
+        """The scale of a vector of this form, of its coefficients if it is constant."""
         if form.constant:
             return (
                 self.scale(Form(form.level + 1)) ** 2
@@ -81,8 +79,8 @@ class Ring:
     # ---- keys
 
     def keygen(self, products: bool, secret: Residues | None = None) -> tuple[Residues, Residues, Residues]:
-        """A fresh key from the system's randomness: ``(limbs, N)`` secret, ``(2, limbs, N)`` public, and
-        ``(k, 2, limbs, N)`` to relinearise with (k = 0 without levels or products), all modulo the whole chain.
+        """A fresh key: ``(limbs, N)`` secret, ``(2, limbs, N)`` public and ``(k, 2, limbs, N)`` relinearisation
+        keys, modulo the whole chain. k is 0 without levels or products.
         """
         given = () if secret is None else (self._secret_object(secret),)
         generator, limbs = sealapi.KeyGenerator(self.context, *given), len(self.moduli)
@@ -94,7 +92,7 @@ class Ring:
         return secret, pair, self._switching(relinearise)
 
     def encryptor(self, public: Residues, secret: Residues | None = None) -> Handle:
-        """What encrypts: under the public key, and under the secret key if it is given."""
+        """An encryptor under the public key, and under the secret key if given."""
         held = self._loaded(sealapi.PublicKey(), self._public_template, public)
         made = sealapi.Encryptor(self.context, held)
         if secret is not None:
@@ -108,7 +106,7 @@ class Ring:
         return self._loaded(sealapi.SecretKey(), self._secret_template, secret)
 
     def _switching(self, keys: Handle, element: int = 0) -> Residues:
-        """Key-switching keys as ``(k, 2, limbs, N)``: of an automorphism X -> X^element, or (0) to relinearise."""
+        """Key-switching keys ``(k, 2, limbs, N)`` of the automorphism X -> X^element; 0: relinearisation."""
         head, before, tail = self._around(element)
         with _scratch() as file:
             body = file.read(keys)
@@ -129,7 +127,7 @@ class Ring:
     def encrypted(
         self, encrypt: Callable[[Handle, Handle], None], plain: Iterable[Handle], count: int, level: int
     ) -> Residues:
-        """Fresh ciphertexts ``(count, 2, limbs, N)``. encrypt: a method of an encryptor, given each ``plain``."""
+        """Fresh ciphertexts ``(count, 2, limbs, N)``. encrypt: a method of an encryptor."""
         cipher = self._cipher()
 
         def each() -> Iterator[Handle]:
@@ -140,14 +138,14 @@ class Ring:
         return self.numbers(each(), count, 2, level + 1)
 
     def encoded(self, messages: Iterable[list[complex] | float], form: Form) -> Iterator[Handle]:
-        """A plaintext of each: N/2 complex slots, or what stands in all of them. It is reused for the next."""
+        """A plaintext of each: N/2 complex slots, or one value for all of them. The object is reused."""
         plaintext = sealapi.Plaintext()
         for message in messages:
             self.encoder.encode(message, self.ids[form.level], self.scale(form), plaintext)
             yield plaintext
 
     def opened(self, decryptor: Handle, ciphers: Residues, form: Form) -> Iterator[Handle]:
-        """The plaintext of each ciphertext, noise included. It is reused for the next."""
+        """The plaintext of each ciphertext, noise included. The object is reused."""
         plaintext = sealapi.Plaintext()
         for cipher in self.objects(ciphers, form):
             decryptor.decrypt(cipher, plaintext)
@@ -163,7 +161,7 @@ class Ring:
     def changed(
         self, ciphers: Residues, form: Form, polynomials: int, limbs: int, *steps: Callable[[Handle], None]
     ) -> Residues:
-        """Every ciphertext after these steps, each in place, which leave it so many polynomials and limbs."""
+        """Each ciphertext after these in-place steps, which leave so many polynomials and limbs."""
 
         def each() -> Iterator[Handle]:
             for cipher in self.objects(ciphers, form):
@@ -175,7 +173,7 @@ class Ring:
             return self.numbers(each(), len(ciphers), polynomials, limbs)
 
     def objects(self, ciphers: Residues, form: Form) -> Iterator[Handle]:
-        """A SEAL ciphertext of each row, one at a time; it is reused for the next."""
+        """A SEAL ciphertext of each row. The object is reused."""
         template, cipher = self._template(form, ciphers.shape[1]), self._cipher()
         with _scratch() as file:
             for row in ciphers:
@@ -194,7 +192,7 @@ class Ring:
         return out
 
     def samples(self, secret: Residues, count: int) -> Residues:
-        """``(count, 2, primes, N)`` fresh pairs (-(a s + e), a) under a secret key, from the system's randomness."""
+        """``(count, 2, primes, N)`` fresh pairs (-(a s + e), a) under a secret key."""
         generator, public = sealapi.KeyGenerator(self.context, self._secret_object(secret)), sealapi.PublicKey()
 
         def each() -> Iterator[Handle]:
@@ -236,14 +234,12 @@ class Ring:
     ) -> Residues:
         """The dot product with a conjugated vector in every slot, ``(1, 2, limbs - 1, N)``.
 
-        constant: it stands in the constant coefficient only, divided by N / 2. Then nothing needs to be rotated.
+        constant: put it, divided by N / 2, in the constant coefficient only. Then no rotations are needed.
 
-        keys: of ``parameters.elements``, in their order. Slots are multiplied, all ciphertexts added up, the one sum
-        turned back into two polynomials, and its slots added up by rotations, and the conjugate. That is the trace of
-        the field: of a plaintext polynomial it leaves N times the constant coefficient, twice the dot product. So
-        everything is halved modulo q before: halves of odd coefficients are large then, but the trace brings them back
-        to integers, half of N times the constant one, while the noise of the rotations comes later and stays as it is.
-        Rescaling is last, so that this noise hardly counts.
+        keys: of ``parameters.elements``, in their order. All products of slots are added up and relinearised. Rotations
+            and the conjugate then sum up the slots. This is the trace of the field: it leaves N times the constant
+            coefficient, twice the dot product. So everything is halved modulo q first, which the trace undoes exactly,
+            and the noise of the rotations isn't doubled. Rescaling is last, so that this noise hardly counts.
         """
         limbs = form.level + 1
         with _forged():
@@ -275,7 +271,7 @@ class Ring:
         return total
 
     def transformed(self, coefficients: NDArray[np.int64], level: int) -> Residues:
-        """Polynomials of integer coefficients ``(count, N)`` as residues in NTT form, ``(count, limbs, N)``."""
+        """Integer polynomials ``(count, N)`` as residues in NTT form, ``(count, limbs, N)``."""
         moduli = self.moduli_at(level).astype(np.int64)
         small, zeros = bool((np.abs(coefficients) < moduli.min()).all()), np.atleast_1d(~coefficients.any(axis=1))
         out = np.empty((len(coefficients), len(moduli), coefficients.shape[1]), dtype=np.uint64)
@@ -319,7 +315,7 @@ class Ring:
 
     @cached_property
     def _samples(self) -> tuple[Handle, Handle]:
-        """A secret and a public key to take templates from; never used to encrypt anything."""
+        """Keys to take templates from; they never encrypt anything."""
         generator = sealapi.KeyGenerator(self.context)
         generator.create_public_key(public := sealapi.PublicKey())
         return generator.secret_key(), public
@@ -333,7 +329,7 @@ class Ring:
         return self._prefix(self._samples[1], 2 * len(self.moduli))
 
     def _around(self, element: int) -> tuple[bytes, bytes, bytes]:
-        """What stands before the keys in one place of SEAL's table of key-switching keys, before each, and after."""
+        """What SEAL's table of key-switching keys has before the keys in one place, before each, and after them."""
         place, table = (element // 2, self.parameters.degree) if element else (0, 1)
         public, count = self._public_template, self.parameters.relinearisation_keys
         head = public[:32] + _U64.pack(table) + bytes(8 * place) + _U64.pack(count)
@@ -357,9 +353,8 @@ class Ring:
 
 
 def _chain(parameters: ParameterSet) -> list[Any]:
-    """The primes. SEAL's own are the largest below each power of two, so that every scale is a little larger than the
-    one before, and further from the mean of the primes by a factor of two: in a long chain the middle ones are chosen
-    on both sides, each the nearest to what brings the scale back.
+    """The primes. SEAL's own are the largest below each power of two, so the scale drifts by twice as much at each
+    level. In a long chain the middle ones are chosen on both sides, each to bring the scale back.
     """
     chain: list[Any] = sealapi.CoeffModulus.Create(parameters.degree, list(parameters.prime_bits))
     if parameters.levels <= _SHORT:
@@ -377,7 +372,7 @@ def _chain(parameters: ParameterSet) -> list[Any]:
 
 @lru_cache(maxsize=16)
 def ring(parameters: ParameterSet) -> Ring:
-    """The ring of a parameter set, made once per process. Raises UserError if SEAL refuses the set."""
+    """The ring of a parameter set, made once per process. Raises UserError if SEAL refuses it."""
     return Ring(parameters)
 
 
@@ -401,12 +396,12 @@ class _File:
         return bytes(body) if compression == _UNCOMPRESSED else self._decompressor.decompress(body)
 
     def numbers(self, source: Handle, out: Residues) -> None:
-        """Fills an array with the numbers of a SEAL object, which are the last of its body."""
+        """Fills an array with the numbers of a SEAL object, the last of its body."""
         body = self.read(source)
         out[...] = np.frombuffer(body, dtype="<u8", offset=len(body) - out.nbytes).reshape(out.shape)
 
     def write(self, *parts: Any) -> str:
-        """Writes a body; the path for SEAL to load. What is left of a longer one stays behind it, and is not read."""
+        """Writes a body and returns the path for SEAL. Bytes of a longer one stay behind it, unread."""
         views = [memoryview(part).cast("B") for part in parts]
         data = b"".join((_header(sum(view.nbytes for view in views)), *views))
         os.lseek(self._descriptor, 0, os.SEEK_SET)

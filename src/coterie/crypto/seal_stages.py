@@ -1,4 +1,4 @@
-"""Maps of slots by diagonals, over SEAL, and the scale of what ciphertexts are multiplied by in the clear."""
+"""Maps of slots by diagonals, over SEAL, and the scale of plaintext factors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.crypto.tally import Form
 
 
 def mapped(ring: Ring, cipher: Handle, stage: Stage, turns: Sequence[tuple[int, Handle]], form: Form) -> None:
-    """One ciphertext of this form, mapped in place, and rescaled. turns: element and key of a baby and a giant step."""
+    """One ciphertext of this form, mapped in place and rescaled. turns: element and key of a baby and a giant step."""
     seal, (baby, small), (giant, large) = ring.evaluator, *turns
     rows, total, term = [cipher], Ciphertext(ring.context), Ciphertext(ring.context)
     for _ in range(stage.baby - 1):
@@ -40,7 +40,7 @@ def factor(ring: Ring, form: Form) -> float:
 
 @lru_cache(maxsize=16)
 def encoded(ring: Ring, stage: Stage, level: int) -> dict[tuple[int, int], Handle]:
-    """A stage's diagonals as plaintexts, of the scale that leads to that of the level below. Encoded once a process."""
+    """A stage's diagonals as plaintexts that lead to the scale of the level below. Encoded once a process."""
     made = {}
     for place, row in stage.diagonals.items():
         ring.encoder.encode(row.tolist(), ring.ids[level], factor(ring, Form(level)), plaintext := Plaintext())

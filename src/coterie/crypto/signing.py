@@ -2,12 +2,11 @@
 
 **Signatures** are Ed25519 (RFC 8032) over lists of fields. FedCAPrivacy signs ``T_i = (ciphertext, PID, timestamp)``;
 here the round is signed, too: ``key.sign("update", data, pid, round, time_ms)``. Start with a word for the purpose, so
-that a signature made for one message never fits another.
+that a signature never fits another kind of message.
 
-**Sealed bytes** are HPKE (RFC 9180, base mode; X25519, HKDF-SHA256, ChaCha20-Poly1305), for what travels through a hub
-that must not read it. Sender and recipient are bound in: sealed bytes that are handed to another recipient, or that
-claim another sender, don't open. Anyone can seal in anyone's name, though: where it matters who sent it, sign what is
-inside. Both come from ``cryptography``.
+**Sealed bytes** are HPKE (RFC 9180, base mode; X25519, HKDF-SHA256, ChaCha20-Poly1305), for data that a hub carries and
+must not read. Sender and recipient are bound in: other ones don't open. Anyone can seal in anyone's name, though: where
+the sender matters, sign what is inside. Both come from ``cryptography``.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class SealError(PeerError):
 
 @dataclass(frozen=True)
 class RawKey:
-    """A public key of 32 bytes. Raises DecodeError for another number of them. named: in errors."""
+    """A public key of 32 bytes. Raises DecodeError for another length. named: in errors."""
 
     key: bytes
 
@@ -71,7 +70,7 @@ class RawKey:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RawSecret(RawKey):
-    """A secret key of 32 bytes, which is not compared, and shown by its public half."""
+    """A secret key of 32 bytes, never compared, shown by its public half."""
 
     @property
     def public(self) -> RawKey:
@@ -79,7 +78,7 @@ class RawSecret(RawKey):
 
     @classmethod
     def generate(cls, random_bytes: RandomBytes = os.urandom) -> Self:
-        """A fresh key. random_bytes: n -> n secret random bytes; another than the system's for emulated runs only."""
+        """A fresh key. random_bytes: n -> n secret random bytes; not the system's for emulated runs only."""
         return cls(drawn(random_bytes, KEY_BYTES))
 
     def __repr__(self) -> str:
@@ -92,7 +91,7 @@ class VerifyKey(RawKey):
     named = "a verification key"
 
     def verify(self, signature: bytes, *fields: Field) -> None:
-        """Returns if the signature is the key's over exactly these fields, in this order. Raises SignatureError."""
+        """Raises SignatureError unless the signature is the key's over exactly these fields, in order."""
         try:
             public = Ed25519PublicKey.from_public_bytes(self.key)
             public.verify(bytes(signature), digest(_SIGNED, *fields))
@@ -110,7 +109,7 @@ class SigningKey(RawSecret):
         return VerifyKey(Ed25519PrivateKey.from_private_bytes(self.key).public_key().public_bytes_raw())
 
     def sign(self, *fields: Field) -> bytes:
-        """64 bytes over the fields (bytes, int or str), which are hashed once. Raises CryptoError for other types."""
+        """64 bytes over the fields (bytes, int or str), hashed once. Raises CryptoError for other types."""
         return Ed25519PrivateKey.from_private_bytes(self.key).sign(digest(_SIGNED, *fields))
 
 
@@ -120,9 +119,9 @@ class SealingKey(RawKey):
     named = "a sealing key"
 
     def seal(self, data: bytes, sender: int | str, recipient: int | str, *context: Field) -> bytes:
-        """The data for the key's owner, ``OVERHEAD_BYTES`` longer. context: what else must be the same on opening.
+        """The data for the key's owner, ``OVERHEAD_BYTES`` longer. context: must be equal on opening.
 
-        Raises DecodeError if the key is no point that keeps secrets (an all-zero key, say).
+        Raises DecodeError for a key that keeps no secrets (all zeros, say).
         """
         try:
             public = X25519PublicKey.from_public_bytes(self.key)
@@ -139,7 +138,7 @@ class OpeningKey(RawSecret):
         return SealingKey(X25519PrivateKey.from_private_bytes(self.key).public_key().public_bytes_raw())
 
     def open(self, sealed: bytes | memoryview, sender: int | str, recipient: int | str, *context: Field) -> bytes:
-        """The data that was sealed with the same sender, recipient and context. Raises SealError."""
+        """The data sealed with this sender, recipient and context. Raises SealError."""
         try:
             secret = X25519PrivateKey.from_private_bytes(self.key)
             return _SUITE.decrypt(bytes(sealed), secret, info=digest(_SEALED, sender, recipient, *context))
@@ -149,9 +148,9 @@ class OpeningKey(RawSecret):
 
 @dataclass(frozen=True)
 class ReplayGuard:
-    """Accepts each sender's messages once, in order, and while they are fresh. Immutable: ``accept`` returns the next.
+    """Accepts each sender's messages once, in order, while fresh. Immutable: ``accept`` returns the next guard.
 
-    Rounds tell messages apart, so two of them may carry the same time: clocks are coarse, and may stand still.
+    Rounds tell messages apart: two of them may carry the same time.
 
     max_age_s: how old a message may be.  max_ahead_s: how far a sender's clock may be ahead of ours.
     max_lag_rounds: how many rounds late a message may be.
@@ -171,7 +170,7 @@ class ReplayGuard:
     def accept(
         self, sender: int | str, message_round: int, timestamp_s: float, *, current_round: int, now_s: float
     ) -> ReplayGuard:
-        """The guard after this message, whose signature has been verified. Raises ReplayError if it is refused."""
+        """The guard after this message, whose signature has been verified. Raises ReplayError if refused."""
         if not current_round - self.max_lag_rounds <= message_round <= current_round:
             raise ReplayError(f"{sender}: a message of round {message_round} in round {current_round}")
         if not -self.max_ahead_s <= now_s - timestamp_s <= self.max_age_s:
@@ -189,10 +188,10 @@ class ReplayGuard:
 
 
 def digest(domain: str, *fields: Field) -> bytes:
-    """SHA-256 of the domain and the fields: 32 bytes. Each byte is hashed once and none is copied.
+    """SHA-256 of the domain and the fields: 32 bytes. No byte is copied.
 
-    Every field is preceded by its kind and length, so no two different lists have the same bytes: ``("ab", "c")``
-    differs from ``("a", "bc")``, ``1`` from ``"1"`` and from ``b"1"``. Raises CryptoError for fields of another type.
+    Fields are preceded by kind and length, so different lists have different bytes: ``("ab", "c")`` and ``("a",
+    "bc")``, ``1``, ``"1"`` and ``b"1"``. Raises CryptoError for other types.
     """
     state = hashlib.sha256()
     for part in _encoded((domain, len(fields), *fields)):

@@ -1,9 +1,8 @@
-"""Secret linear maps, the same for all who share a 32-byte seed: random projections and secret rotations.
+"""Secret linear maps from a shared 32-byte seed: random projections and secret rotations.
 
-Both are linear, so they commute with means and sums under encryption, and both keep distances, so models can be
-clustered without showing them. Their random signs come from a ChaCha20 keystream (by ``cryptography``): unlike with a
-statistical generator, what is seen of the output doesn't give the seed away. Draw a fresh seed each round, and keep it
-from whoever sees the output.
+Both commute with means and sums under encryption and keep distances, so models can be clustered without showing them.
+Their random signs come from a ChaCha20 keystream, so the seed doesn't follow from outputs. Draw a fresh seed each
+round, and keep it from parties that see the output.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ def project(vector: ArrayLike, dim: int, seed: bytes) -> Floats:
     """A random projection: ``(d,)`` to ``(dim,) float64``, ``R v / sqrt(dim)`` with random signs R of shape (dim, d).
 
     Squared distances are kept in expectation, with relative standard deviation at most sqrt(2 / dim) (D. Achlioptas,
-    "Database-friendly random projections", 2003). Eight rows of R are one keystream byte a coordinate: the values are
-    summed up by byte, and the 256 sums then get their signs, so that R is never held and its rows cost little.
-    Raises CryptoError for a bad dimension or seed.
+    "Database-friendly random projections", 2003). Eight rows of R are one keystream byte a coordinate, and R is never
+    held. Raises CryptoError for a bad dimension or seed.
     """
     values = as_vector(vector, kinds="fiu").astype(np.float64)
     if dim < 1:
@@ -43,20 +41,20 @@ def rotate(vector: ArrayLike, seed: bytes) -> Floats:
     """A secret orthogonal map: ``(d,)`` to ``(d,) float64``, undone by ``unrotate`` with the same seed.
 
     Random signs before, between and after three Hadamard transforms: of the first 2^k coordinates, of the last 2^k and
-    of the first again, for the largest 2^k <= d. So d need not be a power of two and nothing is padded: known zeros
-    would be equations for the signs. The last signs are essential: the transform is public, and without them anyone
-    could undo it and read on. Distances, norms and angles are kept, and hence seen.
+    of the first again, for the largest 2^k <= d. Nothing is padded: known zeros would be equations for the signs. The
+    last signs are essential: without them anyone could undo the public transform. Distances, norms and angles are kept,
+    and hence seen.
     """
     return _rotated(vector, seed, direction=1)
 
 
 def unrotate(vector: ArrayLike, seed: bytes) -> Floats:
-    """The inverse of ``rotate``: ``(d,)`` to ``(d,) float64``, exact to about 1e-15 of the vector's norm."""
+    """The inverse of ``rotate``: ``(d,)`` to ``(d,) float64``, to about 1e-15 of the norm."""
     return _rotated(vector, seed, direction=-1)
 
 
 def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
-    """All steps in one direction or the other: each, of signs or of one block, is its own inverse."""
+    """All steps in either direction; each is its own inverse."""
     values = as_vector(vector, kinds="fiu").astype(np.float64)
     length, octets = values.size, _keystream(seed, "rotate")
     size = 1 << (length.bit_length() - 1)
@@ -86,13 +84,13 @@ def hadamard(values: Floats) -> Floats:
 
 
 def expanded(seed: bytes, purpose: str) -> Callable[[int], bytes]:
-    """n -> the next n secret random bytes of a stream that follows from the seed. Raises CryptoError for a bad seed."""
+    """n -> the next n secret random bytes of a seed's stream. Raises CryptoError for a bad seed."""
     octets = _keystream(seed, purpose)
     return lambda count: octets(count).tobytes()
 
 
 def _keystream(seed: bytes, purpose: str) -> Callable[[int], NDArray[np.uint8]]:
-    """ChaCha20's next random bytes, under a key derived from the seed for one purpose. (A seed serves them all.)"""
+    """ChaCha20's next random bytes, under a key derived from the seed for one purpose."""
     if len(seed) != SEED_BYTES:
         raise CryptoError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
     key = hashlib.sha256(b"coterie/sketch/" + purpose.encode() + b"/" + seed).digest()

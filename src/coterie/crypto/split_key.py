@@ -5,14 +5,13 @@
     parts = [share.partial(cipher, among, bits) for share in ...]    # by t members: c_1 lambda_i s_i + noise
     made.opener.decrypt(switched(cipher, parts, made.opener.public))
 
-s_h and s_C are ternary keys of their own. The opener holds s_h; the members hold Shamir's shares of s_C, modulo each
-prime. ``c_0 + sum of the partials`` is a ciphertext of the same values under s_h: so nobody but the opener learns what
-is opened, and the opener learns it of those ciphertexts alone that t members have answered for. Lagrange's coefficients
-are applied before the noise, so the members that answer are fixed first. Products, rotations and sums are those of any
-key: whoever computes needs nothing of this.
+The opener holds the ternary key s_h. The members hold Shamir's shares of the ternary key s_C, modulo each prime. ``c_0
++ sum of the partials`` is a ciphertext of the same values under s_h: nobody but the opener learns what is opened, and
+the opener learns it of those ciphertexts alone that t members have answered for. Lagrange's coefficients are applied
+before the noise, so the answering members are fixed first. Products, rotations and sums are those of any key.
 
-A key of two ternary summands has sqrt(2) times the noise of one in each encryption and rescaling. The noise of a
-partial is uniform in +-2^bits a coefficient (``ckks_arrays``, Flooding, says what that protects and what not).
+A key of two ternary summands has sqrt(2) times the noise of one. The noise of a partial is uniform in +-2^bits a
+coefficient (``ckks_arrays``, Flooding, says what that protects and what not).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Partial(Polynomials):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CommitteeShare:
-    """SECRET: one member's share of s_C. place: 1, 2, ... of the member.  numbers: (primes, N), nothing if emulated."""
+    """SECRET: one member's share of s_C. place: from 1.  numbers: (primes, N), nothing if emulated."""
 
     space: ParameterSet
     fingerprint: bytes
@@ -94,7 +93,7 @@ class CommitteeShare:
     def partial(self, cipher: CipherVector, among: Sequence[int], bits: int) -> Partial:
         """c_1 times this share and its Lagrange coefficient, with fresh noise. among: the places that answer.
 
-        Raises CryptoError for another key's ciphertext, a product that is not rescaled, and places that can't be.
+        Raises CryptoError for another key's ciphertext, an unrescaled product, and impossible places.
         """
         form, key = cipher.tally.form, cipher.key
         if cipher.fingerprint != self.fingerprint or form.product or form.conjugated:
@@ -117,7 +116,7 @@ class CommitteeShare:
 
 @dataclass(frozen=True, eq=False)
 class SplitKey:
-    """SECRET, of the dealer. whole: the key that is split.  opener: s_h, a key of its own.  shares: of the members."""
+    """SECRET, of the dealer. whole: the key that is split.  opener: s_h.  shares: of the members."""
 
     whole: SecretKey
     opener: SecretKey
@@ -133,10 +132,7 @@ def split_keygen(
     random_bytes: RandomBytes = urandom,
     allow_insecure: bool = False,
 ) -> SplitKey:
-    """A fresh key. needed: t, so many members switch a ciphertext. random_bytes: names an emulated key.
-
-    Raises UserError for numbers that can't be.
-    """
+    """A fresh key. needed: t.  random_bytes: names an emulated key. Raises UserError for impossible numbers."""
     if not 1 <= needed <= members <= 255:
         raise UserError(f"{needed} of {members} members can't help to open: at least 1, and at most 255 members")
     given: Any = {"emulated": emulated, "random_bytes": random_bytes, "allow_insecure": allow_insecure}
@@ -165,7 +161,7 @@ def split_keygen(
 
 
 def switched(cipher: CipherVector, parts: Sequence[Partial], opener: PublicKey) -> CipherVector:
-    """The ciphertext under the opener's key: of the same values, by the partials of t members for it."""
+    """The ciphertext of the same values under the opener's key, by the partials of t members."""
     array, arrays, form = cipher.array, cipher.key.arrays, cipher.tally.form
     if isinstance(arrays, twins.Rounded):
         array = array + sum(part.array for part in parts)
@@ -177,7 +173,7 @@ def switched(cipher: CipherVector, parts: Sequence[Partial], opener: PublicKey) 
 
 
 def joined(public: PublicKey, opener: SecretKey, shares: Sequence[CommitteeShare]) -> SecretKey:
-    """The whole key, of an opener and t members who put together what they hold: what no protocol does."""
+    """The whole key from an opener and t members; no protocol does this."""
     if isinstance(public.arrays, twins.Rounded):
         return SecretKey(twins.RoundedSecret(public.arrays.key_id, public.arrays.space, public.arrays.flag))
     moduli, among = ring(public.parameters).moduli, [share.place for share in shares]

@@ -23,8 +23,8 @@ STAGES = 3
 class Stage:
     """A map of slots, y_j = sum_(g, b) d_(g, b, j) x_(j + (baby g + b) stride): giant and baby steps.
 
-    stride, radix: of the merged butterflies.  baby: how many baby steps a giant one has.  giants: how many there are.
-    diagonals: (giant, baby) -> ``(n,)`` complex, rotated as the order of evaluation wants them.
+    stride, radix: of the merged butterflies.  baby: baby steps in a giant one.  giants: giant steps.
+    diagonals: (giant, baby) -> ``(n,)`` complex, rotated for the order of evaluation.
     """
 
     stride: int
@@ -38,7 +38,7 @@ class Stage:
         return self.stride, self.stride * self.baby
 
     def applied(self, slots: Slots) -> Slots:
-        """What the encrypted form computes, ``(blocks, n)``, with numpy: the same sums in the same order."""
+        """What the encrypted form computes, ``(blocks, n)``, in the same order of sums."""
         turned = [np.roll(slots, -self.stride * b, axis=1) for b in range(self.baby)]
         total = np.zeros_like(slots)
         for g in range(self.giants - 1, -1, -1):
@@ -51,7 +51,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The stages of the transform of n slots. frame: by how much its result is rotated to the left."""
+    """The stages of the transform of n slots. frame: how far its result is rotated to the left."""
 
     n: int
     stages: tuple[Stage, ...]
@@ -69,7 +69,7 @@ class Plan:
 
 
 def radices(n: int) -> tuple[int, ...]:
-    """Radices of ``STAGES`` stages whose product is n, a power of two: smaller ones first, where levels cost more."""
+    """Radices of ``STAGES`` stages whose product is n, a power of two; the smaller first, where levels cost more."""
     bits = n.bit_length() - 1
     if n < 2**STAGES or n != 1 << bits:
         raise CryptoError(f"a transform in {STAGES} stages has a power of two of at least {2**STAGES} slots, not {n}")
@@ -78,7 +78,7 @@ def radices(n: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def plan(n: int, high: bool = False) -> Plan:
-    """The transform of n slots. high: with zeros at frequencies below n/4, those of ``is_high`` stay."""
+    """The transform of n slots. high: zeros except at frequencies of ``is_high``."""
     stages, frame, distance = [], 0, n
     for radix in radices(n):
         distance //= radix
@@ -93,7 +93,7 @@ def plan(n: int, high: bool = False) -> Plan:
 
 
 def is_high(k: ArrayLike, n: int) -> NDArray[np.bool_]:
-    """Whether a frequency k of n is of the high half: at least n/4 away from 0, on either side."""
+    """Whether a frequency k of n is at least n/4 away from 0, on either side."""
     of = np.asarray(k) % n
     return np.asarray(4 * np.minimum(of, n - of) >= n)
 
@@ -107,7 +107,7 @@ def _reversed(n: int) -> NDArray[np.int64]:
 
 
 def _merged(n: int, distance: int, radix: int) -> Diagonals:
-    """The diagonals of unitary butterflies at distances ``radix / 2 * distance`` to ``distance``: by offset."""
+    """The diagonals, by offset, of unitary butterflies at distances ``radix / 2 * distance`` to ``distance``."""
     diagonals = {0: np.ones(n, dtype=np.complex128)}
     h = radix * distance
     while h > distance:
@@ -138,7 +138,7 @@ def _butterfly(n: int, h: int) -> Diagonals:
 
 
 def _steps(diagonals: Diagonals, n: int, stride: int, radix: int, frame: int) -> tuple[Stage, int]:
-    """A stage for slots that are rotated to the left by ``frame``, and by how much more its result is."""
+    """A stage for slots rotated to the left by ``frame``, and its result's further rotation."""
     turned = 0 if len(diagonals) * stride == n else (radix - 1) * stride  # makes all offsets positive
     placed = {(offset + turned) % n // stride: row for offset, row in diagonals.items()}
     count, baby = max(placed) + 1, 1

@@ -1,7 +1,4 @@
-"""The public facts about a vector under encryption, and the book-keeping on them that refuses misuse.
-
-The same rules hold for a scheme and its emulated twin, since they are kept here and in the front, never in a backend.
-"""
+"""The public facts about a vector under encryption, and the rules that refuse misuse, of schemes and their twins."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 class Form(NamedTuple):
     """What else two vectors must share to be added. Only CKKS has other forms than this one.
 
-    level: how many products can still follow.  scalar: one value, which stands in every slot.
-    product: of a vector and a scalar, not rescaled yet.  conjugated: prepared to be the second factor of a dot product.
-    constant: a scalar that stands in the constant coefficient only; all others hold what nobody may open.
+    level: how many products can follow.  scalar: one value in every slot.
+    product: of a vector and a scalar, not rescaled yet.  conjugated: prepared as the second factor of a dot product.
+    constant: a scalar in the constant coefficient only; all others hold what nobody may open.
     """
 
     level: int = 0
@@ -42,10 +39,10 @@ Room = Callable[[Form], int]
 class Tally:
     """The public facts about a vector under encryption, which travel in its header.
 
-    fingerprint: 16 bytes of the key that it is under (for an opened blinded vector: was under).
+    fingerprint: 16 bytes of its key (of an opened blinded vector: its former key).
     length: d, the number of values.  terms: how many vectors it sums up, integer weights counted.
-    blinded: how many times a mask is inside.  form: what else must agree before two can be added.
-    vectors: how many were added up here, each once whatever its weight. It doesn't travel: what arrives is one.
+    blinded: how many times a mask is inside.  form: must agree to add two.
+    vectors: how many were added up here, whatever their weight. It doesn't travel: what arrives is one.
     """
 
     fingerprint: bytes
@@ -68,7 +65,7 @@ class Tally:
         return self.bounded(self.terms * weight, room, masks=self.blinded * (weight - 1))
 
     def bounded(self, terms: int, room: Room, *, masks: int = 0, form: Form | None = None) -> Tally:
-        """The same with another number of terms, that the caller answers for, more masks, and another form."""
+        """With another number of terms, which the caller answers for, more masks, and another form."""
         blinded, most = self.blinded + masks, room(form or self.form)
         if terms > most or blinded > most:
             raise CapacityError(

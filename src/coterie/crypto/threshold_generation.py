@@ -1,7 +1,7 @@
-"""Keys that several parties make together, so that nobody ever holds them; and the dealer, who holds them once.
+"""Keys that several parties make together, so that nobody ever holds them; and the dealer's, who holds them once.
 
-Everybody draws a ternary secret s_i. The key is their sum s, and all that is public follows from what is linear in the
-secrets, over polynomials ``a`` that nobody chose (``Group.common``):
+Each party draws a ternary secret s_i. The key is their sum s. Public parts are linear in the secrets, over polynomials
+``a`` that nobody chose (``Group.common``):
 
     public key         b_i = -a s_i + e                                           one round: (sum of b_i, a)
     automorphism       b_i = -a s_i + e + P s_i(X^k), a row for each prime         one round: switches from s(X^k) to s
@@ -10,12 +10,12 @@ secrets, over polynomials ``a`` that nobody chose (``Group.common``):
 
 (the last as C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
 ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals:
-else the last to speak could choose its part so that the sum is a key of its own.
+else the last party could choose its part so that the sum is a key of its own.
 
-SEAL draws secrets and errors; its pairs (b', a') are brought over to a common a by adding (a' - a) s_i.
+SEAL draws secrets and errors; its pairs (b', a') are brought to a common a by adding (a' - a) s_i.
 
-**Once.** Every part has fresh noise over the same common polynomials, so two parts of one kind by one secret show
-their noise. A party makes each part once and keeps its bytes; another try takes another secret and another label.
+**Once.** Two parts of one kind by one secret show their noise, as the common polynomials are equal. A party makes each
+part once and keeps its bytes; another try takes another secret and another label.
 
 Nothing here proves that a part is well-formed. A malformed one makes sums open to nonsense; one of round two whose
 first part was malformed may show something of s_i. Where that matters a dealer makes the key.
@@ -59,7 +59,7 @@ def revealed(committed: bytes, data: bytes, nonce: bytes) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Secret:
-    """SECRET: one party's summand of the key, modulo all primes, in NTT form; of an emulated key numbers."""
+    """SECRET: one party's summand of the key, modulo all primes, in NTT form; numbers, if emulated."""
 
     group: Group
     numbers: Residues
@@ -84,7 +84,7 @@ class Secret:
         return _packed(self.group, "public", self._rows(_common(self.group, b"public", 1)))
 
     def galois(self, elements: Iterable[int]) -> bytes:
-        """What a key for these automorphisms X -> X^k takes of this party."""
+        """This party's part of a key for these automorphisms X -> X^k."""
         group, every = self.group, tuple(elements)
         if group.emulated:
             return _packed(group, "galois", self._rows(_common(group, b"public", 1)), _switching(group) * len(every))
@@ -93,7 +93,7 @@ class Secret:
         return _packed(group, "galois", np.concatenate(rows))
 
     def first(self, random_bytes: RandomBytes = urandom) -> tuple[bytes, Secret]:
-        """h_i and g_i, to be committed to first, and u_i, to be kept for the second round."""
+        """h_i and g_i, to commit to, and u_i, to keep for the second round."""
         group, other = self.group, secret(self.group, random_bytes)
         if group.emulated:
             return _packed(group, "first", self._rows(_common(group, b"public", 1)), 2 * _switching(group)), other
@@ -114,17 +114,17 @@ class Secret:
         return _packed(group, "second", group.plus(d, noise))
 
     def share(self) -> Share:
-        """The share of a holder of n-of-n: the secret itself. Raises CryptoError where t of n open."""
+        """A holder's n-of-n share: the secret itself. Raises CryptoError for t-of-n."""
         if not self.group.additive:
             raise CryptoError("where t of n holders open, secrets are dealt() to all of them")
         return Share(self.group, self.numbers[: self.group.limbs])
 
     def dealt(self, random_bytes: RandomBytes = urandom) -> dict[str, bytes]:
-        """SECRET: what each holder is to get of this secret, to be sealed to it. random_bytes: n -> n secret ones."""
+        """SECRET: each holder's share of this secret, to be sealed to it. random_bytes: n -> n secret ones."""
         return handed(self.group, self.numbers[: self.group.limbs], self.group.holders, random_bytes)
 
     def _rows(self, a: Residues, added: Residues | None = None) -> Residues:
-        """-a s + e for each row of ``(k, primes, N)``, plus what is added."""
+        """-a s + e for each row of ``(k, primes, N)``, plus an addend."""
         group = self.group
         if group.emulated:
             rows = group.minus(np.zeros_like(a), group.times(a, self.numbers[None]))
@@ -144,14 +144,14 @@ class Secret:
 
 
 def secret(group: Group, random_bytes: RandomBytes = urandom) -> Secret:
-    """A fresh one. A real one comes from the system's randomness. random_bytes: n -> n bytes for an emulated one."""
+    """A fresh one, from the system's randomness. random_bytes: n -> n bytes for an emulated one."""
     if group.emulated:
         return Secret(group, group.uniform(drawn(random_bytes, 32), 1, group.limbs)[0])
     return Secret(group, group.ring.keygen(False)[0])
 
 
 def joined(group: Group, parts: Mapping[str, bytes]) -> ckks.PublicKey:
-    """The public key, without what products need. Raises CryptoError unless all are there, DecodeError naming one."""
+    """The public key, without products. Raises CryptoError unless all parts are there, DecodeError naming a holder."""
     b = _summed(group, "public", parts, 1)
     if group.emulated:
         return ckks.PublicKey(twins.Rounded(_twin_id(group, b), group.space, 0))
@@ -163,7 +163,7 @@ def joined(group: Group, parts: Mapping[str, bytes]) -> ckks.PublicKey:
 def with_products(
     group: Group, key: ckks.PublicKey, firsts: Mapping[str, bytes], seconds: Mapping[str, bytes]
 ) -> ckks.PublicKey:
-    """The public key with what products need. Raises as ``joined``, and CryptoError for a set without products."""
+    """The public key with products. Raises as ``joined``, and CryptoError for a set without products."""
     if not group.space.multiplies:
         raise CryptoError(f"{group.parameters} has no level for products")
     arrays: Any = key.arrays
@@ -175,7 +175,7 @@ def with_products(
 
 
 def galois(group: Group, parts: Mapping[str, bytes], elements: Iterable[int]) -> dict[int, Residues]:
-    """``(k, 2, primes, N)`` key-switching keys by automorphism, as SEAL has them. Raises as ``joined``."""
+    """``(k, 2, primes, N)`` key-switching keys by automorphism, as SEAL's. Raises as ``joined``."""
     every, k = tuple(elements), _switching(group)
     if group.emulated:
         _summed(group, "galois", parts, k * len(every))
@@ -197,7 +197,7 @@ def evaluation(group: Group, key: ckks.PublicKey, parts: Mapping[str, bytes]) ->
 def dealt(
     group: Group, *, products: bool = False, random_bytes: RandomBytes = urandom
 ) -> tuple[ckks.PublicKey, ckks.EvaluationKey | None, dict[str, Share]]:
-    """A dealer's key, for whoever is trusted to forget it: public, evaluation (with products), and shares by holder."""
+    """A trusted dealer's key: public, evaluation (with products), and shares by holder."""
     numbers: Residues
     if group.emulated:
         own = secret(group, random_bytes)
@@ -230,13 +230,13 @@ def _common(group: Group, purpose: bytes, count: int) -> Residues:
 
 
 def twin_common(group: Group) -> Residues:
-    """The same for all groups, so that an emulated key stays one when it is handed over."""
+    """Equal for all groups, so that an emulated key survives handing over."""
     key = hashlib.sha256(b"coterie/emulated").digest()
     return group.uniform(key, 1, group.limbs)
 
 
 def twin_public(group: Group, key: ckks.PublicKey) -> Residues:
-    """``(1, limbs, 1)``: -a s of an emulated key. Raises DecodeError if it is none of this kind."""
+    """``(1, limbs, 1)``: -a s of an emulated key. Raises DecodeError for another kind."""
     arrays: Any = key.arrays
     size = 8 * group.limbs
     if not key.emulated or len(arrays.key_id) <= size:
@@ -250,7 +250,7 @@ def _twin_id(group: Group, b: Residues) -> bytes:
 
 
 def _rows_of(group: Group, element: int) -> Residues:
-    """The common polynomials of one key-switching key; element 0: of the one that relinearises."""
+    """The common polynomials of one key-switching key; element 0: relinearisation."""
     return group.common(b"switching/%d" % element, _switching(group), _primes(group))
 
 
@@ -293,7 +293,7 @@ def _read(group: Group, kind: str, data: bytes, rows: int) -> Residues:
 
 
 def _turned(degree: int, element: int) -> NDArray[np.int64]:
-    """Where the NTT form of f(X^k) has what that of f has: place j holds f at root^(2 r(j) + 1), r reversing bits."""
+    """Indices from the NTT form of f to that of f(X^k): place j holds f at root^(2 r(j) + 1), r reversing bits."""
     bits = degree.bit_length() - 1
     places = np.arange(degree)
     reverse = np.zeros(degree, dtype=np.int64)

@@ -1,22 +1,21 @@
-"""The public facts of a group that holds shares of one CKKS key, and what follows from them: noise, bounds, bytes.
+"""The public facts of a group that holds shares of one CKKS key: noise, bounds, bytes.
 
-**Flooding.** The numbers that come out of CKKS differ from the true ones by an error that depends on the secret key (B.
-Li and D. Micciancio, EUROCRYPT 2021). So each holder adds Gaussian integers to its partial decryption, which drown that
-error. With the error of an opening as a vector of length ``|e|``, s = ``SECURITY_BITS`` and Q_D openings, B. Li, D.
-Micciancio, M. Schultz and J. Sorrell, "Securing approximate homomorphic encryption using differential privacy" (CRYPTO
-2022), ask for
+**Flooding.** The error of what CKKS opens depends on the secret key (B. Li and D. Micciancio, EUROCRYPT 2021). So each
+holder adds Gaussian integers to its partial decryption, which drown that error. With ``|e|`` for the length of an
+opening's error as a vector, s = ``SECURITY_BITS`` and Q_D openings, B. Li, D. Micciancio, M. Schultz and J. Sorrell,
+"Securing approximate homomorphic encryption using differential privacy" (CRYPTO 2022), ask for
 
     sigma = sqrt(12 Q_D) * 2^(s / 2) * |e|
 
-and this is what every holder adds, so that all others together can't take it off. An opening is one ciphertext: a
-vector of d values has ``ceil(d / N)``. Of a scalar only the constant coefficient is opened.
+Every holder adds this, so that all others together can't take it off. An opening is one ciphertext: a vector of d
+values has ``ceil(d / N)``. Of a scalar only the constant coefficient is opened.
 
-**Error.** ``Group.error`` is the stated bound on an opened value: 10 standard deviations of the floodings (of every
-holder, and of the server), 32 of the rest (``ckks_parameters``), and double precision. The joint key is a sum of
-``summands`` ternary polynomials, so what the key multiplies is larger by the square root of their number.
+**Error.** ``Group.error`` is the bound on an opened value: 10 standard deviations of the floodings (every holder's and
+the server's), 32 of the rest (``ckks_parameters``), and double precision. The joint key sums up ``summands`` ternary
+polynomials: what the key multiplies is larger by the square root of their number.
 
-**Switching.** Before it is opened a ciphertext is brought to the modulus of ``ParameterSet.opened``. Where its scale is
-large enough it is divided by the primes that go, which also makes its error small next to that of rounding; else these
+**Switching.** A ciphertext is brought to the modulus of ``ParameterSet.opened`` before it is opened. If its scale is
+large enough it is divided by the surplus primes, so that its error becomes small next to that of rounding. Else these
 primes are dropped, which changes nothing.
 """
 
@@ -72,9 +71,9 @@ zero: of a share of zero, for each other holder.  joined, handed, gathered: for 
 
 
 class Switched(NamedTuple):
-    """How a form is opened. levels: of the primes that it is divided by, in order.  scale: of what is opened.
+    """How a form is opened. levels: of the primes it is divided by, in order.  divisor: their product.
 
-    divisor: their product.
+    scale: of what is opened.
     """
 
     levels: tuple[int, ...]
@@ -84,12 +83,12 @@ class Switched(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Which parties hold shares of a key, and how. All of it is public, and the same at each of them.
+    """Which parties hold shares of a key, and how: public, and equal at each of them.
 
     parameters: a set of ``ckks_parameters`` for shared keys.  holders: their names, in order.
     threshold: so many of them open (Shamir); 0: all of them (n-of-n).  openings: Q_D.
-    label: what tells this group from others: no two sharings have the same.
-    summands: how many ternary secrets the key sums up; 0: as many as there are holders.
+    label: unique to this sharing.
+    summands: how many ternary secrets the key sums up; 0: as many as holders.
     """
 
     parameters: str
@@ -137,25 +136,25 @@ class Group:
 
     @property
     def additive(self) -> bool:
-        """Whether shares add up to the key, so that all holders are needed."""
+        """Whether shares add up to the key: all holders are needed."""
         return self.threshold == 0
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes that name the group: shares and partial decryptions of another one don't fit."""
+        """16 bytes that name the group, bound into shares and partial decryptions."""
         numbers = self.threshold, self.openings, self.secrets, self.emulated, len(self.label)
         names = b"".join(struct.pack("<I", len(name.encode())) + name.encode() for name in self.holders)
         data = b"".join((self.space.identity, struct.pack("<5Q", *numbers), self.label, names))
         return hashlib.sha256(b"coterie/threshold/" + data).digest()[:16]
 
     def place(self, name: str) -> int:
-        """1 for the first holder: where the polynomials of a Shamir sharing are evaluated. Raises UserError."""
+        """From 1: where the polynomials of a Shamir sharing are evaluated. Raises UserError."""
         if name not in self.holders:
             raise UserError(f"{name} holds no share: the holders are {', '.join(self.holders)}")
         return self.holders.index(name) + 1
 
     def answering(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The holders that open, in the order of the group. Raises UserError if they can't, or don't belong to it."""
+        """The holders that open, in the group's order. Raises UserError if they can't, or aren't members."""
         for name in names:
             self.place(name)
         among = tuple(name for name in self.holders if name in names)
@@ -182,7 +181,7 @@ class Group:
         return self.ring.moduli[:limbs]
 
     def common(self, purpose: bytes, count: int, limbs: int) -> Residues:
-        """Public uniform residues ``(count, limbs, degree)`` that nobody chose: they follow from group and purpose."""
+        """Public uniform residues ``(count, limbs, degree)`` that follow from group and purpose: nobody chose them."""
         key = hashlib.sha256(b"coterie/common/" + self.digest + purpose).digest()
         return residues.uniform(residues.secret_words(key), (count, limbs, self.degree), self.moduli(limbs))
 
@@ -207,7 +206,7 @@ class Group:
         return math.sqrt((2 + 2 * self.space.degree * self.secrets / 3) / 12)
 
     def deviation(self, form: Form, terms: int) -> float:
-        """Of the error of ``terms`` summed up, or of a product, before it is switched: a coefficient, at its scale."""
+        """Of the error of ``terms`` summed up, or of a product, before switching: a coefficient, at its scale."""
         space = self.space
         if form.constant:  # a dot product of vectors whose norms' product is at most ``terms``, perhaps transformed
             factors = 3.5 ** (space.levels - 1 - form.level) * space.deviation(space.scale(space.fresh))
@@ -235,9 +234,8 @@ class Group:
         return math.sqrt((1 + 2 * self.space.degree * self.secrets / 3) / 6) if switched.levels else 0.0
 
     def flood(self, deviation: float, *, scalar: bool) -> float:
-        """The standard deviation of the Gaussian that drowns an error, by one holder or by the server.
-
-        deviation: of the error, a coefficient; at least 1 is assumed.
+        """The standard deviation of one party's flooding. deviation: of the error, a coefficient; taken as at least
+        1.
         """
         return self._flood(deviation, 1 if scalar else self.space.degree)
 
@@ -246,7 +244,7 @@ class Group:
         return float(math.sqrt(12 * self.openings) * 2.0 ** (SECURITY_BITS / 2) * length)
 
     def error(self, terms: int = 1, form: Form | None = None, *, among: int = 0) -> float:
-        """The stated bound on an opened value's error. among: how many holders open it; 0: all of them."""
+        """The bound on an opened value's error. among: how many holders open it; 0: all."""
         at = form or self.space.fresh
         switched = self.switched(at)
         error = self.deviation(at, terms)
@@ -265,8 +263,7 @@ class Group:
     def seconds(self, what: str, length: int = 1, *, holders: int = 0, rows: int = 1) -> float:
         """Nominal seconds of one typical core, for virtual time, of the function of this name on ``length`` values.
 
-        holders: how many answer (c1: send), where each of them costs something.
-        rows: of key material (galois: automorphisms).
+        holders: how many answer (c1: send), where each costs something.  rows: of key material (galois: automorphisms).
         """
         milliseconds = _MILLISECONDS[what]
         if what in ("partial", "pad_partial"):
@@ -290,9 +287,9 @@ class Group:
         facts: bytes = b"",
         words: Integers | None = None,
     ) -> bytes:
-        """The bytes of what travels. tag: 16 bytes. real: how many numbers a real one has, and primes of each.
+        """The bytes of what travels. tag: 16 bytes.  real: a real one's count of numbers and primes of each.
 
-        facts: what precedes the numbers.  words: the values of a twin, which weighs as much as the real one.
+        facts: what precedes the numbers.  words: a twin's values, which weigh as much as the real ones.
         """
         limbs = numbers.shape[-2]
         widths = (8,) * limbs if self.emulated else self.space.residue_bytes[:limbs]

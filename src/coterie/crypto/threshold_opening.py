@@ -1,4 +1,4 @@
-"""Opening a ciphertext by parts: what the server prepares, what each holder adds, and what comes out.
+"""Opening a ciphertext by parts: the server prepares it, each holder answers, the server combines the answers.
 
 OFL, section 4.3 (``ServerDec``, ``PartDec``, ``FinDec``), after A. Passelegue and D. Stehle, "Low communication
 threshold fully homomorphic encryption", ASIACRYPT 2025, for the approximate numbers of CKKS:
@@ -7,17 +7,16 @@ threshold fully homomorphic encryption", ASIACRYPT 2025, for the approximate num
     PartDec     p_i = c_1 s_i + z_i + flooding        s_i: share times Lagrange coefficient; z_i: a share of zero
     FinDec      c_0 + sum of p_i
 
-The holders are given c_1 alone. ``threshold_group`` says how large the floodings are, and why. (The paper's ``Enc``
-adds the message to the component that the key multiplies, so that it opens to the message times the key: a test shows
-it. Its z_i is what is called flooding here. It floods before it divides, which comes to the same.)
+Holders get c_1 alone. ``threshold_group`` gives the sizes of the floodings. (The paper's ``Enc`` adds the message to
+the component that the key multiplies, so it opens to the message times the key; a test shows it. Its z_i is the
+flooding here. It floods before it divides, with equal results.)
 
-**One partial decryption of a ciphertext at most.** Two answers for one c_1 differ by their floodings, so that many of
-them would average these away, and two sets of answering holders would give the flooding itself. ``Answered`` is what a
-holder keeps of what it has answered, and refuses the second.
+**One partial decryption of a ciphertext at most.** Many answers for one c_1 would average the floodings away, and two
+sets of answering holders would give the flooding itself. ``Answered`` keeps what a holder has answered and refuses the
+second.
 
-**What is checked.** A missing, wrong or foreign share makes the sum uniform, which no slot of honest parties can hold:
-``opened`` raises CiphertextError. A holder that adds a small number of its own moves the result by as much, as a sender
-can. Nothing shows that.
+**What is checked.** A missing, wrong or foreign share makes the sum uniform: ``opened`` raises CiphertextError. Nothing
+shows a small number that a holder adds to the result, as a sender can.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ _ID_BYTES = 16
 
 
 class Answered(msgspec.Struct, frozen=True, array_like=True):
-    """What a holder has answered under its key: 16 bytes each, and how many ciphertexts they were."""
+    """What a holder has answered under its key: 16 bytes each, and the number of ciphertexts."""
 
     digests: bytes = b""
     ciphertexts: int = 0
 
     def plus(self, group: Group, digest: bytes, ciphertexts: int) -> Answered:
-        """With one more. Raises PeerError for one that was answered before, or if flooding isn't sized for so many."""
+        """With one more. Raises PeerError for a repeated one, or for more than flooding is sized for."""
         held = self.digests
         if digest in {held[at : at + _ID_BYTES] for at in range(0, len(held), _ID_BYTES)}:
             raise PeerError("asked to open the same ciphertext again: one partial decryption is all that is given")
@@ -66,10 +65,10 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Request:
-    """What a holder is sent: the component that the key multiplies, and what it is of. Public.
+    """What a holder is sent: the component that the key multiplies, and facts about it. Public.
 
-    c1: ``(count, limbs, degree)``.  terms: weights counted.  senders: of how many vectors it is the sum.
-    deviation: of the error that is to be drowned, a coefficient.  scale: of the values.
+    c1: ``(count, limbs, degree)``.  terms: weights counted.  senders: how many vectors it sums up.
+    deviation: of the error to be drowned, a coefficient.  scale: of the values.
     """
 
     group: Group
@@ -91,7 +90,7 @@ class Request:
 
     @property
     def digest(self) -> bytes:
-        """16 bytes that name c_1: the same c_1 with anything else is the same."""
+        """16 bytes that name c_1, whatever the other fields."""
         return hashlib.sha256(b"coterie/opening/" + self.group.digest + self.c1.astype("<u8").tobytes()).digest()[:16]
 
     @property
@@ -130,10 +129,9 @@ class Request:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prepared:
-    """What the server keeps until the answers are there: c_0, of a scalar its constant coefficient, and the request.
+    """What the server keeps until it has the answers: c_0 (of a scalar its constant coefficient) and the request.
 
-    words: an emulated one's values.  form: of the vector.  errors: deviations of what it holds besides, a coefficient:
-    error and flooding.
+    words: an emulated one's values.  form: of the vector.  errors: deviations of error and flooding, a coefficient.
     """
 
     request: Request
@@ -174,9 +172,9 @@ def server_dec(
 def partial(
     group: Group, share: Share, request: Request, me: str, among: Sequence[str], zero: Zero, answered: Answered
 ) -> tuple[bytes, Answered]:
-    """PartDec: the answer of holder ``me``, and what it has answered with this one. Raises PeerError and UserError.
+    """PartDec: the answer of holder ``me``, and ``answered`` with this one. Raises PeerError and UserError.
 
-    among: the holders that answer, fixed before anybody does.
+    among: the holders that answer, fixed beforehand.
     """
     names = group.answering(tuple(among))
     after = answered.plus(group, request.digest, request.ciphertexts)
@@ -193,7 +191,7 @@ def partial(
 def answer(
     group: Group, made: Residues, request: Request, me: str, names: Sequence[str], zero: Zero, deviation: float
 ) -> bytes:
-    """What of a share times c_1 is sent: with a share of zero and flooding."""
+    """The answer from a share times c_1: plus a share of zero and flooding."""
     tag = answer_tag(request, names)
     real = answer_size(group, request)
     if group.emulated:
@@ -208,9 +206,9 @@ def answer(
 
 
 def opened(group: Group, prepared: Prepared, answers: Mapping[str, bytes]) -> Floats:
-    """FinDec: ``(d,) float64`` values, sums of ``terms`` of them; (1,) of a scalar. answers: of all that were asked.
+    """FinDec: ``(d,) float64`` values, sums of ``terms`` of them; (1,) of a scalar. answers: of all holders asked.
 
-    Raises DecodeError naming a holder, and CiphertextError if the sum opens to nonsense: a share is wrong.
+    Raises DecodeError naming a holder, and CiphertextError if a share is wrong.
     """
     names = group.answering(tuple(answers))
     total, words = read_answers(group, prepared, answers, names)
@@ -220,7 +218,7 @@ def opened(group: Group, prepared: Prepared, answers: Mapping[str, bytes]) -> Fl
 def read_answers(
     group: Group, prepared: Prepared, answers: Mapping[str, bytes], names: Sequence[str]
 ) -> tuple[Residues, Integers | None]:
-    """What all answers add up to with c_0. Raises DecodeError naming a holder."""
+    """The sum of c_0 and all answers. Raises DecodeError naming a holder."""
     request = prepared.request
     tag, total, words = answer_tag(request, names), prepared.c0, prepared.words
     for name in names:
@@ -265,7 +263,7 @@ def decoded(group: Group, total: Residues, words: Integers | None, prepared: Pre
 
 
 def noise_bound(group: Group, prepared: Prepared, among: int, largest: float = 0.0) -> float:
-    """The stated bound on the error of what so many holders open. largest: the largest magnitude of a value."""
+    """The bound on the error of an opening by so many holders. largest: the largest magnitude of a value."""
     error, flood = prepared.errors
     scalar = prepared.request.scalar
     floods = math.hypot(flood, math.sqrt(among) * group.flood(error, scalar=scalar))
@@ -295,10 +293,10 @@ def flooding(group: Group, shape: tuple[int, int, int], deviation: float) -> Res
 
 
 def gaussian(deviation: float, count: int) -> Integers:
-    """Integers near a Gaussian, from the system's randomness: its upper 44 bits drawn as such, the rest uniform.
+    """Integers near a Gaussian, from the system's randomness: the upper 44 bits by Box and Muller, the rest uniform.
 
-    Box and Muller's, whose radius reaches 8.5 standard deviations. So every integer there is reached, and none of its
-    low bits is left out, as by rounding a real number of 53 bits. Raises CapacityError for what an int64 can't hold.
+    The radius reaches 8.5 standard deviations, and no low bits are left out, as by rounding a real of 53 bits. Raises
+    CapacityError for what an int64 can't hold.
     """
     if not 0 <= deviation <= MOST_NOISE:
         raise CapacityError(f"no room for noise of deviation {deviation:.1e}: take fewer openings or terms")
@@ -314,9 +312,9 @@ def gaussian(deviation: float, count: int) -> Integers:
 
 
 def divided(group: Group, pairs: Residues, switched: Switched, *, at_random: bool = True) -> Residues:
-    """``(count, 2, limbs, N)`` divided by primes, both polynomials rounded, and primes above dropped.
+    """``(count, 2, limbs, N)`` divided by primes, both polynomials rounded; higher primes are dropped.
 
-    at_random: whether they are rounded at random; else to the nearest, so that everybody gets the same.
+    at_random: round at random, else to the nearest, with equal results everywhere.
     """
     made = group.ring
     for level in switched.levels:
@@ -366,5 +364,5 @@ def _arrays(cipher: ckks.CipherVector) -> Any:
 
 
 def spread(group: Group, scalar: bool) -> float:
-    """How the deviation of a value follows from that of a coefficient, at scale 1."""
+    """The deviation of a value over that of a coefficient, at scale 1."""
     return 1.0 if scalar else math.sqrt(group.space.degree / 2)

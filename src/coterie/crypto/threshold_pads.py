@@ -1,6 +1,6 @@
-"""Ciphertexts whose second polynomial nobody who sends chose: joint pads.
+"""Joint pads: ciphertexts whose second polynomial no sender chose.
 
-Whoever chooses c_1 of a ciphertext and sees what it opens to gets the key: (c_0, c_1 + K) opens to K s more
+A party that chooses c_1 of a ciphertext and sees what it opens to gets the key: (c_0, c_1 + K) opens to K s more
 (``attacks/key_in_sum``, ``attacks/shared_key``). With joint pads c_1 is a polynomial ``a`` that follows from the group,
 the sender and a nonce (``Pad``), and senders are holders. With s_k for the share of holder k times its Lagrange
 coefficient, sender j encrypts by
@@ -8,19 +8,18 @@ coefficient, sender j encrypts by
     y_j = m_j - a_j s_j + e                      ``Padding.encrypt``, half the bytes of a ciphertext
 
 **To compute on it**: every other holder k contributes -a_j s_k + e, and the sum is a ciphertext under the joint key
-(``contribution``, ``joint``). All that any of them chooses is what is added to c_0.
+(``contribution``, ``joint``). Senders and holders choose only what is added to c_0.
 
-**For a weighted sum alone**, where shares add up to the key, nobody contributes to another's. Each sender answers once
+**For a weighted sum alone**, where shares add up to the key, contributions aren't needed. Each sender answers once
 
     w_j a_j s_j + flooding + a share of zero     ``pad_partial``
 
 and with the weighted sum of the y_j that is the weighted sum of the messages (``padded_sum``). Without the share of
-zero it would open the sender's own message. There is no ciphertext under the joint key, so a sender that leaves is left
-out, before anybody answers.
+zero it would open the sender's own message. A sender that leaves is left out before anybody answers.
 
 **Once.** Two messages under one pad show their difference, so each pad has a fresh nonce. Two contributions to one pad
-would show their noise, and with it the share: noise follows from share and pad, and the holders that contribute are
-part of the pad, since other Lagrange coefficients on the same polynomial would show it, too.
+would show their noise, and with it the share. So noise follows from share and pad, and the pad names the contributing
+holders: other Lagrange coefficients on one polynomial would show it, too.
 """
 
 from __future__ import annotations
@@ -61,10 +60,11 @@ _PAD = struct.Struct("<Q16s16s")  # length, nonce, who contributes
 
 @dataclass(frozen=True)
 class Pad:
-    """The public name of a pad: it decides its polynomial.
+    """The public name of a pad, which decides its polynomial.
 
-    sender: who encrypts.  context: bytes that say what for.  length: how many values.  nonce: 16 fresh bytes.
-    among: the holders whose shares make it, in the order of the group.
+    sender: the encrypting holder.  context: bytes that name the purpose.  length: how many values.  nonce: 16 fresh
+        bytes.
+    among: the holders whose shares make it, in the group's order.
     """
 
     sender: str
@@ -89,7 +89,7 @@ class Pad:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padded:
-    """A message under a pad: ``array`` as the first polynomial of a ciphertext; ``words``: of an emulated one."""
+    """A message under a pad. array: its first polynomials.  words: of an emulated one."""
 
     group: Group
     pad: Pad
@@ -122,9 +122,9 @@ class Padded:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padding:
-    """What a sender encrypts with: its own share. key: of the group, for what values fit it and how many.
+    """What a sender encrypts with: its share. key: of the group, for which values fit.
 
-    context: bytes that say what for.  among: the holders whose shares make the pads; empty: all of them.
+    context: bytes that name the purpose.  among: the holders whose shares make the pads; empty: all.
     """
 
     group: Group
@@ -155,7 +155,7 @@ class Padding:
 
 
 def contribution(group: Group, share: Share, me: str, pad: Pad) -> bytes:
-    """What a holder adds to another's pad, so that it becomes a ciphertext: the same however often it is asked for."""
+    """A holder's addend that turns another's padded vector into a ciphertext: equal however often it is asked for."""
     made = _minus(group, pad, share.additive(me, pad.among))
     if me == pad.sender:
         raise CryptoError(f"{me} contributes to the pads of others")
@@ -167,14 +167,14 @@ def contribution(group: Group, share: Share, me: str, pad: Pad) -> bytes:
 
 
 class Joining:
-    """A padded vector on its way to a ciphertext under the joint key: contributions are added up as they come."""
+    """A padded vector to which contributions are added as they come."""
 
     def __init__(self, group: Group, padded: Padded) -> None:
         self._group, self._padded, self._total = group, padded, padded.array
         self._missing = {name for name in padded.pad.among if name != padded.pad.sender}
 
     def take(self, name: str, data: bytes | memoryview) -> None:
-        """The contribution of one holder, once. Raises CryptoError for another holder's, DecodeError for a bad one."""
+        """The contribution of one holder, once. Raises CryptoError for another's, DecodeError for a bad one."""
         group, pad = self._group, self._padded.pad
         if name not in self._missing:
             raise CryptoError(f"a contribution of {name}, which is not missing")
@@ -201,7 +201,9 @@ class Joining:
 
 
 def joint(group: Group, key: ckks.PublicKey, padded: Padded, contributions: Mapping[str, bytes]) -> ckks.CipherVector:
-    """The ciphertext under the joint key. Raises CryptoError unless all others' are there, DecodeError naming one."""
+    """The ciphertext under the joint key. Raises CryptoError if contributions are missing, DecodeError naming a
+    holder.
+    """
     joining = Joining(group, padded)
     for name, data in contributions.items():
         try:
@@ -220,9 +222,9 @@ def pad_partial(
     zero: Zero,
     answered: Answered,
 ) -> tuple[bytes, Answered]:
-    """A sender's part in opening the weighted sum of what all in ``pads`` sent. Once for each pad: else PeerError.
+    """A sender's part in opening the weighted sum of ``pads``. Raises PeerError the second time for a pad.
 
-    Raises CryptoError where t of n holders open, for pads among others than all, and for weights that don't fit.
+    Raises CryptoError for t-of-n groups, for pads not among all holders, and for weights that don't fit.
     """
     request = _request(group, pads, weights)
     own = pads.get(me)
@@ -277,14 +279,14 @@ def sum_name(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) 
 
 
 def _sum_deviation(group: Group, weights: Mapping[str, int]) -> float:
-    """Of the error of the sum, a coefficient: the noise of each, and what each division rounds."""
+    """Of the sum's error, a coefficient: each noise, and each division's rounding."""
     noise = math.sqrt(_SMALL_VARIANCE * sum(weight * weight for weight in weights.values()))
     rounded = math.sqrt((len(weights) + 1) / 6) if _switched(group).levels else 0.0
     return math.hypot(noise / _switched(group).divisor, rounded)
 
 
 def _request(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> Request:
-    """What each answers: named by all pads and weights, so that nobody answers for another sum than the others."""
+    """What each answers: named by all pads and weights, so that all answer for one sum."""
     if not group.additive:
         raise CryptoError("where t of n holders open, a sum of padded vectors is opened as joint() ciphertexts")
     if len(pads) < 2 or set(pads) != set(weights):
@@ -302,7 +304,7 @@ def _request(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _PadRequest(Request):
-    """Of a sum of padded vectors: c1 holds its name alone, since every sender has a second polynomial of its own."""
+    """Of a sum of padded vectors: c1 holds its name alone, as every sender has its own second polynomial."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -323,7 +325,7 @@ def _weighted(group: Group, array: Residues, weight: int) -> Residues:
 
 
 def divided_alone(group: Group, polynomials: Residues, switched: Switched, *, at_random: bool = True) -> Residues:
-    """``(count, limbs, N)`` divided and rounded as ``divided`` does it, two at a time."""
+    """``(count, limbs, N)`` divided and rounded as by ``divided``, two at a time."""
     odd = len(polynomials) % 2
     filled = np.concatenate((polynomials, polynomials[:1])) if odd else polynomials
     pairs = divided(group, filled.reshape(-1, 2, *filled.shape[1:]), switched, at_random=at_random)

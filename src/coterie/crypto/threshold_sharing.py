@@ -69,7 +69,7 @@ class Share:
     def handed(
         self, me: str, among: Sequence[str], group: Group, random_bytes: RandomBytes = urandom
     ) -> dict[str, bytes]:
-        """SECRET: what each holder of the new group is to get, to be sealed to it. among: those who hand over.
+        """SECRET: each new holder's part, to be sealed to it. among: the holders that hand over.
 
         random_bytes: n -> n secret random bytes.
         """
@@ -81,9 +81,9 @@ class Share:
 def handed(
     group: Group, numbers: Residues, senders: Sequence[str], random_bytes: RandomBytes = urandom
 ) -> dict[str, bytes]:
-    """SECRET: ``(limbs, degree)`` shared anew: what each holder of ``group`` is to get, to be sealed to it.
+    """SECRET: ``(limbs, degree)`` shared anew: each holder's part in ``group``, to be sealed to it.
 
-    senders: all that share what adds up to the key, as every recipient is to check.
+    senders: all whose parts add up to the key; recipients check it.
     """
     tag = senders_tag(senders)
     random = group.uniform(drawn(random_bytes, 32), group.needed - 1, group.limbs)
@@ -97,7 +97,7 @@ def handed(
 
 
 def gathered(group: Group, me: str, parts: Mapping[str, bytes]) -> Share:
-    """The share of holder ``me``, from what all senders have given. Raises DecodeError naming a sender."""
+    """The share of holder ``me``, from all senders' parts. Raises DecodeError naming a sender."""
     group.place(me)
     tag, total = senders_tag(tuple(parts)), np.zeros((1, group.limbs, group.degree), dtype=np.uint64)
     for name, data in parts.items():
@@ -117,7 +117,7 @@ def senders_tag(names: Sequence[str]) -> bytes:
 
 @dataclass(frozen=True)
 class Zero:
-    """SECRET: the seeds that a holder has in common with each of the others, 32 bytes each."""
+    """SECRET: the seeds that a holder shares with each of the others, 32 bytes each."""
 
     me: str
     seeds: Mapping[str, bytes]
@@ -128,7 +128,7 @@ class Zero:
     def share(self, group: Group, among: Sequence[str], tag: bytes, shape: tuple[int, int, int]) -> Residues:
         """A share of zero ``(count, limbs, degree)``: those of all in ``among`` add up to nothing.
 
-        tag: 16 bytes that name what it is for. Raises CryptoError if a seed is missing.
+        tag: 16 bytes that name its purpose. Raises CryptoError if a seed is missing.
         """
         total = np.zeros(shape, dtype=np.uint64)
         for key, adds in self._keys(among, tag):
@@ -137,7 +137,7 @@ class Zero:
         return total
 
     def words(self, among: Sequence[str], tag: bytes, length: int) -> Integers:
-        """The same for a twin's values: ``(length,) int64`` that add up to nothing modulo 2^64."""
+        """A share of zero of a twin: ``(length,) int64`` that add up to nothing modulo 2^64."""
         total = np.zeros(length, dtype=np.int64)
         for key, adds in self._keys(among, tag):
             ours = np.random.SFC64(int.from_bytes(key, "little")).random_raw(length).view(np.int64)
@@ -145,7 +145,7 @@ class Zero:
         return total
 
     def _keys(self, among: Sequence[str], tag: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Of each of the others: 32 bytes that both have, and whether it is this one who adds."""
+        """Of each other holder: 32 common bytes, and whether this one adds."""
         set_tag = senders_tag(among)
         for other in among:
             if other == self.me:

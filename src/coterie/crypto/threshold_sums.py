@@ -1,20 +1,20 @@
 """Sums of padded vectors that a server can't lie about: every holder computes c_1 itself.
 
-Whoever has a c_1 of its own choice opened gets the key. Under joint pads c_1 of each vector is public (``Pad``), and so
-is that of a weighted sum of them. So a request names pads and weights, and a seed of 32 bytes:
+A party that has a c_1 of its choice opened gets the key. Under joint pads c_1 of each vector is public (``Pad``), and
+so is that of a weighted sum. So a request names pads and weights, and a seed of 32 bytes:
 
     c_1 = sum of w_j a_j + u a        divided by the primes that go, to the nearest     ``SumRequest``
     c_0 = sum of w_j c_0j + u b       divided, rounded at random, flooded               ``sum_dec``, the server
 
-(b, a) is the public key and u a sum of ``MONOMIALS`` powers of X that follow from the seed, so (u b, u a) encrypts
-zero, and a sum that is opened again has another c_1. It stands in the place of ``Enc(0)`` in ``ServerDec``. There it
-hides what senders chose. Here nobody chooses c_1, so u may be public and small: its noise is less than that of one
-encryption. Without pads a request is for an encryption of zero, which tries a key.
+(b, a) is the public key and u a sum of ``MONOMIALS`` powers of X that follow from the seed. (u b, u a) encrypts zero,
+so a sum that is opened again has another c_1. In ``ServerDec``, ``Enc(0)`` hides what senders chose. Here nobody
+chooses c_1, so u may be public and small: its noise is less than that of one encryption. A request without pads, an
+encryption of zero, tries a key.
 
-What a server still chooses: which senders' vectors are in the sum, and their weights. Both are checked by the holders'
-own rules (``protocols/threshold_opening.py``). A pad that its sender has not used makes the sum uniform.
+A server still chooses which senders' vectors are in the sum, and their weights. The holders' own rules check both
+(``protocols/threshold_opening.py``). A pad that its sender has not used makes the sum uniform.
 
-On the wire a request has no polynomial. A header as of all parts (``Group.pack``), and then:
+On the wire a request has no polynomial. After a header as of all parts (``Group.pack``):
 
     length u64, seed 32 bytes, a bit for each holder that contributed to the pads, number of senders u16,
     place u16, weight u32 and nonce 16 bytes of each sender
@@ -54,7 +54,7 @@ _SENDER = struct.Struct(f"<HI{NONCE_BYTES}s")
 class SumRequest(Request):
     """Of a weighted sum of padded vectors, or of zero: c_1 follows from the rest, and does not travel.
 
-    pads, weights: by sender, in the order of the group; none for zero.  seed: 32 bytes.
+    pads, weights: by sender, in the group's order; none for zero.  seed: 32 bytes.
     """
 
     pads: Mapping[str, Pad]
@@ -70,7 +70,7 @@ class SumRequest(Request):
         weights: Mapping[str, int],
         seed: bytes,
     ) -> SumRequest:
-        """Raises CryptoError for pads and weights that make no sum, CapacityError for one of too large weights."""
+        """Raises CryptoError for pads and weights that make no sum, CapacityError for too large weights."""
         length = _length(group, pads, weights)
         ordered = [name for name in group.holders if name in pads]
         pads, weights = {name: pads[name] for name in ordered}, {name: weights[name] for name in ordered}
@@ -124,10 +124,10 @@ def sum_dec(
     *,
     random_bytes: RandomBytes = urandom,
 ) -> Prepared:
-    """``ServerDec`` of a weighted sum of ``joint`` ciphertexts; of an encryption of zero, if there is none.
+    """``ServerDec`` of a weighted sum of ``joint`` ciphertexts; without any, of an encryption of zero.
 
-    total: their sum by these weights, as ``CipherVector`` adds it up. Raises CryptoError if it can't be that sum.
-    random_bytes: n -> n bytes, for the public seed.
+    total: their sum by these weights. Raises CryptoError if it can't be. random_bytes: n -> n bytes, for the public
+        seed.
     """
     request, form = SumRequest.of(group, key, pads, weights, drawn(random_bytes, SEED_BYTES)), group.space.fresh
     if (total is None) != (not pads) or (
@@ -173,7 +173,7 @@ def _c1(
 
 
 def _zero(group: Group, key: ckks.PublicKey, count: int, seed: bytes, half: int) -> Residues:
-    """u b (half 0) or u a (half 1), ``(count, limbs, N)``: the same for all ciphertexts of a vector."""
+    """u b (half 0) or u a (half 1), ``(count, limbs, N)``: equal for all ciphertexts of a vector."""
     arrays: Any = key.arrays
     u = group.ring.transformed(_monomials(group, seed)[None], group.limbs - 1)
     part = group.times(u, arrays.pair[half, : group.limbs][None])

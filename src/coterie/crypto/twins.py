@@ -1,21 +1,18 @@
 """The emulated twins of both schemes: the same results up to the scheme's noise, without the encryption.
 
-They give NO secrecy and are flagged ``emulated``. Keys and vectors weigh on the wire what the real ones do (``wire``).
-Masks are uniform modulo the machine word, so they hide, and come off as exactly as real ones do.
+They give NO secrecy and are flagged ``emulated``. On the wire they weigh what the real ones do (``wire``). Masks are
+uniform modulo the machine word and come off exactly.
 
-**exact**, Paillier's twin: its results equal Paillier's bit for bit. A lane holds the same sum of fixed-point integers,
-here modulo 2^B for the machine word of B >= lane width bits, so the difference of two vectors with the same mask is
-exact, too.
+**exact**, Paillier's twin, equals Paillier bit for bit: sums of fixed-point integers modulo 2^B, for the machine word
+of B >= lane width bits.
 
-**rounded**, CKKS's twin, stays within the same stated error bound. A value is a 64-bit integer in steps of 2^-44 (of
-any set with 2^18 for reach times terms), so sums do not depend on their order. Every operation that adds noise adds
-Gaussian noise of the real one's standard deviation. It is a pure function of the key and the values: emulated runs
-repeat whatever the order of the work, and the same values give the same bytes. The noise of a scalar is one number,
-where the real one differs from slot to slot.
+**rounded**, CKKS's twin, stays within the stated error bound. Values are 64-bit integers in steps of 2^-44 (for sets
+with 2^18 for reach times terms), so sums don't depend on their order. Every operation that adds noise adds Gaussian
+noise of the real standard deviation, a pure function of key and values: runs repeat in any order of work. A scalar's
+noise is one number, where the real one's differs from slot to slot.
 
-Noise is taken from one table of a million numbers, at a place that follows from the key, the purpose and the values:
-to draw it for each value would take longer than all the arithmetic. So noises of different operations are as good as
-independent (no two start at one place, but for once in a million).
+Noise comes from one table of a million numbers, from a place that follows from key, purpose and values: faster than
+drawing it, and nearly independent between operations.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ _TABLE = 1 << 20
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Twin(ArrayVectors):
-    """What both twins share. key_id: bytes that tell keys apart.  flag: as in the real key's header."""
+    """What both twins share. key_id: bytes that name the key.  flag: of the real key's header."""
 
     key_id: bytes
     space: Any
@@ -81,7 +78,7 @@ class Twin(ArrayVectors):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Exact(Twin):
-    """The twin of ``paillier_arrays``, as ``arrays.PublicArrays``. It holds no secret, so both halves are one."""
+    """The twin of ``paillier_arrays``. It holds no secret: both halves of a key are one."""
 
     space: Layout
 
@@ -93,7 +90,7 @@ class Exact(Twin):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The smallest that holds a lane; it never takes more bytes than a lane of a ciphertext."""
+        """The smallest that holds a lane, never larger than a lane of a ciphertext."""
         return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= self.space.lanes.width)}")
 
     def encrypt(self, integers: Integers, form: Form) -> Words:
@@ -215,17 +212,17 @@ class Rounded(Twin):
         return made
 
     def flooded(self, a: Integers, bits: int, form: Form) -> Integers:
-        """Values with noise as large as that which is uniform in +-2^bits a coefficient."""
+        """Values with noise as large as that uniform in +-2^bits a coefficient."""
         return add_noise(a.copy(), self.space.flood_deviation(form.level, bits) * self.steps, self.key_id, b"flood")
 
     def _noisy(self, values: Integers, form: Form, purpose: bytes, *, symmetric: bool = False) -> Integers:
-        """Values in steps with the noise of one encryption, or rescaling, at the level of a form; in place."""
+        """Values in steps with the noise of one encryption or rescaling at a form's level; in place."""
         deviation = self.space.deviation(self.space.scale(form), symmetric=symmetric)
         return add_noise(values, deviation * self.steps, self.key_id, purpose)
 
 
 class RoundedSecret(Rounded):
-    """The twin of ``ckks_arrays.Secret``. It holds no secret: it only encrypts with less noise."""
+    """The twin of ``ckks_arrays.Secret``. It holds no secret: it encrypts with less noise."""
 
     @property
     def public(self) -> Rounded:
@@ -249,7 +246,7 @@ class RoundedSecret(Rounded):
 
 
 class RoundedEvaluation(Twin):
-    """The twin of evaluation keys: its id is the fingerprint of the pair that they belong to."""
+    """The twin of evaluation keys: its id is the fingerprint of their pair."""
 
     scheme, id_bytes = "rounded", FINGERPRINT_BYTES
 
@@ -259,7 +256,7 @@ class RoundedEvaluation(Twin):
 
 
 def _held(body: memoryview, size: int, what: str) -> memoryview:
-    """What a key or vector holds besides its header, of this size. Raises DecodeError for another."""
+    """The body of a key or vector, of this size. Raises DecodeError for another."""
     if len(body) != size:
         raise DecodeError(f"{len(body)} emulated bytes for {what} besides its header: {size} were expected")
     return body
@@ -271,7 +268,7 @@ def _signed(words: Words) -> Integers:
 
 
 def add_noise(values: Integers, steps: float, key_id: bytes, purpose: bytes) -> Integers:
-    """The values with noise of a standard deviation of ``steps``, rounded; in place."""
+    """Adds noise of a standard deviation of ``steps``, rounded; in place."""
     table, at = _rounded_table(steps), _place(values, key_id, purpose)
     start = 0
     while start < values.size:

@@ -1,15 +1,15 @@
-"""The front of all schemes: keys, ciphertext vectors, masks and opened vectors, and the refusal of misuse.
+"""The front of all schemes: keys, ciphertext vectors, masks and opened vectors.
 
-A *ciphertext vector* is an encrypted flat vector of d values with a ``Tally``: whose key it is under, how many vectors
-it sums up (its terms), how many masks it carries (blinded) and its form. By it misuse is refused:
+A *ciphertext vector* is an encrypted flat vector of d values with a ``Tally``: its key, how many vectors it sums up
+(terms), how many masks it carries (blinded) and its form. The tally refuses misuse:
 
-- vectors under different keys, of different lengths or forms, or with different masks are never combined silently;
-- a sum with more terms or masks than there is room for is refused, so nothing overflows (a caller answers for bounds
-  that it states, as with ``within`` and ``at_most``, and for the norms of the vectors in a dot product);
-- a vector that still carries masks is opened by ``open_blinded`` only, and one without masks by ``decrypt`` only.
+- vectors under different keys, of different lengths or forms, or with different masks are never combined;
+- sums with more terms or masks than there is room for are refused, so nothing overflows. The caller answers for bounds
+  that it states (``within``, ``at_most``) and for the norms of vectors in dot products;
+- vectors with masks are opened by ``open_blinded`` only, those without by ``decrypt`` only.
 
-Here is what every scheme can do. ``paillier`` adds exact integers, and ``ckks`` adds products, as subclasses. A key's
-backend (``arrays``) is chosen when it is made or read: an emulated key has the same type as a real one.
+``paillier`` adds exact integers and ``ckks`` products, as subclasses. A key's backend (``arrays``) is chosen when it is
+made or read: an emulated key has the type of a real one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from coterie.protocol.errors import CryptoError, KeyMismatchError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Key:
-    """Any key: equal if kind and fingerprint are, immutable, and shown by its fingerprint only.
+    """Any key: immutable, equal by kind and fingerprint, and shown by its fingerprint only.
 
-    arrays: the backend, which holds the numbers.  backends: by scheme; their ``load(space, flag, body)`` reads them.
+    arrays: the backend, which holds the numbers.  backends: by scheme; their ``load(space, flag, body)`` reads keys.
     """
 
     arrays: Any
@@ -44,7 +44,7 @@ class Key:
 
     @property
     def fingerprint(self) -> bytes:
-        """16 bytes that name the key, or that of the pair which this one belongs to."""
+        """16 bytes that name the key pair."""
         raise NotImplementedError
 
     @property
@@ -62,7 +62,7 @@ class Key:
         return str(self.arrays.space.size)
 
     def to_bytes(self) -> bytes:
-        """The key's wire form, which ``load`` reads. SECRET of a secret key; at rest: a file of mode 0600."""
+        """The wire form, which ``load`` reads. SECRET of a secret key: keep it in a file of mode 0600."""
         return wire.join_key(self.kind, self.arrays)
 
     @classmethod
@@ -89,7 +89,7 @@ class Key:
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """SECRET of the party that drew it: numbers that fit every key of one scheme and its parameters."""
+    """SECRET of its party: numbers that fit every key with the same scheme and parameters."""
 
     scheme: str
     space: Space
@@ -106,7 +106,7 @@ class Mask:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BaseVector:
-    """Numbers of the key's backend, and their ``Tally``: immutable, never compared, and shown by its tally only."""
+    """Numbers of the key's backend and their ``Tally``: immutable, never compared, shown by its tally only."""
 
     key: PublicKey[Any]
     tally: Tally
@@ -141,7 +141,7 @@ class BaseVector:
         return self.key.arrays.space.room
 
     def __add__(self, other: Self) -> Self:
-        """The sum: terms and masks add up. Raises KeyMismatchError, CryptoError (length or form) or CapacityError."""
+        """The sum, of terms and masks too. Raises KeyMismatchError, CryptoError (length or form) or CapacityError."""
         theirs: Self = self._checked(other)
         tally = self.tally.plus(theirs.tally, self._room)
         return self._made(tally, self._sum(theirs.array))
@@ -178,7 +178,7 @@ class BaseVector:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlindedVector(BaseVector):
-    """An opened vector that still carries its masks: all that the key's holder sees."""
+    """An opened vector with its masks still on: all that the key's holder sees."""
 
     def _sum(self, array: Any) -> Any:
         return self.key.arrays.add_opened(self.array, array, self.tally.form)
@@ -189,7 +189,7 @@ class BlindedVector(BaseVector):
 
 
 class StoredVector(msgspec.Struct, frozen=True, array_like=True):
-    """A blinded vector as a party's state keeps it: its tally, and the backend's numbers as arrays."""
+    """A blinded vector in a party's state: its tally and the numbers as arrays."""
 
     tally: Tally
     numbers: tuple[NDArray[np.generic], ...]
@@ -205,7 +205,7 @@ class CipherVector(BaseVector):
     def add_plain(self, values: ArrayLike) -> Self:
         """The encrypted sum with known ``(d,)`` floats: one more term, of scalars as many as their magnitude.
 
-        Not re-randomised: whoever sees the vector before and after learns the values.
+        Not re-randomised: the vectors before and after show the values.
         """
         plain, terms = self._plain(values)
         form = self.tally.form
@@ -213,13 +213,13 @@ class CipherVector(BaseVector):
         return self._made(tally, self.key.arrays.add_plain(self.array, plain, form))
 
     def scale(self, weight: SupportsIndex) -> Self:
-        """The vector times an integer of at least 1, which counts as that many terms (and masks)."""
+        """The vector times an integer of at least 1, which multiplies terms and masks."""
         factor = integer_weight(weight)
         tally = self.tally.times(factor, self._room)
         return self._made(tally, self.key.arrays.scale(self.array, factor, tally.form))
 
     def blind(self, mask: Mask) -> Self:
-        """The vector plus the mask, which can't be linked to this one: FedCAPrivacy, eq. (6); PAFed, algorithm 5."""
+        """The vector plus the mask, unlinkable to this one: FedCAPrivacy, eq. (6); PAFed, algorithm 5."""
         numbers = self._matching(mask)
         tally = self.tally.bounded(self.terms, self._room, masks=1)
         return self._made(tally, self.key.arrays.shift(self.array, numbers, 1, tally.form))
@@ -227,8 +227,8 @@ class CipherVector(BaseVector):
     def unblind(self, mask: Mask, times: int) -> Self:
         """The vector minus ``times`` times the mask: FedCAPrivacy, eq. (10), with sums and counts; PAFed, line 16.
 
-        Freshly randomised: else whoever sees the vector before and after could read the mask off the two. Raises
-        CryptoError if fewer masks are inside; with Paillier another mask than the one inside is noticed at opening.
+        Freshly randomised: else the vectors before and after would show the mask. Raises CryptoError if fewer masks are
+        inside. With Paillier another mask than the one inside is noticed at opening.
         """
         numbers, factor = self._matching(mask), integer_weight(times)
         if factor > self.blinded:
@@ -242,11 +242,11 @@ class CipherVector(BaseVector):
         return wire.join_vector(self.scheme, arrays.space, self.tally, arrays.pack(self.array, self.tally.form))
 
     def _plain(self, values: ArrayLike) -> tuple[Any, int]:
-        """Values to add in the clear, checked, and as how many terms they count."""
+        """Checked values to add in the clear, and their terms."""
         raise NotImplementedError
 
     def _matching(self, mask: Mask) -> Any:
-        """The mask's numbers. Raises KeyMismatchError or CryptoError if they aren't made for such vectors."""
+        """The mask's numbers. Raises KeyMismatchError or CryptoError if they don't fit."""
         space, form = self.key.arrays.space, self.tally.form
         space.maskable()
         if not isinstance(mask, Mask) or mask.scheme != self.scheme:
@@ -280,9 +280,8 @@ class PublicKey(Key, Generic[_Vector]):
         return self.arrays.space.fresh
 
     def encrypt_blinded(self, blinded: BlindedVector) -> _Vector:
-        """A vector that was opened under its masks, possibly with another key, under this key; masks still on.
-
-        Raises KeyMismatchError unless both keys have the same parameters, so that nothing wraps here either.
+        """A vector opened under its masks, by any key, under this key; masks still on. Raises KeyMismatchError for
+        other parameters.
         """
         space = self.arrays.space
         space.maskable()
@@ -294,7 +293,7 @@ class PublicKey(Key, Generic[_Vector]):
         return self._vector(tally, self.arrays.lift(blinded.array, tally.form, own))
 
     def blinded(self, stored: StoredVector) -> BlindedVector:
-        """What ``BlindedVector.stored`` gave, of a vector that was opened with this key. Raises KeyMismatchError."""
+        """The inverse of ``BlindedVector.stored``, for vectors opened with this key. Raises KeyMismatchError."""
         if stored.tally.fingerprint != self.fingerprint:
             raise KeyMismatchError(f"a blinded vector that was not opened with {self!r}")
         return BlindedVector(self, stored.tally, self.arrays.from_arrays(stored.numbers))
@@ -308,17 +307,17 @@ class PublicKey(Key, Generic[_Vector]):
         blinded: int | None = None,
         form: Form | None = None,
     ) -> _Vector:
-        """A ciphertext vector from another party's bytes, all of it checked. Raises DecodeError.
+        """A ciphertext vector from another party's bytes, fully checked. Raises DecodeError.
 
-        length, terms, blinded, form: what must stand in its header, None: all that fits. Whoever adds or multiplies
-        fresh uploads must ask for terms=1, blinded=0 and ``form=key.fresh`` (of a scalar: ``key.fresh_scalar``).
+        length, terms, blinded, form: required in its header, None: anything that fits. To add or multiply fresh
+            uploads, require terms=1, blinded=0 and ``form=key.fresh`` (of a scalar: ``key.fresh_scalar``).
         """
         space, wanted = self.arrays.space, (length, terms, blinded)
         tally, body = wire.split_vector(bytes(data), self.scheme, self.fingerprint, space, wanted, form)
         return self._vector(tally, self.arrays.unpack(body, tally))
 
     def wire_bytes(self, length: int, form: Form | None = None) -> int:
-        """Exact bytes of a vector of ``length`` values, fresh or of the given form (``Tally.form``)."""
+        """Exact bytes of a vector of ``length`` values, fresh or of the given form."""
         return wire.vector_bytes(self.arrays.space, length, form or self.fresh)
 
     def _mask(self, length: int, form: Form, random_bytes: RandomBytes) -> Mask:
@@ -368,7 +367,7 @@ _Summand = TypeVar("_Summand", bound=BaseVector)
 
 
 def sum_ciphers(vectors: Iterable[_Summand]) -> _Summand:
-    """The sum of ciphertext vectors or of blinded ones (FedCAPrivacy eq. 9 without its division), one at a time."""
+    """The sum of ciphertext or blinded vectors (FedCAPrivacy eq. 9 without its division), one at a time."""
     iterator = iter(vectors)
     total = next(iterator, None)
     if total is None:

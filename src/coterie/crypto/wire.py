@@ -1,23 +1,23 @@
-"""The binary forms of ciphertext vectors and keys, the same for all schemes. Little end first.
+"""The binary forms of ciphertext vectors and keys of all schemes. Little end first.
 
 A ciphertext vector is a 40-byte header and then its ciphertexts:
 
     magic "CoCv", version u8, scheme u8, level u8, kind u8, key fingerprint 16 bytes, length u64, terms u32,
     blinded u32
 
-(level and kind are CKKS's, else zero; kind: 0 vector, 1 scalar, 2 a scalar in the constant coefficient.) Of Paillier, a
-ciphertext is one number of ``key_bits / 4`` bytes; of CKKS, two polynomials, limb by limb, N residues in NTT form of as
-many bytes as their prime needs. A key is a header of 20 bytes and then its numbers:
+(level and kind are CKKS's, else zero; kind: 0 vector, 1 scalar, 2 a scalar in the constant coefficient.) A Paillier
+ciphertext is one number of ``key_bits / 4`` bytes. A CKKS ciphertext is two polynomials, limb by limb, N residues in
+NTT form of as many bytes as their prime needs. A key is a header of 20 bytes and then its numbers:
 
     magic "CoKy", version u8, scheme u8, kind u8 (0 public, 1 secret, 2 evaluation), flag u8, parameters 12 bytes
 
-For Paillier the flag is the randomness (0 short, 1 full) and the parameters are fraction_bits, value_bits, guard_bits
-and kappa as u16 and key_bits as u32. For CKKS the flag says whether the key is one for products, and the parameters are
-a hash. The numbers of a Paillier key are N and h, or both primes and h; of a CKKS public key its pair and, with the
-flag, the pairs to relinearise with; of a CKKS secret key the secret polynomial and then those; of an evaluation key the
-16 bytes of the key that it belongs to, and the pairs of each automorphism.
+Paillier: the flag is the randomness (0 short, 1 full); the parameters are fraction_bits, value_bits, guard_bits and
+kappa as u16 and key_bits as u32; the numbers are N and h, or both primes and h. CKKS: the flag says whether the key has
+products; the parameters are a hash; the numbers of a public key are its pair and, with the flag, the pairs to
+relinearise with; of a secret key the secret polynomial and then those; of an evaluation key the 16 bytes of its key,
+and the pairs of each automorphism.
 
-An emulated twin writes only its values, or the name of its key, and states the length of the real thing as their weight
+An emulated twin writes only its values, or the name of its key, and states the real length as their weight
 (``protocol/codec.py``). All decoding raises DecodeError, whatever the bytes.
 """
 
@@ -49,7 +49,7 @@ def vector_bytes(space: Space, length: int, form: Form) -> int:
 
 
 def join_vector(scheme: str, space: Space, tally: Tally, parts: Sequence[Any]) -> bytes:
-    """The bytes of a vector. (A product travels rescaled, so nothing says that it is one.)"""
+    """The bytes of a vector; products travel rescaled."""
     form = tally.form.level, tally.form.scalar + tally.form.constant
     fields = tally.fingerprint, tally.length, tally.terms, tally.blinded
     header = _VECTOR.pack(_VECTOR_MAGIC, VERSION, SCHEMES[scheme], *form, *fields)
@@ -59,9 +59,9 @@ def join_vector(scheme: str, space: Space, tally: Tally, parts: Sequence[Any]) -
 def split_vector(
     data: bytes, scheme: str, fingerprint: bytes, space: Space, wanted: Sequence[int | None], form: Form | None
 ) -> tuple[Tally, memoryview]:
-    """What the header of a vector says, checked, and what follows it.
+    """The checked header of a vector, and its body.
 
-    wanted: length, terms and masks that must stand there, and form; None: all that fits.
+    wanted: required length, terms, masks and form; None: all that fits.
     """
     held, found = _opened(data, scheme)
     if len(held) < _VECTOR.size:
@@ -102,7 +102,7 @@ def join_key(kind: str, key: KeyArrays) -> bytes:
 
 
 def scheme_of(data: bytes) -> str:
-    """Which scheme the bytes of a key claim to be of. Raises DecodeError for none."""
+    """The scheme that the bytes of a key claim. Raises DecodeError for none."""
     held = content(data)
     code = _KEY.unpack_from(held)[2] if len(held) >= _KEY.size else 0
     for name, number in SCHEMES.items():
@@ -134,7 +134,7 @@ def split_key(
 
 
 def _joined(scheme: str, size: int, *parts: Any) -> bytes:
-    """The parts as one byte string. An emulated scheme's parts are weighted: they count as ``size`` bytes."""
+    """The parts as one byte string, which counts as ``size`` bytes for an emulated scheme."""
     return weighted(size, *parts) if scheme in EMULATED else b"".join(parts)
 
 

@@ -1,8 +1,8 @@
 """Augmented views of a client's subgraph: the four of You et al. (Graph contrastive learning, NeurIPS 2020), table 1.
 
-OFL makes diverse data sets of clients from graphs "by combining the graph splitting method and contrastive learning"
-of that paper. Here a view is more training data: the client's labelled nodes, seen in a graph with changes at random.
-The contrastive loss itself is not used; training minimises the cross entropy, with every system alike.
+OFL makes diverse data sets of clients from graphs "by combining the graph splitting method and contrastive learning" of
+that paper. Here a view is more training data: the client's labelled nodes in a randomly changed graph. The contrastive
+loss is not used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def drop_nodes(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
 
 
 def perturb_edges(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
-    """A fifth of the subgraph's edges go, and as many come between nodes of the subgraph at random."""
+    """A fifth of the subgraph's edges go, and as many random ones come."""
     own = _within(graph, inside)
     going = _drawn(own, draw)
     new = draw.choice(np.flatnonzero(inside), (2, int(going.sum())))
@@ -45,7 +45,7 @@ def mask_attributes(graph: Graph, inside: Mask, draw: np.random.Generator) -> Gr
 def walk(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
     """Only edges between the four fifths of the subgraph's nodes that a random walk reaches first.
 
-    The walk goes on from a random edge out of all that it has reached; from a random node where there is none.
+    Each step takes a random edge out of the nodes reached; if there is none, a random node.
     """
     links = adjacency(graph, inside)
     reached, frontier = np.zeros_like(inside), []  # type: Mask, list[int]
@@ -69,7 +69,7 @@ VIEWS: Mapping[str, View] = {
 
 
 def augmented(data: Nodes, draw: np.random.Generator) -> Nodes:
-    """The same training nodes in an augmented view of the subgraph: one of the four, by lot."""
+    """The same training nodes in one of the four augmented views of the subgraph, by lot."""
     assert data.graph is not None
     inside = np.ones(len(data.graph.y), bool) if data.inside is None else data.inside
     view = list(VIEWS.values())[int(draw.integers(len(VIEWS)))]

@@ -1,4 +1,4 @@
-"""The data sets known by name: their classes and sizes, their publishers' files, and where these are on the web."""
+"""The data sets known by name: classes, sizes, their publishers' files, and where to get these."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Known:
     """What is fixed about a named data set.
 
     samples: training and test samples of the complete set; None where the split is ours.
-    read: reads the publishers' files that lie in one folder; None where they are not all there.
-    place: a subfolder to look in, beside that of the data set's name, where downloads go. MNIST and Fashion-MNIST use
-        the same file names, so theirs never count when they lie bare in a data folder.
-    remote: these files on the web.  by_hand: where to get them when nobody offers them with a checksum.
+    read: reads the publishers' files in one folder; None where they are not all there.
+    place: a subfolder to look in, beside that of the data set's name, where downloads go. Files of MNIST and
+        Fashion-MNIST have equal names, so bare ones in a data folder never count.
+    remote: these files on the web.  by_hand: where to get them if none have a checksum.
     """
 
     classes: int
@@ -53,7 +53,7 @@ def _four(train: Sequence[NDArray[Any]], test: Sequence[NDArray[Any]], source: P
 
 
 def _files(folder: Path, archive: str, inner: str, names: Sequence[str]) -> tuple[Path, list[bytes]] | None:
-    """The contents of the named files, in an archive or unpacked, and where they were found."""
+    """The named files' contents, in an archive or unpacked, and where they were found."""
     if (folder / archive).is_file():
         blocks = read_tar(folder / archive, names)
         return folder / archive, [blocks[name] for name in names]

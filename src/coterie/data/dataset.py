@@ -1,4 +1,4 @@
-"""A data set as the rest of Coterie sees it: checked arrays, kept as stored, normalised when they are asked for."""
+"""A data set: checked arrays, kept as stored, normalised when they are asked for."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _KINDS: dict[int, Kind] = {2: "tabular", 3: "series", 4: "image", 5: "volume"}  
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """One graph of labelled nodes: the whole that the training and test nodes of a graph data set are part of.
+    """A graph of labelled nodes, among them the training and test nodes of a data set.
 
-    x: (n, f) float32, every row divided by its sum (a bag of words becomes frequencies; empty rows stay zero).
+    x: (n, f) float32, every row divided by its sum; empty rows stay zero.
     edges: (2, E) int64 node pairs; undirected, each once, no self-loops, unless the file says otherwise.
     y: (n,) int64 classes, -1 where a node has none.  train, val, test: int64 node numbers, disjoint.
     """
@@ -45,7 +45,7 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Whose samples they are, where the data say it. column: what names the clients.  names: of the clients.
+    """Whose samples they are. column: what names the clients.  names: of the clients.
 
     train, test: (N,) int64, the client's number of every training and test sample.
     """
@@ -62,16 +62,16 @@ class Dataset:
 
     x_train, x_test: as stored (``uint8`` or ``float32``), read-only: (N, C, H, W) for images, (N, f) for tabular data
         and for graphs, whose rows are nodes, (N, t, f) for series of t steps, and (N, C, D, H, W) for volumes.
-    y_train, y_test: (N,) int64 in 0..classes-1, or what ``targets`` says.  input_shape: of one sample.
+    y_train, y_test: (N,) int64 in 0..classes-1, or as ``targets`` says.  input_shape: of one sample.
     classes: the number of classes, or of a model's outputs for other tasks.  targets: what labels are, and their names.
-    owners: whose samples they are, where the data say it.  features, label_columns: of a table, or ().
-    source: where the samples came from and how many there are, for people to read.
-    graph: the whole graph, for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
+    owners: whose samples they are, if known.  features, label_columns: of a table, or ().
+    source: origin and number of the samples, for people to read.
+    graph: for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
 
     ``inputs`` normalises by the training samples. ``standard``: (x - mean) / std for each channel of images and volumes
     and each feature of tabular data and series. ``unit``: the lowest value becomes 0, the highest 1, over all channels
-    of images and volumes at once (as a rule division by 255) and for each feature of tabular data and series. Either
-    way a table of zeros and ones stays as it is and a constant only becomes 0. Graphs: rows sum to 1, done on loading.
+    of images and volumes at once and for each feature of tabular data and series. Tables of zeros and ones stay, and a
+    constant becomes 0. Rows of graphs sum to 1 from loading.
     """
 
     name: str
@@ -92,10 +92,7 @@ class Dataset:
 
     @cached_property
     def zero_and_unit(self) -> tuple[Floats, Floats]:
-        """What ``inputs`` subtracts and divides by, in stored units, shaped to broadcast over a sample.
-
-        Mean and standard deviation of the training samples, or their lowest value and their range.
-        """
+        """What ``inputs`` subtracts and divides by, in stored units, shaped to broadcast over a sample."""
         x = self.x_train
         if self.kind == "graph" or (self.kind == "tabular" and all(np.isin(part, (0, 1)).all() for part in _chunks(x))):
             return np.zeros(1, np.float32), np.ones(1, np.float32)
@@ -110,7 +107,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """A digest, in hex, of samples and labels as stored, of the names and units of labels, and of owners."""
+        """A digest, in hex, of stored samples and labels, of the labels' names and units, and of owners."""
         arrays = [self.x_train, self.y_train, self.x_test, self.y_test, self.targets.zero, self.targets.unit]
         arrays += [] if self.owners is None else [self.owners.train, self.owners.test]
         arrays += [] if self.graph is None else [self.graph.x, self.graph.edges]
@@ -124,7 +121,7 @@ class Dataset:
         return hashed.hexdigest()
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
-        """Normalised samples ``(n, *input_shape) float32``, freshly made; all of the split without ``indices``."""
+        """Normalised samples ``(n, *input_shape) float32``, freshly made; without ``indices`` the whole split."""
         x = np.array(_rows(self.x_train, self.x_test, indices, split), dtype=np.float32, order="C")
         zero, unit = self.zero_and_unit
         x -= zero
@@ -149,14 +146,14 @@ def from_arrays(
 ) -> Dataset:
     """Check one's own arrays and make a :class:`Dataset` of them.
 
-    x: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels (the last axis decides first) for images,
-    (N, f) for tabular data, (N, t, f) for series, and (N, C, D, H, W) for volumes; any integers, booleans or finite
-    floats. y: (N,) or (N, 1) integers, 0..classes-1.
-    kind: of the samples; without it two axes are a table, four are images, five are volumes, and three are grey images
-    if all values are whole numbers from 0 to 255. Other arrays of three axes need it.
-    classes: without it the highest label + 1, and then every class must have a training sample.
+    x: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels (the last axis decides first) for images, (N, f)
+        for tabular data, (N, t, f) for series, and (N, C, D, H, W) for volumes; any integers, booleans or finite
+        floats. y: (N,) or (N, 1) integers, 0..classes-1.
+    kind: of the samples; by default two axes are a table, four are images, five are volumes, and three are grey images
+        if all values are whole numbers from 0 to 255. Other arrays of three axes need it.
+    classes: by default the highest label + 1, and every class must have a training sample.
 
-    Raises UserError that names the array and what is wrong with it.
+    Raises UserError naming the array and what is wrong with it.
     """
     where = f"data set {name!r} ({source})"
     train = _samples(x_train, f"{where}: x_train", kind)
@@ -199,11 +196,10 @@ def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset
 
 
 def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
-    """Training and test indices for data that come in one piece: no seed, the same on every machine.
+    """Training and test indices, ascending, for data in one piece: no seed, the same on every machine.
 
-    share: of test samples.  The samples are put in order of class, equal classes in file order; every fifth, from the
-    first on, is a test sample (for a share of .2). So every class is split within one sample of it. Both index lists
-    are ascending.
+    share: of test samples. In order of class, equal classes in file order, every fifth sample, from the first on, is a
+        test sample (for a share of .2). So every class is split within one sample of it.
     """
     order = np.argsort(y, kind="stable")
     exact = Fraction(str(share))
@@ -241,7 +237,7 @@ def _samples(x: ArrayLike, where: str, kind: Kind | None) -> NDArray[Any]:
 
 
 def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Numbers as uint8 where they are bytes, else as float32; raises UserError for what is not finite."""
+    """Numbers as uint8 where they are bytes, else as float32; raises UserError for non-finite ones."""
     if x.dtype.kind in "bui" and x.min() >= 0 and x.max() <= 255:
         return x.astype(np.uint8, copy=False)
     with np.errstate(over="ignore"):
@@ -249,7 +245,7 @@ def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def finite(x: NDArray[np.float32], where: str) -> NDArray[np.float32]:
-    """These samples or targets, (n, ...); raises UserError if one of them is not finite."""
+    """These samples or targets, (n, ...); raises UserError for non-finite ones."""
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if bad.any():
         raise UserError(
@@ -314,7 +310,7 @@ def _chunks(x: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def _moments(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation over ``axes`` (0 and others) in float64, two passes, a chunk of rows at a time."""
+    """Mean and standard deviation over ``axes`` (0 and others) in float64, in chunks of rows."""
 
     def mean_of(sums: Iterator[NDArray[Any]]) -> NDArray[np.float64]:
         over_samples = np.asarray(sum(sums) / len(x))  # first over samples alone: fast, whatever the memory layout

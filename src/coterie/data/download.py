@@ -1,4 +1,4 @@
-"""Fetch one file over HTTP, check it, and only then let it appear under its name."""
+"""Fetch one file over HTTP and check it before it appears under its name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _MAX_BYTES = 1 << 30  # above every file that we know: a wrong server cannot fil
 
 @dataclass(frozen=True)
 class Remote:
-    """A file on the web. md5: of its content, as its publisher or torchvision states it; guards against a broken or
-    foreign file (an attacker cannot make a second file for a *given* MD5)."""
+    """A file on the web. md5: as its publisher or torchvision states it, against a broken or foreign file (an
+    attacker cannot make a second file for a *given* MD5).
+    """
 
     url: str
     md5: str
@@ -29,14 +30,14 @@ class Remote:
 
 
 class _Told:
-    """The progress of a download, as pooch tells it: block by block, and in the end all once more."""
+    """The progress of a download from pooch: block by block, and at the end all once more."""
 
     def __init__(self, remote: Remote, progress: Progress | None) -> None:
         self.total, self._done = 0, 0  # pooch sets the total, 0 if the server does not say it
         self._remote, self._progress = remote, progress
 
     def update(self, count: int) -> None:
-        """More bytes, the last block as if it was whole. Raises UserError for a file that is too large."""
+        """More bytes, the last block as if whole. Raises UserError for a too large file."""
         self._done += count
         if self._done > _MAX_BYTES:
             raise UserError(f"{self._remote.url} sends more than {_MAX_BYTES >> 20} MiB: refused")
@@ -52,11 +53,11 @@ class _Told:
 
 
 def fetch(remote: Remote, folder: Path, progress: Progress | None = None, timeout_s: float = 30.0) -> Path:
-    """Download into ``folder`` and return the path. An interrupted or wrong download leaves nothing behind.
+    """Download into ``folder``, unless the right file is there, and return the path. An interrupted or wrong download
+    leaves nothing behind.
 
-    A file that is there and is the right one is not asked for again. Raises UserError when the address does not answer,
-    the content is not what it should be, or the folder cannot be written. timeout_s: how long to wait for the server to
-    say anything.
+    Raises UserError if the address does not answer, the content is wrong, or the folder cannot be written. timeout_s:
+    how long to wait for the server to say anything.
     """
     import pooch  # here, as it and what it needs would make every list wait
     from requests import RequestException

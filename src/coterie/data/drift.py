@@ -1,8 +1,7 @@
 """Drift: clients whose data change in the middle of a run.
 
-``--drift 0.2@10``: before round 10 a fifth of the clients, drawn by the seed, pass their data on in a cycle. Each of
-them goes on with the training and test samples of the one before it, and with that client's task. So the data of the
-federation stay as they are, and the clients do not.
+``--drift 0.2@10``: before round 10 a fifth of the clients, drawn by the seed, pass their data on in a cycle: training
+and test samples, and the task. The federation's data stay as they are.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ class Drift:
     round: int
 
     def givers(self, clients: int, seed: int) -> tuple[int, ...]:
-        """For every client the number of the one whose data it has from then on; most keep their own.
+        """For every client the number of the one whose data it has from then on, mostly itself.
 
-        round(share * clients) exchange, in a cycle of random order. Raises UserError if these are fewer than two.
+        round(share * clients) exchange, in a cycle of random order. Raises UserError for fewer than two.
         """
         count = round(self.share * clients)
         if count < 2:
@@ -49,7 +48,7 @@ class Drift:
 
 
 def parse_drift(text: str, rounds: int) -> Drift:
-    """``SHARE@ROUND`` of a run of so many rounds. Raises UserError for anything else, and for a round beyond them."""
+    """``SHARE@ROUND`` of a run of so many rounds. Raises UserError for anything else, and for a later round."""
     share, _, number = text.partition("@")
     try:
         found = Drift(float(share), int(number)) if re.fullmatch("[0-9]{1,9}", number) else None
@@ -73,7 +72,7 @@ def passed_on(values: Sequence[T], givers: Sequence[int]) -> tuple[T, ...]:
 
 
 def drifted(split: Split, givers: Sequence[int]) -> Split:
-    """The split after the exchange: samples, test samples and true groups. Clients keep their names."""
+    """The split after the exchange of samples, test samples and true groups. Clients keep their names."""
     return replace(
         split,
         train=passed_on(split.train, givers) if split.train else (),

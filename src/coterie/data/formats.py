@@ -1,6 +1,6 @@
-"""Readers of the files that data sets come in. None of them ever unpickles anything.
+"""Readers of data sets' files. None of them unpickles anything.
 
-Every reader raises UserError with the file's name when the file is not what it should be.
+Every reader raises UserError with the file's name for a bad file.
 """
 
 from __future__ import annotations
@@ -48,16 +48,15 @@ def _reading(path: Path, form: str) -> Iterator[None]:
 
 
 def swollen(size: int, claimed: int) -> bool:
-    """Whether a file of so many bytes says that it holds so many more in memory that it is not read."""
+    """Whether a file of so many bytes claims too many more in memory to be read."""
     return claimed > max(_FREE, _MOST_TIMES * size)
 
 
 def check_claim(path: Path, claimed: int, again: str = "without compression") -> None:
-    """Raises UserError for a small file that says it holds very much, before anything is read.
+    """Raises UserError for a small file that claims to hold very much, before anything is read.
 
-    Files of samples hold up to some tens of times their own size, and compressed zeros a thousand times.
-
-    claimed: bytes in memory.  again: how it can be written so that it is read.
+    Files of samples hold up to some tens of times their own size, compressed zeros a thousand times. claimed: bytes in
+    memory.  again: how to write it readably.
     """
     size = path.stat().st_size
     if swollen(size, claimed):
@@ -68,10 +67,10 @@ def check_claim(path: Path, claimed: int, again: str = "without compression") ->
 
 
 def read_npz(path: Path, check: Callable[[Arrays], object] | None = None) -> Arrays:
-    """All arrays of an ``.npz`` file. Arrays of Python objects are refused: they would have to be unpickled.
+    """All arrays of an ``.npz`` file. Raises UserError, also for arrays of Python objects and for a small file that
+    claims to hold very much.
 
-    check: is given arrays of the same names, shapes and types that hold nothing, before any is read. It raises
-    UserError. Raises UserError also for a small file that says it holds very much.
+    check: is given empty arrays of the same names, shapes and types before any is read; raises UserError.
     """
     with _reading(path, "an .npz file of plain arrays"):
         if not zipfile.is_zipfile(path):
@@ -98,7 +97,7 @@ def read_npz(path: Path, check: Callable[[Arrays], object] | None = None) -> Arr
 
 
 def _empty(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
-    """An array of the shape and type that the header of a member of an archive says. It takes no memory.
+    """An array of the shape and type in the header of an archive's member, without memory.
 
     Raises UserError for Python objects, and ValueError unless the member is as long as its header says.
     """
@@ -172,7 +171,7 @@ def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
 
 
 def read_cifar(blocks: Sequence[bytes], label_bytes: int, where: str) -> tuple[Bytes, Bytes]:
-    """Images (N, 3, 32, 32) and labels (N,) of CIFAR's binary version; of CIFAR-100's two labels the fine one."""
+    """Images (N, 3, 32, 32) and labels (N,) of CIFAR's binary version; CIFAR-100's fine labels."""
     record = label_bytes + 3072
     data = b"".join(blocks)
     if not data or any(len(block) % record for block in blocks):
@@ -182,7 +181,7 @@ def read_cifar(blocks: Sequence[bytes], label_bytes: int, where: str) -> tuple[B
 
 
 def read_svhn(path: Path) -> tuple[Bytes, NDArray[np.int64]]:
-    """Images (N, 3, 32, 32) and labels (N,) of SVHN's cropped digits; the file's label 10 is the digit 0."""
+    """Images (N, 3, 32, 32) and labels (N,) of SVHN's cropped digits; label 10 becomes 0."""
     from scipy.io import loadmat, whosmat
 
     with _reading(path, "a MATLAB file with X and y"):

@@ -1,4 +1,4 @@
-"""Citation graphs: from an ``.npz`` with the Planetoid split, or from the LINQS archives of the original authors."""
+"""Citation graphs: from an ``.npz`` with the Planetoid split, or from the LINQS archives."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def graph_from_arrays(arrays: Arrays, where: str) -> Graph:
 
 
 def with_all_labels(graph: Graph) -> Graph:
-    """The same graph and test nodes; every other labelled node trains, but for those of validation.
+    """The same graph with all labelled nodes but those of test and validation for training.
 
     This is the split of Chen, Ma and Xiao (FastGCN, ICLR 2018).
     """
@@ -61,7 +61,7 @@ def with_all_labels(graph: Graph) -> Graph:
 
 
 def row_normalised(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows divided by their sums; a row of zeros stays. (Kipf and Welling, ICLR 2017, do the same.)"""
+    """Rows divided by their sums; a row of zeros stays (as Kipf and Welling, ICLR 2017)."""
     sums = x.sum(axis=1, keepdims=True)
     return np.divide(x, np.where(sums > 0, sums, np.float32(1)), dtype=np.float32)
 
@@ -94,11 +94,10 @@ def _members(part: NDArray[Any], key: str, nodes: int, where: str) -> Ints:
 def read_linqs(path: Path) -> Graph:
     """``cora.tgz``, ``citeseer.tgz`` or ``Pubmed-Diabetes.tgz`` as LINQS publishes them.
 
-    These have no Planetoid split, and their nodes stand in another order. In its place, without a seed: the first 20
-    nodes of every class in file order train; of the rest 1,500, evenly spaced in file order, are 1,000 for test and
-    500 for validation (all of the rest, 2 : 1, where there are fewer). Accuracies differ from those on the Planetoid
-    split by a point or two. Links to papers that are not in the archive and links of a paper to itself are dropped,
-    and directions and repetitions too.
+    Without the Planetoid split: the first 20 nodes of every class in file order train; of the rest 1,500, evenly spaced
+    in file order, are 1,000 for test and 500 for validation (all of the rest, 2 : 1, where there are fewer). Accuracies
+    differ from those on the Planetoid split by a point or two. Links to missing papers, self-links, directions and
+    repetitions are dropped.
     """
     stem = path.name.removesuffix(".tgz")
     if stem == "Pubmed-Diabetes":

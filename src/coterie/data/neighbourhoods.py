@@ -1,12 +1,12 @@
-"""Nodes of a graph as samples of a fixed shape, from which a graph convolutional network of two layers is computed.
+"""Nodes of a graph as samples of a fixed shape for a graph convolutional network of two layers.
 
 Kipf and Welling (ICLR 2017): with A^ = D^-1/2 (A + I) D^-1/2, where A is symmetric and D has the row sums of A + I,
 
     H1 = relu(A^ X W1 + b1)        H2 = relu(A^ H1 W2 + b2)
 
-What two layers make of node v follows from the rows of A^ X at v and its neighbours, and from the row of A^ at v. That
-is the sample: (rows, f + 1) float32, first v itself, then neighbours, then zeros. The first f columns are rows of
-sqrt(f) A^ X, where the factor gives entries a mean square near 1; the last one is the weight in A^.
+Two layers at node v need the rows of A^ X at v and its neighbours, and the row of A^ at v. That is the sample: (rows, f
++ 1) float32, first v itself, then neighbours, then zeros. The first f columns are rows of sqrt(f) A^ X, where the
+factor gives entries a mean square near 1; the last one is the weight in A^.
 
 A client's A^ is that of its own subgraph. Test nodes are seen in the whole graph.
 """
@@ -43,7 +43,7 @@ class Nodes(Dataset):
     inside: Mask | None = None
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
-        """Neighbourhoods (n, rows, f + 1) float32 of these nodes: of test nodes always in the whole graph."""
+        """Neighbourhoods (n, rows, f + 1) float32 of these nodes, of test nodes in the whole graph."""
         assert self.graph is not None
         nodes = getattr(self.graph, split)
         nodes = nodes if indices is None else nodes[np.asarray(indices, np.int64)]
@@ -52,10 +52,8 @@ class Nodes(Dataset):
 
 
 def as_nodes(dataset: Dataset) -> Nodes:
-    """The same data, with neighbourhoods for samples.
-
-    They have as many rows as the node with most neighbours needs, but ``MOST_ROWS`` at most. Raises UserError for data
-    that are no graph.
+    """The same data, with neighbourhoods for samples, of at most ``MOST_ROWS`` rows. Raises UserError for data
+    without a graph.
     """
     if dataset.graph is None:
         raise UserError(
@@ -68,9 +66,9 @@ def as_nodes(dataset: Dataset) -> Nodes:
 
 
 def adjacency(graph: Graph, inside: Mask | None = None) -> Any:
-    """A (n, n) as scipy's CSR: 1 for two nodes with a link, in either direction or both; zeros on the diagonal.
+    """A (n, n) as scipy's CSR: 1 for linked nodes in either direction; zeros on the diagonal.
 
-    inside: (n,) the nodes of a subgraph. Only links between two of them are kept.
+    inside: (n,) the nodes of a subgraph, whose links alone are kept.
     """
     edges = graph.edges[:, graph.edges[0] != graph.edges[1]]
     edges = edges if inside is None else edges[:, inside[edges].all(axis=0)]
@@ -91,9 +89,8 @@ def normalised(links: Any) -> Any:
 def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
     """The samples (len(nodes), rows, f + 1) of these nodes. x: (n, f).  links: ``adjacency``.
 
-    The two-layer network is exact for a node with fewer than ``rows`` neighbours. Of a node with more, rows - 1
-    neighbours are drawn (without a seed: always the same), and their weights are multiplied by neighbours / drawn.
-    Then A^ H1 is right in expectation over the draw. A^ X is exact for every node.
+    Of a node with ``rows`` neighbours or more, rows - 1 are drawn (without a seed), and their weights are multiplied by
+    neighbours / drawn: A^ H1 is right in expectation. A^ X is always exact.
     """
     matrix, features = normalised(links), x.shape[1]
     lot = rng(0, "graph", "neighbours").permutation(len(x))
@@ -112,9 +109,8 @@ def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
 def subgraphs(graph: Graph, dealt: Sequence[Ints], seed: int) -> list[Mask]:
     """Which nodes (n,) the subgraph of each party has; no node is in two. dealt: the nodes of each.
 
-    A node that is dealt to nobody (a test, validation or unlabelled one) joins a node beside it: in the first step one
-    that was dealt, in the second one that joined in the first; among several by lot, which follows from the seed. Two
-    steps are enough, because two layers see no farther.
+    A node that is dealt to nobody (test, validation or unlabelled) joins a node beside it: first those beside a dealt
+    one, then those beside a joined one; among several by lot, from the seed. Two layers see no farther.
     """
     owner = np.full(len(graph.y), -1, np.int64)
     for party, own in enumerate(dealt):

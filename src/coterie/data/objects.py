@@ -1,4 +1,4 @@
-"""Samples of objects of Python: arrays, tables and torch ``Dataset``s, none of whose libraries is imported here."""
+"""Samples of Python objects: arrays, tables and torch ``Dataset``s, without importing their libraries."""
 
 from __future__ import annotations
 

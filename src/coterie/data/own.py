@@ -7,10 +7,10 @@ Every source becomes a list of :class:`Samples`, one for each client or one for 
 - in Python a mapping of clients, a table (a dict of columns, a pandas ``DataFrame``, a Hugging Face dataset), a torch
   ``Dataset``, or a pair of arrays (:func:`from_python`).
 
-A table has a header. ``target`` is its column of labels, a column ``split`` may hold ``train`` or ``test``, and all
-other columns are numbers. An npz file holds ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``. In
-the latter case its column of clients comes in two arrays, too, ``NAME_train`` and ``NAME_test``. An array ``kind`` may
-say what ``x`` holds, and ``targets`` the names of the columns of ``y``.
+A table has a header: ``target`` is its column of labels, a column ``split`` may hold ``train`` or ``test``, and all
+other columns are numbers. An npz file holds ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``,
+then with ``NAME_train`` and ``NAME_test`` for its column of clients. An array ``kind`` may say what ``x`` holds, and
+``targets`` the names of the columns of ``y``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PARTIES = "parties-own"
 
 
 def is_path(data: str) -> bool:
-    """Whether the name of a data set is a path to one's own data. Known names win: write ./mnist for such a folder.
+    """Whether a data set's name is a path. Known names win: write ./mnist for such a folder.
 
     Raises UserError for a name that no file can have.
     """
@@ -65,7 +65,7 @@ def is_path(data: str) -> bool:
 
 
 def name_of(data: str) -> str:
-    """The name of a data set for people and folders: of a path its last part without its ending."""
+    """The name of a data set for people and folders: a path's last part without its ending."""
     return Path(data).stem if is_path(data) else data
 
 
@@ -80,7 +80,7 @@ def load_own(
 ) -> Dataset:
     """The data set in a folder of one file a client, or in one file. by: the column that names clients.
 
-    Raises UserError that names the client, the file and the column.
+    Raises UserError naming the client, the file and the column.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
@@ -102,12 +102,11 @@ def load_own(
 
 
 def from_python(data: Any, *, by: str | None = None, target: str | None = None) -> list[Samples]:
-    """Samples of objects of Python. by: the column that names the clients of a table.
+    """Samples of Python objects. by: the column that names the clients of a table.
 
     data: a mapping client -> one client's samples; a table (a dict of columns, a pandas ``DataFrame``, a Hugging Face
-    dataset); a torch ``Dataset`` of pairs, or a pair of them for training and test; ``(x, y)``; or
-    ``(x_train, y_train, x_test, y_test)``. One client's samples are any of these but a mapping of clients.
-    Raises UserError.
+        dataset); a torch ``Dataset`` of pairs, or a pair of them for training and test; ``(x, y)``; or ``(x_train,
+        y_train, x_test, y_test)``. One client's samples are any of these but a mapping. Raises UserError.
     """
     if isinstance(data, Mapping) and data and not is_table(data):
         if by not in (None, CLIENT):
@@ -117,7 +116,7 @@ def from_python(data: Any, *, by: str | None = None, target: str | None = None) 
 
 
 def named(clients: Sequence[tuple[str, Samples]]) -> list[Samples]:
-    """The samples of clients, each under its name. Raises UserError for a name that is given twice or is empty."""
+    """The samples of clients by name. Raises UserError for a repeated or empty name."""
     names = [text(name.strip(), "the name of a client") for name, _ in clients]
     if twice := [name for name, count in Counter(names).items() if count > 1 or not name]:
         raise UserError(f"two clients are called {twice[0]!r}: rename one" if twice[0] else "a client has no name")
@@ -127,7 +126,7 @@ def named(clients: Sequence[tuple[str, Samples]]) -> list[Samples]:
 
 
 def to_arrays(parts: Sequence[Samples], column: str | None, test_share: float | None, kind: str | None) -> Arrays:
-    """All samples as an npz file holds them, so that :func:`load_own` reads the same data set again."""
+    """All samples as arrays of an npz file, from which :func:`load_own` reads the same data set."""
     one = _join(parts, test_share)
     assert one.test is not None
     if column in ("x", "y"):
@@ -143,7 +142,7 @@ def to_arrays(parts: Sequence[Samples], column: str | None, test_share: float | 
 
 
 def packed(arrays: Arrays) -> tuple[str, bytes]:
-    """The name and the content of the file of these arrays: equal arrays have the same, others another."""
+    """The name and the content of the file of these arrays; equal arrays have equal names."""
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]  # a bool is expected by its stub
     if swollen(content.tell(), sum(array.nbytes for array in arrays.values())):
@@ -164,8 +163,8 @@ def dataset(
 ) -> Dataset:
     """The data set of all samples. column: what names their clients.  task: what labels are.  Raises UserError.
 
-    test_share: of every client's samples, for sources without a split of their own (by default .2). It is split off
-    evenly over the labels, and the same each time.
+    test_share: of every client's samples, for sources without a split (by default .2), evenly over the labels, without
+        a seed.
     """
     one = _join(parts, test_share)
     assert one.test is not None
@@ -259,7 +258,7 @@ def _comparable(y: NDArray[Any]) -> NDArray[Any]:
 
 
 def _aligned(part: Samples, first: Samples) -> Samples:
-    """The samples with the features of a table in the order of the first table. Raises UserError."""
+    """The samples with a table's features in the order of the first table. Raises UserError."""
     if part.features == first.features:
         return part
     ours, theirs = set(part.features), set(first.features)
@@ -273,7 +272,7 @@ def _aligned(part: Samples, first: Samples) -> Samples:
 
 
 def _check_owners(parts: Sequence[Samples], owners: Owners, made: Dataset) -> None:
-    """Raises UserError for a client called as a party, without training or test samples, or with one class."""
+    """Raises UserError for a client named like a party, without training or test samples, or with one class."""
     of = {str(part.owner[0]): part.where for part in parts if len(parts) > 1 and part.owner is not None}
     for code, name in enumerate(owners.names):
         where = of.get(name, f"client {name!r} ({owners.column}, {parts[0].where})")

@@ -1,10 +1,8 @@
 """Who holds which samples: partitions of a training set over clients, and test samples of the same distribution.
 
-``schemes`` has the specs. Groups of clients whose tasks differ, crossed with any of them, are in ``tasks``.
-
-Every training sample goes to exactly one client; the one exception is ``labels``, where a label that no client holds
-stays unused. How many samples of which class a client gets depends only on the class sizes, the spec and the seed,
-never on the order in which the samples are stored.
+``schemes`` has the specs, ``tasks`` groups of clients whose tasks differ. Every training sample goes to exactly one
+client, except unused labels of ``labels``. How many samples of which class a client gets depends only on the class
+sizes, the spec and the seed.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ from coterie.protocol.randomness import rng
 class Split:
     """Index lists of every client, ascending int64: into the training set and into the test set.
 
-    A training sample has one client; a test sample may serve several (clients are tested one by one).
+    A training sample has one client; a test sample may serve several.
     groups: (clients,) int64, the true group of a client: its label set for ``labelsets``, its task where tasks differ
         (``coterie.data.tasks``); else None. With ``domains`` indices are into the data set of the client's own group.
     group_labels: the labels of each set, ascending int64, for ``labelsets``; else None.
-    held_out: indices into the training set that each client keeps out of its training (``hold_out``); or ().
+    held_out: training indices that each client keeps out of its training (``hold_out``); or ().
     names: of the clients in one's own data, or ().
-    public: indices into the training set of what the server holds as public data (``set_aside``); no client has them.
+    public: training indices of the server's public data (``set_aside``); no client has them.
     """
 
     spec: str
@@ -65,15 +63,13 @@ def partition(
     """Deal the training set to ``clients`` as ``spec`` says, and draw each client's test samples.
 
     y_train, y_test: (N,) integer labels.  seed: decides everything.
-    min_samples: training samples that each client has at least. ``dirichlet`` sees to it, see :func:`_top_up` (by
-        default 10, or half the mean where that is less); the other forms are as they are and raise where it can't hold
-        (by default 1).
-    test_samples: a client's test samples are drawn without repetition from the test set, stratified by the client's
-        own training label shares; where the test set has too few of a class for ``test_samples`` at these shares, the
-        client gets as many as fit, so that the shares stay right. Labels that the test set lacks are left out.
+    min_samples: training samples of each client at least. ``dirichlet`` sees to it, see :func:`_top_up` (by default 10,
+        or half the mean where that is less); the other forms raise where it can't hold (by default 1).
+    test_samples: a client's test samples are drawn without repetition from the test set, stratified by the client's own
+        training label shares. Where the test set has too few of a class the client gets as many as fit, so that the
+        shares stay right. Labels that the test set lacks are left out.
 
-    Raises UserError for a spec that is unknown or cannot be met. Specs with tasks are dealt by ``coterie.data.deal``,
-    which knows the samples.
+    Raises UserError for a spec that is unknown or cannot be met. Specs with tasks are dealt by ``coterie.data.deal``.
     """
     scheme = parse(spec)
     y_train, y_test = _checked(y_train, "y_train"), _checked(y_test, "y_test")
@@ -123,8 +119,8 @@ def check_public(share: float) -> None:
 def set_aside(strata: NDArray[Any], share: float, seed: int) -> NDArray[np.int64]:
     """Training samples that become the server's public data, ascending: round(share * N) of N, drawn by the seed.
 
-    strata: (N,) integers, a sample's class, or its owner. Each stratum gives its share to within one sample, and keeps
-    at least one. Raises UserError for a share outside [0, 0.5], or one of which no sample comes.
+    strata: (N,) integers, a sample's class or owner. Each stratum gives its share within one sample, and keeps at least
+        one. Raises UserError for a share outside [0, 0.5], or one that gives no sample.
     """
     check_public(share)
     if not share:
@@ -141,8 +137,8 @@ def set_aside(strata: NDArray[Any], share: float, seed: int) -> NDArray[np.int64
 def kept_of(strata: NDArray[Any], samples: int | None, seed: int) -> NDArray[np.int64]:
     """The training samples that a run uses, ascending: so many of all N, drawn by the seed; None for all.
 
-    strata: (N,) integers, a sample's class. Each class keeps its share to within one sample. Raises UserError for more
-    samples than there are, or fewer than two of a class.
+    strata: (N,) integers, a sample's class. Each class keeps its share within one sample. Raises UserError for more
+        samples than there are, or fewer than two of a class.
     """
     if samples is None or samples == len(strata):
         return np.arange(len(strata))
@@ -157,7 +153,7 @@ def kept_of(strata: NDArray[Any], samples: int | None, seed: int) -> NDArray[np.
 
 
 def _stratified(strata: NDArray[Any], wanted: int, source: np.random.Generator) -> NDArray[np.int64]:
-    """``wanted`` of N samples, ascending. Each stratum gives its share to within one sample, and keeps at least one."""
+    """``wanted`` of N samples, ascending. Each stratum gives its share within one sample, and keeps at least one."""
     _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     quota = wanted / len(strata) * sizes
     counts = np.floor(quota).astype(np.int64)
@@ -172,9 +168,9 @@ def _stratified(strata: NDArray[Any], wanted: int, source: np.random.Generator) 
 def hold_out(split: Split, share: float = 0.2) -> Split:
     """The same split with ``share`` of every client's training samples moved to ``held_out``, at random by its seed.
 
-    A client gives round(share * n) of its n samples, at least one, and always keeps one; a client of a single sample
-    gives none. What one client gives depends on the seed, its number and its own samples alone.
-    Raises UserError for a share outside (0, 1), or a split that has held samples out before.
+    A client gives round(share * n) of its n samples, at least one, and always keeps one. What it gives depends on the
+    seed, its number and its own samples alone. Raises UserError for a share outside (0, 1), or a split that has held
+    samples out before.
     """
     if not 0 < share < 1:
         raise UserError(f"the share of held-out samples must lie between 0 and 1, not {share}")
@@ -187,14 +183,14 @@ def hold_out(split: Split, share: float = 0.2) -> Split:
 def held_out_of(
     seed: int, client: int, own: NDArray[np.int64], share: float = 0.2
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What one client keeps of its own training samples, and what it holds out (see ``hold_out``)."""
+    """What one client keeps of its training samples, and what it holds out (see ``hold_out``)."""
     count = min(len(own) - 1, max(1, round(share * len(own))))
     given = np.random.default_rng([seed, 0x401D, client]).choice(len(own), count, replace=False)
     return np.delete(own, given), own[np.sort(given)]
 
 
 def label_counts(split: Split, y: NDArray[Any], classes: int, part: str = "train") -> NDArray[np.int64]:
-    """``(clients, classes) int64``: how many samples of which class each client has; part: "train" or "test"."""
+    """``(clients, classes) int64``: each client's samples of each class; part: "train" or "test"."""
     if part not in ("train", "test"):
         raise UserError(f"part is {part!r}; it must be 'train' or 'test'")
     lists = split.test if part == "test" else split.train
@@ -232,8 +228,8 @@ def drawn_test(
 ) -> tuple[NDArray[np.int64], ...]:
     """Each client's test samples, ascending indices, in the proportions of its training samples.
 
-    counts: (clients, K) of training samples.  present: (K,) the labels.  y_test: (n,).  samples: of a client, the most.
-    Raises UserError for a client without any.
+    counts: (clients, K) of training samples.  present: (K,) the labels.  y_test: (n,).  samples: at most, of a client.
+        Raises UserError for a client without any.
     """
     pools = [np.flatnonzero(y_test == label).astype(np.int64) for label in present]
     stock = np.array([len(pool) for pool in pools])

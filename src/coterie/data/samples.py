@@ -1,4 +1,4 @@
-"""Samples as one file or one object gives them: readers of tables (csv, parquet) and of named arrays (npz)."""
+"""Samples of one file or object: readers of tables (csv, parquet) and named arrays (npz)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ MAX_CELL = 1_000
 class Samples:
     """Samples of one client, or of many. where: the client and file, for errors.
 
-    x: (N, ...) numbers.  y: (N,) labels: whole numbers or text; (N, k) if there are several.
+    x: (N, ...) numbers.  y: (N,) labels, whole numbers or text; (N, k) if several.
     owner: (N,) names of clients, or None.
     test: (N,) bool, which are test samples, or None if a share is to be split off.
-    features, targets: the names of the columns of x and y, for a table.
+    features, targets: column names of x and y, for a table.
     kind: of the samples, where the source says it.
     """
 
@@ -54,7 +54,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns (N,). where: the client and file.  lines: of the file, one for each row, if it has lines."""
+    """Columns (N,). where: the client and file.  lines: of the file, one a row, if it has lines."""
 
     where: str
     columns: Mapping[str, NDArray[Any]]
@@ -79,9 +79,8 @@ def new_samples(
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Samples to be predicted from a csv or parquet file: columns by name, in the order of ``features``, and labels.
 
-    label_columns: those of the labels in training; one that ``TARGETS`` names if they are not known.  task: in it.
-    Labels are None if the file has none, and for other tasks than ``classes``. A column ``split`` is passed over.
-    Raises UserError.
+    label_columns: those of training; if unknown, one of ``TARGETS``.  task: of training. Labels are None if the file
+        has none, and for other tasks than ``classes``. A column ``split`` is ignored. Raises UserError.
     """
     if not features:
         raise UserError(f"{path}: this model was trained on arrays without names of columns: give an npz file with x")
@@ -101,9 +100,9 @@ def new_samples(
 
 
 def npz_keys(arrays: Arrays, by: str | None, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the arrays of samples and labels, and of clients.
+    """The names of the arrays of samples, labels and clients.
 
-    Raises UserError, also for an array that is not used, and for one that has not one entry for each sample.
+    Raises UserError, also for an unused array, and for one without one entry for each sample.
     """
     pairs = ("x", "y") if "x" in arrays else ("features", "labels")
     whole = all(key in arrays for key in pairs)
@@ -134,7 +133,7 @@ def npz_keys(arrays: Arrays, by: str | None, where: str) -> tuple[tuple[str, ...
 
 
 def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
-    """Samples of named arrays, as an npz file holds them. Raises UserError, also for an array that is not used."""
+    """Samples of an npz file's named arrays. Raises UserError, also for an unused array."""
     keys, owners = npz_keys(arrays, by, where)
     whole = len(keys) == 2
     parts = [[arrays[key] for key in found] for found in (keys[::2], keys[1::2], owners)]
@@ -150,7 +149,7 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
 
 
 def from_table(table: Table, by: str | None, target: str | None) -> Samples:
-    """Samples of a table. Raises UserError that names the column and the row, or the line of the file."""
+    """Samples of a table. Raises UserError naming the column and the row or line."""
     where, columns = table.where, table.columns
     labels = _label_columns(columns, target, by, where)
     if by is not None and by not in columns:
@@ -181,9 +180,9 @@ def from_table(table: Table, by: str | None, target: str | None) -> Samples:
 
 
 def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[Any]:
-    """Labels or names (N,): text without the spaces around it, as objects; arrays of numbers as they are.
+    """Labels or names (N,): stripped text as objects; arrays of numbers as they are.
 
-    what: they are, and at: where each stands, for errors. Raises UserError for one that is missing or no text.
+    what: they are, and at: where each stands, for errors. Raises UserError for a missing one or other types.
     """
     if values.dtype.kind in "biu" or values.ndim != 1:
         return values
@@ -204,7 +203,7 @@ def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[
 
 
 def text(value: Any, what: str) -> str:
-    """A value as text; raises UserError for bytes or characters that UTF-8 does not have. what: it is."""
+    """A value as text; raises UserError for what UTF-8 cannot hold. what: it is."""
     try:
         word = str(value, "utf-8") if isinstance(value, bytes) else str(value)
         word.encode()
@@ -214,7 +213,7 @@ def text(value: Any, what: str) -> str:
 
 
 def _owners(values: NDArray[Any], where: str, at: Callable[[int], str]) -> NDArray[Any]:
-    """The names of clients (N,) as text without spaces around it; raises UserError for one that is missing."""
+    """The names of clients (N,) as stripped text; raises UserError for a missing one."""
     if values.ndim != 1:
         raise UserError(f"{where} has shape {values.shape}: give one name of a client for each sample")
     return np.array([str(name) for name in words(values, "client", at)], object)
@@ -254,7 +253,7 @@ def _read_csv(path: Path) -> Table:
 
 
 def _read_parquet(path: Path) -> Table:
-    """The columns of a parquet file. Raises UserError, also for a small file that says it holds very much."""
+    """The columns of a parquet file. Raises UserError, also for a small file that claims to hold very much."""
     try:
         import pandas
         from pyarrow.parquet import read_metadata
@@ -274,7 +273,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _values(column: Any) -> NDArray[Any]:
-    """A column of a frame (N,). Words that are repeated are one object."""
+    """A column of a frame (N,). Repeated words are one object."""
     if not hasattr(column, "cat"):
         return np.asarray(column.to_numpy())
     codes, known = column.cat.codes.to_numpy(), column.cat.categories.to_numpy()
@@ -283,7 +282,7 @@ def _values(column: Any) -> NDArray[Any]:
 
 
 def _decoded_bytes(facts: Any) -> int:
-    """Bytes in memory that the footer of a parquet file claims. Repeated values take next to none in the file."""
+    """Bytes in memory that the footer of a parquet file claims: repeated values take almost none in the file."""
     parts = ((row, column) for row in range(facts.num_row_groups) for column in range(facts.num_columns))
     claimed = 0
     for row, column in parts:
@@ -293,7 +292,7 @@ def _decoded_bytes(facts: Any) -> int:
 
 
 def named_columns(names: Iterable[Any], column: Callable[[Any], Any], where: str) -> dict[str, NDArray[Any]]:
-    """The columns of a table by their names as text. Raises UserError for two names of the same text."""
+    """A table's columns by name. Raises UserError for two names of the same text."""
     names = list(names)
     if twice := [name for name, count in Counter(map(str, names)).items() if count > 1]:
         raise UserError(f"{where}: two columns are called {twice[0]!r}: rename one")
@@ -301,7 +300,7 @@ def named_columns(names: Iterable[Any], column: Callable[[Any], Any], where: str
 
 
 def _label_columns(table: Mapping[str, Any], target: str | None, by: str | None, where: str) -> tuple[str, ...]:
-    """The column of labels, or several: ``target`` may name them with commas between."""
+    """The columns of labels: ``target`` names one, or several with commas."""
     if target is not None:
         names = (target,) if target in table else tuple(name.strip() for name in target.split(","))
         if missing := [name for name in names if name not in table]:

@@ -1,11 +1,11 @@
 """How many samples of which class each client gets, by the spec of a partition.
 
-``FORMS`` says what each spec does. Their sources, and what more there is to say:
+``FORMS`` says what each spec does. Sources and details:
 
 ``dirichlet``  p_k ~ Dir(BETA, ..., BETA) over clients, for each class k (Yurochkin et al., ICML 2019; Li et al., ICDE
                2022)
-``hsu``        q_i ~ Dir(ALPHA * prior) over classes, the prior being the training set's own class shares, which sum to
-               1 (Hsu, Qi and Brown, 2019). With K classes of equal size the label skew of ``hsu:ALPHA`` is that of
+``hsu``        q_i ~ Dir(ALPHA * prior) over classes, the prior being the training set's own class shares (Hsu, Qi and
+               Brown, 2019). With K classes of equal size the label skew of ``hsu:ALPHA`` is that of
                ``dirichlet:ALPHA/K``
 ``shards``     McMahan et al., 2017
 ``labelsets``  an equal number of clients to each set, each set's samples dealt evenly to its clients; with ``LO-HI``
@@ -72,7 +72,7 @@ Scheme = Callable[[Counts, int, int, np.random.Generator], Dealt]
 
 
 def parse(spec: str) -> Scheme:
-    """The scheme that a spec names; raises UserError for one that names none. Knows nothing of the data yet."""
+    """The scheme of a spec; raises UserError for none. It doesn't know the data."""
     if not isinstance(spec, str):
         raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     kind, _, rest = spec.partition(":")
@@ -113,7 +113,7 @@ def is_own(spec: str) -> bool:
 
 
 def _own(spec: str) -> Scheme:
-    """``function(sizes, clients, rng)``: counts (clients, K), or with the clients' groups (clients,) as a pair."""
+    """``function(sizes, clients, rng)``: counts (clients, K), or a pair of these and the clients' groups (clients,)."""
     function = import_object(spec, "partition")
 
     def scheme(sizes: Counts, clients: int, floor: int, rng: np.random.Generator) -> Dealt:
@@ -155,7 +155,7 @@ def _span(lo: str, hi: str, spec: str) -> tuple[int, int]:
 
 
 def _tally(client: Counts, sizes: Counts, clients: int) -> Counts:
-    """(clients, K) from the client of every sample, the samples in order of their label."""
+    """(clients, K) from every sample's client, the samples in order of their label."""
     label = np.repeat(np.arange(len(sizes)), sizes)
     return np.bincount(client * len(sizes) + label, minlength=clients * len(sizes)).reshape(clients, len(sizes))
 
@@ -177,7 +177,7 @@ def _shards(sizes: Counts, clients: int, per_client: int, rng: np.random.Generat
 
 
 def _hsu(sizes: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
-    """Equal sizes; where several clients want more of a class than is left, lots decide (see ``allot``)."""
+    """Equal sizes; where a class runs out, lots decide (see ``allot``)."""
     log_q = log_gamma(np.broadcast_to(alpha * sizes / sizes.sum(), (clients, len(sizes))), rng)
     return allot(even_sizes(int(sizes.sum()), clients, rng), log_q, sizes, rng)
 
@@ -190,12 +190,12 @@ def _dirichlet(sizes: Counts, clients: int, beta: float, floor: int, rng: np.ran
 
 
 def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator) -> Counts:
-    """Bring every client to ``floor`` samples by moving samples, and disturb the draw no further.
+    """Bring every client to ``floor`` samples by moving samples.
 
     A client that is short gets what it lacks with classes drawn from its own label proportions (log_q: (clients, K),
-    unnormalised), so its label skew stays; where the givers run out of a class, from its other classes. Lots decide
-    which samples the clients above the floor may lose. The mean over draws of every client's count of a class remains
-    (class size) / clients. Drawing again instead would favour even draws, and random samples would lessen the skew.
+    unnormalised), or, where the givers run out of a class, from its other classes. Lots decide which samples the
+    clients above the floor lose. So the label skew stays, and so does the mean over draws of every client's count of a
+    class, (class size) / clients.
     """
     sizes = counts.sum(axis=1)
     lacking = np.maximum(floor - sizes, 0)
@@ -252,10 +252,9 @@ def _label_sets(
 
 
 def _mixed(counts: Counts, rate: float, rng: np.random.Generator) -> Counts:
-    """Every client throws a share ``rate`` of its samples, by lot, into one pot, and draws as many from it blindly.
+    """Every client puts a share ``rate`` of its samples, by lot, into one pot, and draws as many from it.
 
-    So sizes stay, and the pot has the labels in the proportions of all these clients' data. A share that is no whole
-    number is rounded up or down at random.
+    Sizes stay, and the pot has the labels of all these clients' data. Fractions are rounded up or down at random.
     """
     exact = rate * counts.sum(axis=1)
     shares = exact.astype(np.int64) + (rng.random(len(counts)) < exact % 1)
@@ -290,7 +289,7 @@ def _labels(sizes: Counts, clients: int, lo: int, hi: int, rng: np.random.Genera
 
 
 def even_sizes(total: int, parts: int, rng: np.random.Generator) -> Counts:
-    """``(parts,)`` sizes that sum to ``total`` and differ by at most one; who gets the odd ones is by lot."""
+    """``(parts,)`` sizes that sum to ``total`` and differ by at most one, by lot."""
     base, odd = divmod(total, parts)
     sizes = np.full(parts, base, dtype=np.int64)
     sizes[rng.permutation(parts)[:odd]] += 1
@@ -298,7 +297,7 @@ def even_sizes(total: int, parts: int, rng: np.random.Generator) -> Counts:
 
 
 def proportional_sizes(total: int, weights: Counts) -> Counts:
-    """``(parts,)`` sizes that sum to ``total >= parts``, nearest to ``weights``' shares and at least one each."""
+    """``(parts,)`` sizes that sum to ``total >= parts``, nearest to ``weights``' shares, at least one each."""
     quota = total * weights / weights.sum()
     sizes: Counts = np.maximum(np.floor(quota), 1).astype(np.int64)
     while missing := total - int(sizes.sum()):
@@ -311,8 +310,7 @@ def proportional_sizes(total: int, weights: Counts) -> Counts:
 def log_gamma(shape: Floats, rng: np.random.Generator) -> Floats:
     """Logarithms of independent Gamma(shape, 1) draws; rows normalised to sum to 1 are Dirichlet draws.
 
-    In logarithms because a Gamma(0.01) draw is often below the smallest float, and a row of zeros has no proportions:
-    Gamma(a) = Gamma(a + 1) U^(1/a).
+    A Gamma(0.01) draw is often below the smallest float; Gamma(a) = Gamma(a + 1) U^(1/a).
     """
     return np.log(rng.standard_gamma(shape + 1)) + np.log1p(-rng.random(shape.shape)) / shape
 
@@ -320,8 +318,7 @@ def log_gamma(shape: Floats, rng: np.random.Generator) -> Floats:
 def rounded(totals: Counts, shares: Floats, rng: np.random.Generator) -> Counts:
     """Whole numbers ``(rows, parts)`` with row sums ``totals`` and means ``totals * shares``; shares' rows sum to 1.
 
-    Systematic sampling: one random offset a row, so an entry is its mean rounded up or down, and its expectation is
-    exact. Rounding the mean itself would take from small parts in every draw.
+    By systematic sampling: with one random offset a row, an entry is its mean rounded up or down, unbiased.
     """
     edges = np.cumsum(shares, axis=1)
     edges = totals[:, None] * (edges / edges[:, -1:]) + rng.random((len(shares), 1))
@@ -333,9 +330,9 @@ def rounded(totals: Counts, shares: Floats, rng: np.random.Generator) -> Counts:
 def allot(want: Counts, log_weights: Floats, supply: Counts, rng: np.random.Generator) -> Counts:
     """Give every row ``want[i]`` units, of kinds drawn with its own weights, out of a limited supply of each kind.
 
-    want: (rows,).  log_weights: (rows, kinds), unnormalised.  supply: (kinds,), in all at least ``want.sum()``.
-    -> (rows, kinds) counts. Where more units of a kind are asked for than there are, lots among all who asked decide,
-    and who lost draws again among the kinds that are left, in proportion. No row comes before another.
+    want: (rows,).  log_weights: (rows, kinds), unnormalised.  supply: (kinds,), in all at least ``want.sum()``. ->
+        (rows, kinds) counts. If a kind is short, lots among all that asked decide, and losers draw again among the
+        kinds left.
     """
     counts = np.zeros(log_weights.shape, dtype=np.int64)
     want, supply = want.copy(), supply.copy()

@@ -1,11 +1,11 @@
 """Data sets by name: ``load("mnist")``.
 
-``digits`` is embedded (8x8 handwriting, shipped with scikit-learn; 1,437 training and 360 test samples by
+``digits`` is embedded (8x8 handwriting of scikit-learn; 1,437 training and 360 test samples by
 ``dataset.fixed_split``). ``synthetic:64x10`` is made up (``synthetic.py``). Any other name is looked for in the folder
-given (``--data-dir``), in the folder of the environment variable COTERIE_DATA, and in a per-user cache; what is offered
-publicly with a checksum is then downloaded into that cache. In each folder the first of these forms counts:
+given (``--data-dir``), in that of the environment variable COTERIE_DATA, and in a per-user cache, into which public
+sets with a checksum are downloaded. In each folder the first of these forms counts:
 
-- ``NAME.npz`` with x_train, y_train, x_test, y_test: the form for one's own data, see ``dataset.from_arrays``;
+- ``NAME.npz`` with x_train, y_train, x_test, y_test, see ``dataset.from_arrays``;
 - ``NAME.npz`` with x, y (or features, labels): split 80/20 by ``dataset.fixed_split``;
 - ``NAME.npz`` with a graph: see ``graphs.graph_from_arrays``;
 - for the known names the publishers' own files, see ``catalogue``.
@@ -50,7 +50,7 @@ def load(
 
     own: how to read one's own data: ``by``, ``target``, ``test_share``, ``kind``, ``task`` (``data/own.py``), or None.
     data_dir: looked in first.  download: whether a missing set may be fetched.  progress: told of downloads.
-    Raises UserError when the data are not to be had (saying what to put where), or are not what they should be.
+    Raises UserError if the data are missing (saying what to put where) or bad.
     """
     said = {key: value for key, value in own.items() if value is not None}
     if is_path(name):
@@ -85,7 +85,7 @@ def load(
 
 
 def cache_dir() -> Path:
-    """The per-user folder for downloaded data that the platform names: on Linux ``~/.cache/coterie``, say."""
+    """The platform's per-user folder for downloaded data, such as ``~/.cache/coterie``."""
     return platformdirs.user_cache_path("coterie", appauthor=False)
 
 

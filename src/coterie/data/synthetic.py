@@ -5,21 +5,21 @@ apart from any other centre; a sample is one of its class's centres, by a fair c
 centres follow from F and K alone. So do the test set (10,000 samples, all classes alike) and as many reference samples,
 whose mean and deviation scale everybody's samples, and which are the public ones where the hub has any.
 
-A client's samples follow from the seed and its number, and from nothing else. So no client takes memory or time before
-it is asked, and no other client matters. How many samples of which class it has is the law of the partition, for an
-unlimited supply, with m = 100 samples a client on average (or ``samples`` / clients):
+A client's samples follow from the seed and its number alone, so absent clients take no memory or time. How many samples
+of which class it has is the law of the partition, for an unlimited supply, with m = 100 samples a client on average (or
+``samples`` / clients):
 
 ``iid``               m samples, their classes all alike
 ``hsu:ALPHA``         m samples, in proportions of its own: Dirichlet(ALPHA / K, ...)
-``dirichlet:BETA``    of each class m/K times a Gamma(BETA) variable over its mean. It is what the Dirichlet partition
-                      comes to with very many clients. A client that would have fewer than ``min_samples`` (by default
-                      10, or m/2 if that is less) has so many, in its own proportions
+``dirichlet:BETA``    of each class m/K times a Gamma(BETA) variable over its mean, the limit of the Dirichlet partition
+                      for very many clients. A client that would have fewer than ``min_samples`` (by default 10, or m/2
+                      if that is less) has so many, in its own proportions
 ``labels:LO-HI``      m samples of LO to HI classes, all alike; ``labels:M`` of M classes
 ``shards:N``          m samples in N equal pieces, each of a class by lot
 ``labelsets:K``       m samples of the classes of its group's set; the sets are drawn by the seed
 ``permute:K+SKEW``, ``swap:K+SKEW``   groups with different labels, crossed with any of the first five
 
-Test samples of a client are drawn from the test set, in the proportions of its own classes, as in every partition.
+A client's test samples are drawn from the test set, in the proportions of its own classes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def shape_of(name: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=4)
 def synthetic(name: str) -> Dataset:
-    """The test set and the reference samples (in place of training samples) of ``synthetic:FxK``; raises UserError."""
+    """The test set, and reference samples as training samples, of ``synthetic:FxK``; raises UserError."""
     _, classes = shape_of(name)
     labels = np.arange(_WHOLE_SET, dtype=np.int64) % classes
     train, test = (drawn(name, labels, rng(0, name, part)) for part in ("reference", "test"))
@@ -93,7 +93,7 @@ def drawn(name: str, labels: Ints, source: np.random.Generator) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Drawn(Split):
-    """The split of such data: it has no lists of indices. count: of the clients.  tasks: of the groups.
+    """The split of such data, without lists of indices. count: of the clients.  tasks: of the groups.
 
     law: of a client's samples.  Indices of ``public`` are into the reference samples.
     """
@@ -120,7 +120,7 @@ class Drawn(Split):
         return int(self.counts(client).sum())
 
     def train_samples(self, client: int) -> tuple[Floats, Ints]:
-        """Normalised samples (n, features) and labels (n,) of its task: a client's own, made anew."""
+        """A client's normalised samples (n, features) and labels (n,) of its task, made anew."""
         task, counts = self.task(client), self.counts(client)
         labels = np.repeat(np.arange(len(counts)), counts)
         x = drawn(task.dataset.name, labels, rng(self.seed, f"client/{client}", "samples"))
@@ -145,10 +145,7 @@ def deal_synthetic(
     public: float = 0.0,
     samples: int | None = None,
 ) -> tuple[Drawn, tuple[Task, ...]]:
-    """As ``tasks.deal``, for ``synthetic``. samples: of all clients together, on average.
-
-    Raises UserError for a spec that these data cannot have.
-    """
+    """As ``tasks.deal``, for ``synthetic``. samples: of all clients together, on average. Raises UserError."""
     whole("clients", clients, 1)
     whole("seed", seed, 0)
     kind, skew = parts_of(spec)
@@ -175,7 +172,7 @@ def deal_synthetic(
 
 
 def label_sets(skew: str, classes: int, clients: int, seed: int) -> tuple[Ints, ...]:
-    """The disjoint sets of classes of ``labelsets:K``, of nearly equal sizes, drawn by the seed; raises UserError."""
+    """The disjoint class sets of ``labelsets:K``, of nearly equal sizes, drawn by the seed; raises UserError."""
     found = re.fullmatch("labelsets:([1-9][0-9]{0,8})", skew)
     if found is None or int(found[1]) > min(classes, clients):
         raise UserError(
@@ -195,7 +192,7 @@ def law_of(
     groups: Ints | None = None,
     sets: tuple[Ints, ...] | None = None,
 ) -> Law:
-    """What a label skew makes of one client (see above). groups: (clients,) into sets. Raises UserError."""
+    """What a label skew makes of one client. groups: (clients,) into sets. Raises UserError."""
     parse(skew)  # which knows what is wrong with it
     kind, _, rest = skew.partition(":")
     many = round(mean)

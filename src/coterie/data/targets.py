@@ -1,4 +1,4 @@
-"""What a data set's labels are: classes, several labels at once, or numbers; and what a model's outputs say of them."""
+"""What a data set's labels are (classes, several labels at once, or numbers) and what outputs say of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXACT = 2.0**53  # below it a double is exact
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """task: what is learnt.  names: of the classes, the labels or the numbers, in the order of the outputs, or None.
+    """task: what is learnt.  names: of the classes, labels or numbers, in the order of the outputs, or None.
 
     ``classes``: labels are (n,) int64, outputs (n, classes) logits.
     ``multilabel``: labels are (n, labels) float32 zeros and ones, outputs (n, labels) logits, one for each label alone.
@@ -32,7 +32,7 @@ class Targets:
     unit: Doubles | None = None
 
     def scores(self, outputs: NDArray[Any]) -> Doubles:
-        """What outputs (..., k) say: probabilities (..., k), or for regression numbers in stored units."""
+        """Outputs (..., k) as probabilities (..., k), or for regression as numbers in stored units."""
         from scipy.special import expit, softmax  # here, so that a list of data sets does not wait for scipy
 
         outputs = np.asarray(outputs, np.float64)
@@ -61,8 +61,8 @@ _MOST_NUMBERS = 20  # of classes that few samples each have
 def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as numbers 0, 1, ... (N,) in the order of their values, and the name of each value.
 
-    labels: where they are from, for errors, and the labels (n,), numbers or text, of one client or of many.
-    Text that is a number is one: 1 and 1.0 are the same class. Raises UserError.
+    labels: where they are from, for errors, and the labels (n,), numbers or text, of one client or of many. Text of a
+        number is one: 1 and 1.0 are one class. Raises UserError.
     """
     for where, y in labels:
         if y.ndim != 1:

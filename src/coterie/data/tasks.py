@@ -3,16 +3,16 @@
 ``rotate:K``      group g sees every image turned counter-clockwise by g 360/K degrees (Ghosh et al., NeurIPS 2020): by
                   right angles exactly, by others with bilinear interpolation and stored zeros in the corners
 ``permute:K``     each group has the labels in an order of its own (Sattler, Müller and Samek, 2020), drawn from the
-                  seed. Group 0 keeps them. In no two of the first ``classes`` groups does a label mean the same; more
-                  groups than that cannot all differ in every label, so the rest are random orders, all different
-``swap:K``        group g exchanges labels 2g and 2g + 1 and keeps the others; no group keeps all
+                  seed; group 0 keeps them. In no two of the first ``classes`` groups does a label mean the same; the
+                  rest are random orders, all different
+``swap:K``        group g exchanges labels 2g and 2g + 1 and keeps the others
 ``domains:A,B``   each group has a data set of its own, of equal sample shape and classes, normalised by itself
 
-A label skew may follow: ``rotate:4+dirichlet:0.3``. Without one samples are dealt evenly at random (``iid``). The skew
-is drawn over all clients: the same seed deals the same indices with and without groups. The groups are drawn by lot,
-and their sizes differ by at most one. With ``domains`` each data set is dealt, with this skew, to its own group.
+A label skew may follow: ``rotate:4+dirichlet:0.3``; the default is ``iid``. It is drawn over all clients: a seed deals
+the same indices with and without groups. Groups are drawn by lot, and their sizes differ by at most one. With
+``domains`` each data set is dealt, with this skew, to its own group.
 
-A task changes training and test samples alike. It is applied to what a client has, never to the whole training set.
+A task changes a client's training and test samples alike, never the whole training set.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Load = Callable[[str], Dataset]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What the clients of one group learn: the samples of a data set, turned, and what their labels are called.
+    """What the clients of one group learn: the turned samples of a data set, with renamed labels.
 
     turn: share of a full circle, counter-clockwise.  names: (classes,) int64, what each label becomes; None for itself.
     """
@@ -47,7 +47,7 @@ class Task:
     names: Ints | None = None
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
-        """Normalised samples of this task ``(n, *input_shape) float32``; all of the split without ``indices``."""
+        """Normalised samples of this task ``(n, *input_shape) float32``; without ``indices`` the whole split."""
         x = self.dataset.inputs(indices, split)
         if not self.turn:
             return x
@@ -92,10 +92,10 @@ def deal(
     The split's indices are into the data set of the client's own task. min_samples, test_samples: as in ``partition``.
     load: gives the other data sets of ``domains`` by their names.  clients: None, or the right number, for data that
     name their clients themselves (``by:COLUMN``).
-    public: share of the training samples of ``dataset`` that no client gets (``Split.public``): stratified by class,
-    or by client where the data name their clients, or plainly drawn for tasks without classes. What is left is dealt.
-    samples: how many training samples of each data set are used, stratified by class; None for all.
-    Raises UserError for a spec that is unknown or cannot be met.
+    public: share of the training samples of ``dataset`` that no client gets (``Split.public``): stratified by class, or
+        by client where the data name their clients, or plainly drawn for tasks without classes. samples: how many
+        training samples of each data set are used, stratified by class; None for all. Raises UserError for a spec that
+        is unknown or cannot be met.
     """
     if column_of(spec) is not None:
         if samples is not None:
@@ -147,13 +147,13 @@ def deal(
 
 
 def _labels(dataset: Dataset, part: Part = "train") -> Ints:
-    """What a partition deals by: the class of every sample, or 0 where the task has no classes."""
+    """What a partition deals by: every sample's class, or 0 for tasks without classes."""
     y = dataset.labels(split=part)
     return y if dataset.targets.task == "classes" else np.zeros(len(y), np.int64)
 
 
 def column_of(spec: str) -> str | None:
-    """The column of ``by:COLUMN``, or None for another partition. Raises UserError if it names none."""
+    """The column of ``by:COLUMN``, None for another partition. Raises UserError if it names none."""
     if not isinstance(spec, str):
         raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     word, _, column = spec.partition(":")
@@ -163,7 +163,7 @@ def column_of(spec: str) -> str | None:
 
 
 def _as_owned(spec: str, dataset: Dataset, clients: int | None, seed: int, least: int, public: float) -> Split:
-    """Every client has its own training and test samples, as the data say, but for what it gives to the public data."""
+    """Every client has its own training and test samples, less those for the public data."""
     owners = dataset.owners
     if owners is None or spec != f"by:{owners.column}":
         known = "which does not name its clients" if owners is None else f"whose clients are in {owners.column!r}"
@@ -191,7 +191,7 @@ def of_clients(split: Split, tasks: Sequence[Task]) -> tuple[Task, ...]:
 
 
 def parts_of(spec: str) -> tuple[str, str]:
-    """The task (``""`` for none) and the label skew of a spec; raises UserError for a part unknown or misplaced."""
+    """The task (``""`` for none) and the label skew of a spec; raises UserError for an unknown or misplaced part."""
     if is_own(spec):
         return "", spec
     tasks, skews = kinds(TASK_FORMS), kinds(FORMS)
@@ -280,9 +280,8 @@ def _domains(spec: str, names: Sequence[str], dataset: Dataset, load: Load | Non
 def permutations(classes: int, groups: int, draw: np.random.Generator) -> tuple[Ints, ...]:
     """``groups`` different orders (classes,) int64 of the labels, the first as they are.
 
-    Any two of the first ``classes`` of them differ at every label: the labels stand on a circle in a random order, and
-    each group moves on by another number of places. Two more orders cannot do so, since a label has no more names;
-    the rest are random. groups: at most classes!.
+    Any two of the first ``classes`` differ at every label: the labels stand on a circle in a random order, and each
+    group moves on by another number of places. The rest are random. groups: at most classes!.
     """
     circle = draw.permutation(classes)
     steps = [0, *draw.permutation(np.arange(1, classes))][:groups]

@@ -1,9 +1,8 @@
 """The four types of devices of OFL's testbed: Jetson Xavier NX boards in four working modes (section 6.1, table 2).
 
-The paper has watts, cores and clocks of each mode, and no speeds. Those here are nominal, by one rule: a sample passes
-the CPU, 10 operations a cycle and core, and then the GPU, 384 CUDA cores with two operations a cycle each, which
-reaches 5 % of its peak on small models. What a board draws when idle, its link and its speed in cryptography are ours,
-too.
+The paper has watts, cores and clocks of each mode. Speeds are nominal: a sample passes the CPU, 10 operations a cycle
+and core, and then the GPU, 384 CUDA cores with two operations a cycle each, which reaches 5 % of its peak on small
+models. Idle power, link and speed in cryptography are ours, too.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MEMORY_GIB = 8.0
 
 @dataclass(frozen=True)
 class Board:
-    """One column of table 2. watts: of the whole board in this mode.  emc_mhz: of its memory, not used here."""
+    """One column of table 2. watts: of the whole board.  emc_mhz: of its memory, not used here."""
 
     watts: float
     cores: int
@@ -40,12 +39,12 @@ class Board:
 
     @property
     def flops_per_s(self) -> float:
-        """Nominal operations a second in training: those of a sample on the CPU, then on the GPU."""
+        """Nominal operations a second in training: a sample's on the CPU, then on the GPU."""
         return 1 / (1 / self.cpu_flops_per_s + 1 / self.gpu_flops_per_s)
 
     @property
     def gpu_share(self) -> float:
-        """The share of the training time in which the GPU works; the CPU works in the rest."""
+        """The share of the training time in which the GPU works, not the CPU."""
         return self.flops_per_s / self.gpu_flops_per_s
 
 

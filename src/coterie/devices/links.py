@@ -1,7 +1,7 @@
-"""The links of a simulation: seconds for bytes and work, which clients are there in a round, and which are late.
+"""The links of a simulation: seconds for bytes and work, clients' presence in a round, and late answers.
 
-How many rounds an answer is late is drawn from a share of those asked, a law and the seed. No party knows this table:
-the transport holds back what a client sends, and the hub meets an answer in a later round.
+How many rounds an answer is late is drawn from a share of those asked, a law and the seed. No party knows this: the
+transport holds back a client's messages until a later round.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def check_share(share: float) -> None:
 class Delays:
     """By how many rounds the clients that a round asks are late: a pure function of its arguments and the round.
 
-    asked(r): the clients that round r asks.  share: delta, of those (rounded).  law: as for ``delay_law``.
+    asked(r): the clients that round r asks.  share: delta, of those (rounded).  law: as for ``delay_law``. Raises
+    UserError for a share beyond 0 to 1, or another law.
 
-    A client that has not yet delivered what an earlier round asked for counts towards the share, for its link keeps the
-    order: the new answer arrives together with the last. The others of the share are drawn, with a delay each.
-    Raises UserError for a share beyond 0 to 1, or another law.
+    A client that still owes an earlier answer counts towards the share: its new answer arrives together with the last.
+    The rest of the share is drawn, with a delay each.
 
-    least: rounds that a client's answers are late at least, drawn or not, but in the set-up; an attacker may set them.
+    least: minimal delays in rounds, such as an attacker's, but not in the set-up.
     """
 
     def __init__(self, asked: Callable[[int], Sequence[str]], share: float, law: str, seed: int) -> None:
@@ -71,13 +71,13 @@ class Delays:
         self._rounds: list[Mapping[str, int]] = [{}]
 
     def of(self, r: int) -> Mapping[str, int]:
-        """The delayed clients of round r and by how many rounds their answers are late; none in round 0, the set-up."""
+        """The delayed clients of round r and their delays in rounds; none in round 0, the set-up."""
         while len(self._rounds) <= r:
             self._rounds.append(self._draw(len(self._rounds)))
         return self._rounds[r]
 
     def rounds(self, client: str, r: int) -> int:
-        """By how many rounds a client's answer to round r is late; 0 for one in time, and in the set-up, round 0."""
+        """By how many rounds a client's answer to round r is late; 0 in time, and in the set-up."""
         return max(self.of(r).get(client, 0), self.least.get(client, 0)) if r >= 1 else 0
 
     def _draw(self, r: int) -> Mapping[str, int]:
@@ -95,11 +95,11 @@ class Delays:
 class FleetLinks(Links):
     """Links over a fleet. profiles: by client's name; all other parties are a SERVER.
 
-    Whether a client is there is drawn once a round, from the seed, its name and the round. Whether it drops out is
-    drawn for every request of the round, so a client may upload and then miss its model. In the set-up, round 0, all
-    are there.  delays: by how many rounds the experiment holds back what clients send; None for nothing.
-    traces: when each client is there on the virtual clock, from round 1 on; None for always. Both must hold: a client
-    takes part if its trace says that it is there, and the draws don't say that it is away.
+    A client's presence is drawn once a round, from the seed, its name and the round. Dropping out is drawn for every
+    request, so a client may upload and then miss its model. In the set-up, round 0, all are there.  delays: by how many
+    rounds the experiment holds back messages of clients; None for nothing.
+    traces: when each client is there on the virtual clock, from round 1 on; None for always. A client takes part if
+        both trace and draws allow it.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Device profiles: how fast a device computes and talks, how often it is there, what it costs in energy.
+"""Device profiles: speed of computing and transfer, presence, and energy.
 
 Virtual time and energy of a simulation follow from these numbers and from nominal work (bytes, floating-point
-operations, reference seconds) alone, so that they are known beforehand and repeat exactly.
+operations, reference seconds) alone, so they repeat exactly.
 
 Named fleets, see :func:`fleet`:
 
@@ -11,20 +11,17 @@ Named fleets, see :func:`fleet`:
 ``mobile``     half phones (tier A), a fifth each of tablets (B) and laptops (C), a tenth edge boxes (D), each with
                log-normal spread sigma = .35; there 90 % of the time, lost in 2 % of the rounds
 ``slow_tail``  nine tenths as in ``uniform``, one tenth stragglers that are ten times slower in everything
-``mixed``      FedEPC's heterogeneous edge devices, differing in processor, memory and link: a fifth gateways (0.48 GHz,
-               0.25 GiB), two fifths phones (1.8 GHz, 4 GiB), three tenths laptops (2.8 GHz, 16 GiB), a tenth edge boxes
-               (3.5 GHz, 32 GiB), each with log-normal spread sigma = .2 (on each speed, and on the free memory).
-               Computing follows the processor, ``FLOPS_A_CYCLE`` a cycle. All are always there, so that a round's
-               time says how fast the chosen devices are, and nothing about devices that were waited for in vain:
-               ``mobile``, one's own file or ``--delta`` add absence
+``mixed``      FedEPC's heterogeneous edge devices: a fifth gateways (0.48 GHz, 0.25 GiB), two fifths phones (1.8 GHz,
+               4 GiB), three tenths laptops (2.8 GHz, 16 GiB), a tenth edge boxes (3.5 GHz, 32 GiB), each with
+               log-normal spread sigma = .2 (on each speed, and on the free memory). Computing follows the processor,
+               ``FLOPS_A_CYCLE`` a cycle. All are always there
 ``jetson``     OFL's testbed: Jetson Xavier NX boards of the types A to D in equal numbers (``devices/jetson.py``)
 ``FILE.toml``  one's own: tables ``[[device]]`` with the fields of Profile and, optionally, ``share`` (relative number
                of clients, default 1) and ``spread`` (sigma of the log-normal factor on each speed and on the memory,
                default 0)
 
-A device's processor has the speed factor of its computing: a device that computes half as fast as its tier has half
-its GHz. Virtual time follows from ``compute_flops_per_s`` alone. ``cpu_ghz`` and ``memory_gib`` are what a device can
-tell of itself (``devices/resources.py``), for systems that choose devices by it.
+``cpu_ghz`` scales with a device's computing speed. Virtual time follows from ``compute_flops_per_s`` alone; ``cpu_ghz``
+and ``memory_gib`` are what a device tells systems that choose by them (``devices/resources.py``).
 """
 
 from __future__ import annotations
@@ -56,11 +53,11 @@ class Profile:
     up_bytes_per_s, down_bytes_per_s: bandwidth from and to the device.  latency_s: of one message, either way.
     availability: probability in (0, 1] of being there when a round begins.
     dropout: probability in [0, 1) of vanishing in the middle of a round.
-    crypto_speed: speed in cryptography relative to one core of a current x86 server (nominal seconds are its).
-    budget: d of FedCAPrivacy, the share in (0, 1] of the largest number of local epochs that the device does.
-    compute_watts, radio_watts: power drawn above idle while it computes, and while it sends or receives.
-    idle_watts: power drawn all the time that it is there.
-    cpu_ghz, memory_gib: its processor's frequency, and the memory that training may use.
+    crypto_speed: speed in cryptography relative to one core of a current x86 server (as nominal seconds).
+    budget: d of FedCAPrivacy, the device's share in (0, 1] of the largest number of local epochs.
+    compute_watts, radio_watts: power above idle while it computes, and while it sends or receives.
+    idle_watts: power while it is there.
+    cpu_ghz, memory_gib: its processor's frequency, and the memory for training.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
@@ -86,7 +83,7 @@ class Profile:
                 raise UserError(f"device profile {self.name!r}: {key} is {value!r}: {error}") from None
 
     def joules(self, compute_s: float, radio_s: float, there_s: float = 0.0) -> dict[str, float]:
-        """Nominal energy: compute_s seconds of training or cryptography, radio_s of transfer, there_s of presence."""
+        """Nominal energy of seconds of computing (training, cryptography), transfer and presence."""
         return {
             "compute": self.compute_watts * compute_s,
             "radio": self.radio_watts * radio_s,
@@ -232,7 +229,7 @@ FLEETS: tuple[str, ...] = ("uniform", "paper", "mobile", "slow_tail", "mixed", "
 
 
 def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:
-    """The profiles of ``clients`` clients; the numbers of each tier are exact, who is what follows from the seed.
+    """The profiles of ``clients`` clients: exact numbers of each tier, dealt by the seed.
 
     Raises UserError for an unknown name, and for a file that cannot be read or describes no valid devices.
     """
@@ -263,7 +260,7 @@ def _from_tiers(tiers: tuple[Tier, ...], clients: int, rng: np.random.Generator)
 
 
 def _scaled(tier: Tier, compute: float, up: float, down: float, memory: float = 1.0, **changes: float) -> Profile:
-    """A device of this tier with its speeds and its memory times these factors, and with these changes."""
+    """A device of this tier with speeds and memory times these factors, and these changes."""
     own: dict[str, Any] = {field.name: getattr(tier, field.name) for field in fields(Profile)}
     factors = {"compute_flops_per_s": compute, "cpu_ghz": compute, "memory_gib": memory}
     for key, factor in {**factors, "up_bytes_per_s": up, "down_bytes_per_s": down}.items():
@@ -272,7 +269,7 @@ def _scaled(tier: Tier, compute: float, up: float, down: float, memory: float = 
 
 
 def _sizes(shares: NDArray[np.float64], clients: int) -> NDArray[np.int64]:
-    """Nearest whole numbers to the shares; every tier has a client where there are enough for all."""
+    """Nearest whole numbers to the shares; every tier gets a client if there are enough."""
     quota = clients * shares / shares.sum()
     sizes: NDArray[np.int64] = np.maximum(np.floor(quota), 1 if clients >= len(shares) else 0).astype(np.int64)
     while missing := clients - int(sizes.sum()):

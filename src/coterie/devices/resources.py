@@ -11,9 +11,9 @@ from coterie.protocol.errors import PeerError
 
 @local("device resources")
 def resources(own: OwnData) -> tuple[float, float]:
-    """``(cpu_ghz, memory_gib)`` of the party's own device, as its profile says. PeerError if it has no profile.
+    """``(cpu_ghz, memory_gib)`` of the party's own profile. PeerError if it has none.
 
-    ``Local(resources)`` in a handler. A device states it itself, so whoever relies on it must bear a device that lies.
+    Use ``Local(resources)`` in a handler. The device states it itself, and may lie.
     """
     if not isinstance(own.device, Profile):
         raise PeerError("its device is not known, so neither are its processor and memory")
@@ -24,7 +24,7 @@ def resources(own: OwnData) -> tuple[float, float]:
 class Status:
     """What a device tells of itself for a time step.
 
-    share: of the step's computing and transfer time that it gives to the federation, in (0, 1].
+    share: of the step's computing and transfer time that it gives, in (0, 1].
     present_s: seconds of the step in which it expects to be there.
     """
 
@@ -41,9 +41,8 @@ class Status:
 def status(own: OwnData, now_s: float, step_s: float) -> Status:
     """The device's status for the time step of ``step_s`` seconds that begins now, OFL section 3.5.
 
-    How long it will be there follows from its own habits (``OwnData.presence``) if it knows them, and else from how
-    often its profile says that it is there and stays. So a simulated device foresees its own trace exactly, which no
-    real one does. PeerError if it has no profile.
+    Its presence follows from its own habits (``OwnData.presence``), or else from its profile's probabilities. So a
+    simulated device foresees its own trace exactly, which no real one does. PeerError if it has no profile.
     """
     profile = own.device
     if not isinstance(profile, Profile):

@@ -1,9 +1,8 @@
-"""When clients are there: traces of their presence on the virtual clock, generated or from a file.
+"""Traces of clients' presence on the virtual clock, generated or from a file.
 
-A client is there in some intervals of virtual seconds and away in between. All traces of a run have one period, after
-which they begin anew. The run begins at second 0, and a round begins ``pace_s`` after the last one has ended, or later,
-when a client is there: rounds of small models take seconds, and without a pace a whole run would see one minute of the
-day.
+A client is there in some intervals of virtual seconds. All traces of a run have one period, after which they begin
+anew. The run begins at second 0. A round begins ``pace_s`` after the last one ended, or later, when a client is there:
+without a pace a run of short rounds would see one minute of the day.
 
 ``diurnal``    a week of phones that are idle, charging and on Wi-Fi mostly at night, drawn by the seed
 ``FILE.csv``   one's own: a row ``client,start_s,end_s`` for every interval, with these words in the first line
@@ -41,7 +40,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Availability:
-    """The option in parts. source: ``diurnal`` or the path of a CSV file.  pace_s: see the module."""
+    """The option in parts. source: ``diurnal`` or a CSV file's path.  pace_s: see the module."""
 
     source: str
     pace_s: float = PACE_S
@@ -82,8 +81,8 @@ def parse(text: str) -> Availability:
 class Traces:
     """When each of these clients is there. intervals: by name, ``(start_s, end_s)`` with 0 <= start < end <= period_s.
 
-    Ends don't belong to an interval. Intervals that touch are one. After period_s everything begins anew.
-    Raises UserError for a client without an interval, intervals that overlap, or such as are none.
+    Ends don't belong to an interval. Touching intervals are one. After period_s everything begins anew. Raises
+    UserError for a client without an interval, and for overlapping or invalid ones.
     """
 
     def __init__(self, intervals: Mapping[str, Iterable[Interval]], period_s: float) -> None:
@@ -136,7 +135,7 @@ class Traces:
         return float(periods * (ends - starts).sum() + (np.clip(within, starts, ends) - starts).sum())
 
     def opens_s(self, at_s: float) -> float:
-        """The first second, not before this one, at which some client is there."""
+        """The first second from this one on at which a client is there."""
         return min((self._opens_s(name, at_s) for name in self._edges), default=at_s)
 
     def _opens_s(self, name: str, at_s: float) -> float:
@@ -154,14 +153,14 @@ class Traces:
 def traces(
     availability: Availability, names: Sequence[str], seed: int, known_as: Sequence[str] | None = None
 ) -> Traces:
-    """The traces of these clients. known_as: their own names in the data, if they have some. Raises UserError."""
+    """The traces of these clients. known_as: their names in the data, if any. Raises UserError."""
     if availability.source == DIURNAL:
         return diurnal(names, seed)
     return load_csv(availability.source, names, known_as)
 
 
 def diurnal(names: Sequence[str], seed: int) -> Traces:
-    """A week of clients that are there at night, and for short times by day; it repeats every week.
+    """A week of clients that are there at night, and for short times by day; it repeats.
 
     Each client lives in one of four time zones, an hour apart. Its night begins at 22 h on average (deviation 2 h),
     each day 0.75 h earlier or later, and lasts about 8 h (deviation 1 h, between 4 and 12); one in ten is missing. By
@@ -188,7 +187,7 @@ def _week(source: np.random.Generator) -> list[Interval]:
 
 
 def _merged(intervals: Iterable[Interval], period_s: float) -> list[Interval]:
-    """The same times within one period, cut at its end and put together where they overlap."""
+    """The same times within one period, cut at its end, without overlaps."""
     cut: list[Interval] = []
     for start_s, end_s in intervals:
         first_s = start_s % period_s
@@ -207,11 +206,11 @@ def load_csv(path: str | Path, names: Sequence[str], known_as: Sequence[str] | N
     """The traces of these clients in a file with the columns ``client``, ``start_s`` and ``end_s``, rows in any order.
 
     A client is named as ``client/3``, by its number 3, or as the data call it (known_as). Seconds count from the start
-    of the run. Between its rows a client is away. The traces begin anew where the last row of the file ends. Rows of
-    other clients are left out.
+    of the run. Outside its rows a client is away. Traces begin anew where the last row ends. Rows of other clients are
+    ignored.
     Raises UserError, with the line, for a file that cannot be read, other columns, a cell that is no number, an
-    interval that ends before it starts, rows of one client that overlap, a client without rows, and for times that are
-    no seconds of a run (the first one later than a week).
+    interval that ends before it starts, overlapping rows of one client, a client without rows, and times that are no
+    seconds of a run (the first one later than a week).
     """
     path = Path(path)
     of = {**{str(i): name for i, name in enumerate(names)}, **dict(zip(known_as or (), names, strict=False))}

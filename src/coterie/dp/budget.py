@@ -1,4 +1,4 @@
-"""A privacy budget: whether one more release of a client still fits, so that its uploads end when it is spent."""
+"""A privacy budget: whether one more release of a client still fits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from coterie.protocol.errors import UserError
 class Budget:
     """The most epsilon, at ``delta``, that all of one client's releases may come to, for one relation of neighbours.
 
-    Whether the next release fits is told by noise and number of the releases, and by no data: so that a client has
-    stopped tells nothing of its data. Raises UserError for an epsilon that is not positive and finite, and for a delta
-    outside (0, 1).
+    Whether the next release fits depends on noise and number of the releases, not on data: so that a client has stopped
+    tells nothing of its data. Raises UserError for an epsilon that is not positive and finite, and for a delta outside
+    (0, 1).
     """
 
     epsilon: float
@@ -44,5 +44,5 @@ class Budget:
         return self.spent(ledger.after(*more)) <= self.epsilon
 
     def left(self, ledger: Ledger) -> float:
-        """What is left, at least 0. Epsilons do not add up, so ask ``fits`` whether a release has room."""
+        """What is left, at least 0. Epsilons do not add up: ask ``fits`` whether a release has room."""
         return max(0.0, self.epsilon - self.spent(ledger)) if math.isfinite(self.spent(ledger)) else 0.0

@@ -35,7 +35,7 @@ def composed(
     """The epsilon at ``delta`` of so many releases of each kind together; 0 of none.
 
     gaussian: by noise multiplier.  sampled: by noise multiplier and probability of the client's part in it.  pure: by
-    epsilon. Raises UserError unless 0 < delta < 1. The numbers themselves were checked (``ledger.Release``).
+        epsilon. Raises UserError unless 0 < delta < 1; other numbers are unchecked (see ``ledger.Release``).
     """
     check_delta(delta)
     loss = math.fsum(sorted(count / z**2 for z, count in gaussian.items()))
@@ -64,7 +64,7 @@ def by_distributions(
 
 
 def _step(loss: float, sampled: Any, pure: Any) -> float:
-    """``GRID`` standard deviations of the whole loss, and a whole part of the least pure epsilon if that is larger."""
+    """``GRID`` standard deviations of the whole loss, or a larger whole part of the least pure epsilon."""
     spread = math.sqrt(
         loss
         + sum(count * min(1.0, q * q * math.expm1(min(z**-2, 50.0)) * z * z) / z**2 for (z, q), count in sampled)

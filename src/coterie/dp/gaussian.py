@@ -1,8 +1,8 @@
-"""The Gaussian mechanism: clip, add noise, and say which epsilon that gives. Accounting is dp-accounting's.
+"""The Gaussian mechanism: clipping, noise, and the epsilon that they give. Accounting is dp-accounting's.
 
 A noise multiplier z is the standard deviation of the noise in units of the L2 sensitivity, the most that the released
-vector moves between neighbouring data. The two outputs that are hardest to tell apart are N(0, z^2) and N(1, z^2). The
-proof is about real numbers; noise is drawn in float64, whose lowest bits are not Gaussian (Mironov 2012).
+vector moves between neighbouring data. The worst pair of outputs is N(0, z^2) and N(1, z^2). The proof is about real
+numbers; noise is drawn in float64, whose lowest bits are not Gaussian (Mironov 2012).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def clipped(rows: ArrayLike, clip: float) -> NDArray[np.float64]:
 def mean_sensitivity(clip: float, samples: int) -> float:
     """How far the mean of so many rows of L2 norm at most ``clip`` moves if one row is replaced: 2 clip / samples.
 
-    The number of rows is the same for both neighbours, so it is public. Raises UserError unless there is a row.
+    The number of rows is public. Raises UserError unless there is a row.
     """
     if samples < 1:
         raise UserError("a mean needs at least one sample")
@@ -90,8 +90,8 @@ def noised(
 ) -> NDArray[np.float64]:
     """Values of any shape plus Gaussian noise of standard deviation noise_multiplier x sensitivity.
 
-    sensitivity: L2, of all these values together.  normal: draws so many standard normal numbers, such as
-    ``party.secrets("noise").normal``. Raises UserError for a negative or infinite multiplier or sensitivity.
+    sensitivity: L2, of all values together.  normal: draws so many standard normal numbers, such as
+        ``party.secrets("noise").normal``. Raises UserError for a negative or infinite multiplier or sensitivity.
     """
     array = np.asarray(values, np.float64)
     sigma = noise_multiplier * sensitivity

@@ -1,13 +1,13 @@
 """OFL's own mechanism (section 4.2, algorithm 2, l. 11 to 13): a HEURISTIC, not differential privacy.
 
 Selected parameters are grouped by the density of their values. Each gets Laplace noise of scale k Delta_C / epsilon_2,
-where Delta_C = 2 max |theta - omega_C| over its own cluster with the centroid omega_C, and k is the number of clusters.
+where Delta_C = 2 max |theta - omega_C| over its cluster with the centroid omega_C, and k is the number of clusters.
 
 The scale is a function of the data, and no bound on how far values move between neighbouring data sets. If a cluster's
-values are r times more spread, its scale is r times larger, and the noise tells it (``true_epsilon``). If they are
-equal, the scale is 0, and epsilon is infinite. The paper's proof of lemma 5.2 assumes that clusters are the same for
-neighbouring data. The selection alone is epsilon_1-DP for each choice. In the ledger a release has no proof, and the
-paper's own total stands beside it (``claimed``).
+values are r times more spread, so is the noise, which tells it (``true_epsilon``). If they are equal, the scale is 0,
+and epsilon is infinite. The paper's proof of lemma 5.2 assumes that neighbouring data have the same clusters. The
+selection alone is epsilon_1-DP for each choice. In the ledger a release has no proof, beside the paper's own total
+(``claimed``).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MOST_CLUSTERS = 64
 def clusters(values: NDArray[Any], dense: NDArray[Any]) -> NDArray[np.int64]:
     """(n,) the density cluster of each value, numbered from 0 in the order of the values.
 
-    dense: (n,) the density at each value (``selection.parameters.density``). A border lies at each local minimum of the
-    density along the sorted values, of which the deepest MOST_CLUSTERS - 1 count. Equal values are never parted.
+    dense: (n,) the density at each value (``selection.parameters.density``). Borders are the MOST_CLUSTERS - 1 deepest
+        local minima of the density. Equal values are never parted.
     """
     _check(values, dense)
     order = np.argsort(values)  # equal values have equal densities, so their order doesn't matter
@@ -69,7 +69,7 @@ def scales(values: NDArray[Any], dense: NDArray[Any], epsilon2: float) -> NDArra
 
 
 def perturbed(values: NDArray[Any], dense: NDArray[Any], epsilon2: float, secrets: Secrets) -> Vector:
-    """(n,) selected values plus Laplace noise around their density clusters, float32. The arguments as above."""
+    """(n,) selected values plus Laplace noise by their density clusters, float32."""
     return (np.asarray(values, np.float64) + scales(values, dense, epsilon2) * laplace(len(values), secrets)).astype(
         np.float32
     )
@@ -84,13 +84,12 @@ def laplace(count: int, secrets: Secrets) -> NDArray[np.float64]:
 
 def true_epsilon(ratio: float, delta: float, values: int = 1) -> float:
     """The exact epsilon at ``delta`` of values at the centroid of a cluster that is ``ratio`` = r times wider in
-    neighbouring data.
+    neighbouring data; infinite for an infinite ratio, against equal values.
 
-    Lap(b) against Lap(r b): all that counts of m values is the sum s of their distances over b, with a gamma
-    distribution. The log likelihood ratio is (1 - 1/r) s - m log r. With t where it is epsilon, the wider side has
-    delta = P[s > t | r b] - e^epsilon P[s > t | b], and the narrower the same with s < t' and its ratio. For one
-    value and r >= 2, epsilon is (r - 1) log((1 - 1/r) / delta) - log r. Raises UserError unless ratio > 1,
-    0 < delta < 1 and values >= 1. An infinite ratio, against equal values, has an infinite epsilon.
+    Lap(b) against Lap(r b): of m values only the sum s of their distances over b counts, with a gamma distribution. The
+    log likelihood ratio is (1 - 1/r) s - m log r. With t where it is epsilon, the wider side has delta = P[s > t | r b]
+    - e^epsilon P[s > t | b], and the narrower the same with s < t' and its ratio. For one value and r >= 2, epsilon is
+    (r - 1) log((1 - 1/r) / delta) - log r. Raises UserError unless ratio > 1, 0 < delta < 1 and values >= 1.
     """
     from scipy.optimize import brentq  # slow to import
     from scipy.special import gammainc, gammaincc

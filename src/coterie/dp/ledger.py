@@ -1,7 +1,7 @@
 """The ledger: what a client has released, by which mechanism, and which epsilon that adds up to.
 
-A client's releases compose, also if a later one depends on what an earlier one showed. A release without a proof makes
-epsilon infinite, however well the others are protected: so the ledger also says what each kind of release has alone.
+A client's releases compose, also if a later one depends on an earlier one. A release without a proof makes epsilon
+infinite; so the ledger also gives each kind's epsilon alone.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Release:
     """Something that depends on a client's data and has left its device, once.
 
     what: in words ("sparsity vector").
-    noise_multiplier: standard deviation of the noise over the sensitivity, of a Gaussian; None for the others.
+    noise_multiplier: of a Gaussian, standard deviation of the noise over the sensitivity; None for the others.
     sensitivity_l2: the most by which the released vector moves between neighbours, in its own units; None if unbounded.
-    neighbours: the relation that this bound is about.  round: 0 is the set-up.
+    neighbours: the relation of this bound.  round: 0 is the set-up.
     pure_epsilon: of the Laplace and the exponential mechanism, whose delta is 0; None for the others. draws: how many
-    times it was run with this epsilon, each time with the earlier results known (the k choices of a selection).
+        times it was run with this epsilon, with the earlier results known (the k choices of a selection).
     sampled: the probability with which the client was in this round, drawn independently of all else.  hidden: whether
-    nobody that sees the release can tell if it was. Only then does sampling count (``composition.py``).
-    claimed_epsilon: what a publication claims of a heuristic. It is shown and counts for nothing.
+        nobody that sees the release can tell if it was. Only then does sampling count (``composition.py``).
+    claimed_epsilon: a publication's claim of a heuristic, which counts for nothing.
 
     Raises UserError for an unknown mechanism or relation, for a Gaussian without noise or sensitivity, for another
     mechanism without its epsilon, and for numbers that belong to another mechanism.
@@ -105,7 +105,7 @@ class Ledger:
     def epsilon(self, delta: float, neighbours: Neighbours = "replace one sample") -> float:
         """The epsilon of all releases together; 0 of none, infinite if one has no proof for this relation.
 
-        Releases of different mechanisms are composed by their privacy loss distributions (``composition.py``).
+        Different mechanisms are composed by ``composition.py``.
         """
         if not all(release.proves(neighbours) for release in self.releases):
             return math.inf
@@ -120,11 +120,11 @@ class Ledger:
         return composed(gaussian, sampled, pure, delta)
 
     def after(self, *more: Release) -> Ledger:
-        """The ledger with further releases: ``ledger.after(one).epsilon(delta)`` is what one more would come to."""
+        """The ledger with further releases: ``ledger.after(one).epsilon(delta)`` is the epsilon with one more."""
         return Ledger((*self.releases, *more))
 
     def further_round(self) -> Ledger:
-        """The ledger after one more round like the last in which this client has released anything."""
+        """The ledger after one more round like the last with releases of this client."""
         last = max((release.round for release in self.releases), default=0)
         return self.after(*(replace(one, round=last + 1) for one in self.releases if one.round == last))
 
@@ -133,11 +133,11 @@ class Ledger:
         return Ledger(tuple(release for release in self.releases if release.what == what))
 
     def statement(self, delta: float = DELTA) -> dict[str, Any]:
-        """The ledger for ``result.json``. An infinite epsilon is the word "infinite", for JSON has no such number.
+        """The ledger for ``result.json``. An infinite epsilon is the word "infinite".
 
-        epsilon: by relation, of everything together.  epsilon_after_one_more_round: the same after another round like
-        the last.  releases: by kind, with their number, their first and last round, the epsilon of this kind alone, and
-        of this kind after one more.
+        epsilon: by relation, of everything together.  epsilon_after_one_more_round: after another round like the last.
+            releases: by kind, their number, first and last round, and the epsilon of this kind alone, also after one
+            more.
         """
         kinds: dict[tuple[Any, ...], list[Release]] = {}
         for release in self.releases:

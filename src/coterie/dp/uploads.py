@@ -1,16 +1,16 @@
-"""Sparse uploads with a proof: clipped changes of the model at places that tell nothing, with Gaussian noise.
+"""Sparse uploads with a proof: clipped changes of the model at data-independent places, with Gaussian noise.
 
     places = shared_set(eligible(spec), k, roster.session, client, number)
     values = mechanism.noised((trained - start)[places], secrets)
 
-Neighbours differ in all data of one client ("replace one client"), but not in their number: how many samples a client
-has is public. Its status report says it, its training time shows it, and by eq. (4) it decides how many values are
-sent. The release is against the client's own leader, which sees it alone and by name. A change of L2 norm at most C may
-become any other, so the sensitivity is 2 C, and no sampling of clients helps: the leader sees who uploads.
+Neighbours differ in all data of one client ("replace one client"), but not in their number, which is public: its status
+report says it, its training time shows it, and by eq. (4) it decides how many values are sent. The release is against
+the client's own leader, which sees it alone and by name. A change of L2 norm at most C may become any other, so the
+sensitivity is 2 C, and no sampling of clients helps: the leader sees who uploads.
 
-Which places are sent must not depend on the data. Either it is a public random set (``shared_set``), or the choice is a
-release of its own and paid for (``selection_release``). Buffers, the running statistics of a batch normalisation, are
-never uploaded: they would be statistics of the client's data without a clip.
+Which places are sent must not depend on the data: either a public random set (``shared_set``), or a choice that is a
+release of its own and paid for (``selection_release``). Buffers are never uploaded: they would be statistics of the
+client's data without a clip.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ROUNDED = 1 + 2.0**-20  # values travel as float32
 
 @dataclass(frozen=True)
 class Standard:
-    """The standard mechanism. clip: C, the most L2 norm of what is uploaded.  noise_multiplier: z, std over 2 C.
+    """The standard mechanism. clip: C, the most L2 norm of an upload.  noise_multiplier: z, std over 2 C.
 
     Raises UserError for numbers that are not positive and finite.
     """
@@ -79,8 +79,8 @@ class Standard:
     def longest(self, count: int) -> float:
         """The L2 norm that ``count`` values of an honest client exceed with a chance below exp(-9^2 / 2).
 
-        The length of a Gaussian vector is sqrt(count) sigma on average at most, and concentrates (Boucheron, Lugosi and
-        Massart 2013, theorem 5.6).
+        A Gaussian vector's mean length is at most sqrt(count) sigma, and concentrates (Boucheron, Lugosi and Massart
+        2013, theorem 5.6).
         """
         return (self.clip + self.sensitivity * self.noise_multiplier * (math.sqrt(count) + 9)) * _ROUNDED
 
@@ -98,8 +98,8 @@ class Standard:
 def selection_release(k: int, epsilon1: float, round: int = 0) -> Release:
     """The choice of k places by ``selection.parameters.gumbel_top_k`` in the ledger: k draws of epsilon1 each.
 
-    A utility in [0, 1] moves by at most 1, whatever the data, so a draw with probability proportional to
-    exp(epsilon1 u / 2) is epsilon1-DP for the replacement of all data.
+    A utility in [0, 1] moves by at most 1, so a draw with probability proportional to exp(epsilon1 u / 2) is
+    epsilon1-DP for the replacement of all data.
     """
     return Release(
         SELECTION, "exponential", neighbours="replace one client", round=round, pure_epsilon=epsilon1, draws=k
@@ -108,9 +108,9 @@ def selection_release(k: int, epsilon1: float, round: int = 0) -> Release:
 
 @lru_cache(maxsize=16)
 def eligible(spec: ModelSpec) -> NDArray[np.int64]:
-    """(p,) the places of a model's parameters, ascending: all but the buffers, which stay on the device.
+    """(p,) the places of a model's parameters, ascending, without buffers.
 
-    Read-only, and one array for all parties of a process: it is as large as a model.
+    Read-only, and one array for all parties of a process.
     """
     places = np.flatnonzero(~spec.buffers)
     places.setflags(write=False)
@@ -120,9 +120,8 @@ def eligible(spec: ModelSpec) -> NDArray[np.int64]:
 def shared_set(places: NDArray[np.int64], k: int, session: bytes, client: str, number: int) -> NDArray[np.int64]:
     """(k,) of these places, ascending: a uniformly random set that everybody on the roster can compute.
 
-    session: of the roster.  number: of the client's upload, so that each has another set. The set is public and fixed
-    before any data are seen, so it tells nothing of them, and no index travels. Raises UserError unless 1 <= k <=
-    len(places).
+    session: of the roster.  number: of the client's upload, so that each has another set. The set is public and
+        independent of the data, and no index travels. Raises UserError unless 1 <= k <= len(places).
     """
     if not 1 <= k <= len(places):
         raise UserError(f"{k} of {len(places)} parameters cannot be chosen")

@@ -1,1 +1,1 @@
-"""Selecting clients for a round: FedEPC's contextual bandit (CICS), Oort, and plain selections under a time budget."""
+"""Selection of a round's clients: FedEPC's contextual bandit (CICS), Oort, and plain selections under a time budget."""

@@ -1,8 +1,8 @@
 """CICS, FedEPC's choice of devices within a cluster: section 3.4, eq. (9) to (12), algorithm 3.
 
 A contextual combinatorial bandit. `choose` takes the set of devices with the highest upper confidence bound of the
-reward among those that keep the time budget; `learned` keeps what the set brought. Both are pure functions over a
-`Bandit`, the state of one cluster. Where this departs from the text, and why, stands in docs/selection.md.
+reward within the time budget; `learned` keeps what it brought. Both are pure functions over `Bandit`, the state of one
+cluster. docs/selection.md lists departures with reasons.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Cics:
 
     confidence: delta in (0, 1) of beta_t = sqrt(2 log(t^2 / delta)).  exploration: factor on beta_t; 0 is greedy.
     length_scale: rho of eq. (10), in units of the distance of standardised contexts.  sigma: of eq. (10); noise: the
-    standard deviation of a reward; slope: that of each entry of theta; all three in units of the standard deviation of
-    the rewards in the window.  window: so many past rounds are remembered.  cheapest: a device that claims to cost
-    less than this share of the cluster's median cost is not believed, and counts as the median, unless no set would
-    keep the budget then; 0 believes all.  exhaustive_to: up to so many devices all sets are compared.  pool, swaps:
-    beyond, the devices that a greedy step compares, and the random moves that follow.
+        standard deviation of a reward; slope: that of each entry of theta; all three in units of the standard deviation
+        of the rewards in the window.  window: so many past rounds are remembered.  cheapest: a cost below this share of
+        the cluster's median cost counts as the median, unless no set would then keep the budget; 0 believes all.
+        exhaustive_to: up to so many devices all sets are compared.  pool, swaps: beyond, the devices that a greedy step
+        compares, and the random moves that follow.
     literal: eq. (10), (11) and algorithm 3 as printed, on contexts and costs as they are.
     """
 
@@ -82,10 +82,10 @@ class Cics:
 
 
 class Bandit(msgspec.Struct, frozen=True):
-    """The state of one cluster's bandit: what the last ``window`` rounds taught. `Bandit()` knows nothing.
+    """The state of one cluster's bandit: the last ``window`` rounds. `Bandit()` is the first.
 
-    t: rounds learned, those forgotten included.  sizes: (s,) contexts kept of each set; they stand in contexts (M, 5),
-    one set after another.  features: (s, 11) Phi of each set.  rewards: (s,).
+    t: rounds learned, also forgotten ones.  sizes: (s,) contexts of each set, which stand in contexts (M, 5), one set
+        after another.  features: (s, 11) Phi of each set.  rewards: (s,).
     """
 
     t: int = 0
@@ -103,8 +103,8 @@ class Bandit(msgspec.Struct, frozen=True):
 class Choice:
     """The set to train with: A_t of eq. (11).
 
-    chosen: ascending numbers of devices; empty if nobody can be selected, then ``skipped`` says why.  mean, deviation,
-    ucb: of the set's reward, in its units.  candidates: how many sets were compared.
+    chosen: ascending numbers of devices; empty if no set is possible: ``skipped`` says why.  mean, deviation, ucb: of
+        the set's reward, in its units.  candidates: how many sets were compared.
     """
 
     chosen: tuple[int, ...]
@@ -134,14 +134,13 @@ def choose(
 ) -> Choice:
     """Algorithm 3, lines 3 to 6: the set with the highest mu + beta_t sigma whose costs keep the budget.
 
-    contexts: (n, 5) raw, eq. (9), of the cluster's devices; NaN for what is not known yet.  costs: (n,) |D_i| / f_i,
-    see `time_costs`.  budget: T_max, in the unit of the costs.  least, most: fewest and most devices of a set, or None
-    for no such limit.  rng: decides among equal sets, and draws what the search beyond ``exhaustive_to`` devices tries.
+    contexts: (n, 5) raw, eq. (9), of the cluster's devices; NaN for unknown.  costs: (n,) |D_i| / f_i, see
+        `time_costs`.  budget: T_max, in the unit of the costs.  least, most: fewest and most devices of a set, or None.
+        rng: decides among equal sets, and draws for the search beyond ``exhaustive_to`` devices.
 
     A device with an infinite context, or with a cost that is negative, infinite or NaN, is never selected. The choice
-    is empty, and says why, if there is no device, or if no ``least`` devices keep the budget. Nothing is learned from
-    such a round, so the cluster is picked up again as soon as its devices can. Raises UserError for wrong shapes, for
-    a budget that is negative or NaN, and for ``most`` below ``least``.
+    is empty if there is no device, or if no ``least`` devices keep the budget; such a round teaches nothing. Raises
+    UserError for wrong shapes, for a budget that is negative or NaN, and for ``most`` below ``least``.
     """
     from threadpoolctl import threadpool_limits
 
@@ -182,9 +181,9 @@ def choose(
 def learned(bandit: Bandit, contexts: Any, chosen: Sequence[int], reward: float, settings: Cics) -> Bandit:
     """Algorithm 3, lines 7 and 8: the state after this set brought this reward.
 
-    contexts: (n, 5), those that the set was chosen by.  reward: for instance the drop of the cluster's loss; its unit
-    is free. One that is not finite says that training failed: it counts as the lowest in the window, and as at most 0.
-    Raises UserError for a set that is empty, or names a device twice or one that is not there.
+    contexts: (n, 5), those that the set was chosen by.  reward: in any unit, for instance the drop of the cluster's
+        loss. A non-finite one (failed training) counts as the lowest in the window, and as at most 0. Raises UserError
+        for a set that is empty, or names a device twice or one that is not there.
     """
     rows = as_contexts(contexts)
     index = np.array(sorted(chosen), np.int64)
@@ -207,7 +206,7 @@ def learned(bandit: Bandit, contexts: Any, chosen: Sequence[int], reward: float,
 def theta(bandit: Bandit, settings: Cics) -> Floats:
     """theta_t of eq. (12), (11,): the count's coefficient, then those of the five contexts and of their squares.
 
-    In units of the rewards' standard deviation; all 0 before anything is learned.
+    In units of the rewards' standard deviation; 0 at first.
     """
     return coefficients(bandit.past(), settings.length_scale, settings.noise, settings.slope, settings.sigma)
 
@@ -226,14 +225,14 @@ def _devices(bandit: Bandit, rows: Floats, able: NDArray[np.int64], costs: Float
 
 
 def _known(rows: Floats, settings: Cics) -> Floats:
-    """Standardised in the cluster, where a device with an infinite value counts as unknown; literal: as sent."""
+    """Standardised in the cluster, infinite values as unknown; literal: as sent."""
     lost = np.isinf(rows).any(axis=1, keepdims=True)
     rows = np.where(lost, np.nan, rows)
     return np.nan_to_num(rows) if settings.literal else standardised(rows)
 
 
 def _features(known: Floats) -> Floats:
-    """A device's part (n, 11) of Phi: phi / n. So a reward depends on the share of the cluster that takes part."""
+    """A device's part (n, 11) of Phi: phi / n. So a reward depends on the participating share of the cluster."""
     return kernels.phi(known) / max(len(known), 1)
 
 

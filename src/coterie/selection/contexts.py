@@ -1,4 +1,4 @@
-"""What a selection knows about devices: their contexts, FedEPC eq. (9), and their costs against the time budget."""
+"""Devices' contexts, FedEPC eq. (9), and their costs against the time budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 def as_contexts(contexts: Any) -> Floats:
-    """Contexts (n, 5) as float64. Raises UserError for another shape or for what is no number."""
+    """Contexts (n, 5) as float64. Raises UserError for another shape or type."""
     try:
         rows = np.asarray(contexts, np.float64)
     except (TypeError, ValueError) as error:
@@ -44,14 +44,14 @@ def as_costs(costs: Any, devices: int) -> Floats:
 
 
 def as_budget(budget: float) -> float:
-    """T_max. Raises UserError for NaN and for a negative number; infinity is no limit."""
+    """T_max. Raises UserError for NaN and negative numbers; infinity is no limit."""
     if not budget >= 0:
         raise UserError(f"the time budget must be a number of at least 0, not {budget!r}")
     return float(budget)
 
 
 def usable(contexts: Floats, costs: Floats) -> NDArray[np.bool_]:
-    """(n,): which devices can be selected at all: a finite cost of at least 0 and no infinite context."""
+    """(n,): selectable devices: a finite cost of at least 0 and no infinite context."""
     return np.isfinite(costs) & (costs >= 0) & ~np.isinf(contexts).any(axis=1)
 
 
@@ -61,15 +61,15 @@ def affordable(cost: Any, budget: float) -> Any:
 
 
 def believed(costs: Floats, cheapest: float) -> Floats:
-    """Costs (n,) of one device or more; a claim below the share ``cheapest`` of their median counts as the median."""
+    """Costs (n,) of one device or more; one below the share ``cheapest`` of their median counts as the median."""
     middle = np.median(costs)
     return np.asarray(np.where(costs < cheapest * middle, middle, costs))
 
 
 def time_costs(contexts: Any) -> Floats:
-    """|D_i| / f_i of each device (n,), the terms of the time budget (section 3.4): samples per GHz.
+    """D_i| / f_i of each device (n,), the terms of the time budget (section 3.4): samples per GHz.
 
-    A CPU of 0 or less GHz gives infinity, and so does what is no number; such a device is never selected.
+    Infinity for a CPU of 0 or less GHz or NaN; such a device is never selected.
     """
     rows = as_contexts(contexts)
     frequency, samples = rows[:, 0], rows[:, 2]
@@ -79,13 +79,11 @@ def time_costs(contexts: Any) -> Floats:
 
 
 def standardised(contexts: Any) -> Floats:
-    """Contexts (n, 5) -> (n, 5), every column with mean 0 and standard deviation 1 among these devices.
+    """Contexts (n, 5) -> (n, 5), every column with mean 0 and standard deviation 1, within [-3, 3].
 
     Before that, values farther than 3 robust deviations (1.4826 times the median absolute deviation) from the column's
-    median are moved to that distance, so that one device with an absurd value cannot squeeze all others together.
-    Where more than half of a column are equal this deviation is 0, and nothing is moved. In any case the result lies
-    in [-3, 3]. A constant column is 0, and so is a NaN: it stands for a value that is not known, such as the gradient
-    norm of a device that has not taken part yet. Raises UserError for infinite values.
+    median are moved to that distance: one absurd value cannot squeeze all others together. Where more than half of a
+    column are equal nothing is moved. A constant column and NaN (unknown) give 0. Raises UserError for infinite values.
     """
     rows = as_contexts(contexts)
     if np.isinf(rows).any():
@@ -113,7 +111,7 @@ def tamed(rows: Floats) -> Floats:
 
 
 def standardised_rewards(rewards: Floats) -> tuple[Floats, float, float]:
-    """Finite rewards (t,) -> (t,) standardised like a column of contexts, and the centre and unit that they had.
+    """Finite rewards (t,) -> (t,) standardised like a column of contexts, and their centre and unit.
 
     Equal rewards, and a single one, are 0 in a unit of 1.
     """

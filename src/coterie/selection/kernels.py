@@ -1,6 +1,6 @@
 """Kernels between sets of devices: FedEPC eq. (10), and the features of eq. (12).
 
-A set enters through sums over its devices alone (`Sums`), so that sets which differ by a device or two are cheap.
+They need sums over devices alone (`Sums`), so sets that differ by a device or two are cheap.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _CHUNK = 1 << 21  # distances that are held at once
 
 @dataclass(frozen=True)
 class Sums:
-    """N sets of devices as what kernels need of them.
+    """N sets of devices as kernels need them.
 
     size: (N,) devices.  pairs: (N,) sum of the distances of all ordered pairs within.  past: (N, s) sum over the
-    devices of the mean distance to the devices of each of s reference sets.  features: (N, f) sums of phi.
+        devices of the mean distance to each of s reference sets.  features: (N, f) sums of phi.
     """
 
     size: Floats
@@ -37,7 +37,7 @@ def distances(x: Floats, y: Floats) -> Floats:
 
 
 def mean_distances(x: Floats, others: Floats, sizes: NDArray[np.int64]) -> Floats:
-    """(n, s): each context's mean distance to each of s sets, whose contexts stand in ``others`` one after another."""
+    """(n, s): each context's mean distance to each of s sets, one after another in ``others``."""
     if not len(sizes):
         return np.zeros((len(x), 0))
     starts = np.cumsum(sizes) - sizes
@@ -58,22 +58,22 @@ def between(contexts: Floats, sizes: NDArray[np.int64]) -> Floats:
 def energy_distance(cross: Any, own: Any, other: Any) -> Floats:
     """d(A, A') = sqrt(2 E|x - y| - E|x - x'| - E|y - y'|): the root of the energy distance of two sets of contexts.
 
-    cross, own, other: mean distances 1 / (|A| |A'|) sum sum ||x_i - x_j|| between the sets and within each. It is 0
-    for equal sets, and a distance in a Hilbert space (Szekely and Rizzo, Energy statistics, 2013; Sejdinovic et al.,
-    Equivalence of distance-based and RKHS-based statistics, 2013).
+    cross, own, other: mean distances 1 / (|A| |A'|) sum sum ||x_i - x_j|| between the sets and within each. 0 for equal
+        sets, and a distance in a Hilbert space (Szekely and Rizzo, Energy statistics, 2013; Sejdinovic et al.,
+        Equivalence of distance-based and RKHS-based statistics, 2013).
     """
     return np.asarray(np.sqrt(np.maximum(2 * np.asarray(cross) - (own + other), 0.0)))
 
 
 def printed_distance(total: Any, size: Any, other: Any) -> Floats:
-    """The distance under eq. (10) as printed: the sum over all pairs, divided by m^2, where m is the larger size."""
+    """The distance of eq. (10) as printed: the sum over all pairs over m^2, m the larger size."""
     return np.asarray(total / np.maximum(size, other) ** 2)
 
 
 def matern(d: Any, length_scale: float) -> Floats:
     """Eq. (10) with sigma = 1: the Matern kernel of smoothness 3/2 at distance d.
 
-    It is positive definite for distances of any Hilbert space, since it is in every dimension (Schoenberg, 1938).
+    It is positive definite for distances of any Hilbert space (Schoenberg, 1938).
     """
     scaled = np.sqrt(3.0) * np.asarray(d, np.float64) / length_scale
     return np.asarray((1.0 + scaled) * np.exp(-scaled))

@@ -1,12 +1,11 @@
 """Oort's selection of participants: Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection",
-OSDI 2021, algorithm 1 and sections 4.2 to 4.4, from the paper.
+OSDI 2021, algorithm 1 and sections 4.2 to 4.4.
 
-A client's utility is its statistical utility, |B| sqrt(mean squared loss), plus a bonus for having been left out for
-long, times a penalty if it is slower than the preferred duration. A share of each round explores clients that were
-never tried, by speed. The pacer prefers longer durations when the rounds bring less than before.
+A client's utility is its statistical utility, |B| sqrt(mean squared loss), plus a bonus for staleness, times a penalty
+if it is slower than the preferred duration. A share of each round explores untried clients, by speed. The pacer prefers
+longer durations when the rounds bring less than before.
 
-The functions are pure. `Pool` holds all that is kept between rounds, by the clients' numbers. What the paper leaves
-open, and what was decided, stands in docs/selection.md.
+The functions are pure; `Pool` is the state between rounds. docs/selection.md lists decisions where the paper is silent.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ class Oort:
     """The paper's settings (section 7.1) as far as it has them.
 
     exploration, decay, least_exploration: epsilon begins at the first, is multiplied by the second after every round,
-    and stays at the third. penalty: alpha, the power of (T / t) for clients slower than T.  cutoff: c, clients with at
-    least this share of the last admitted utility may be drawn.  clip: quantile of the utilities at which they are cut
-    off.  window: W, rounds that the pacer compares.  step: by how much the pacer moves, and where it begins: T is this
-    quantile of the durations seen, then twice it, and so on.  most: a client that was selected so often is no longer
-    selected; None: no such limit.
+        and stays at the third. penalty: alpha, the power of (T / t) for clients slower than T.  cutoff: c, clients with
+        at least this share of the last admitted utility may be drawn.  clip: quantile of the utilities at which they
+        are cut off.  window: W, rounds that the pacer compares.  step: by how much the pacer moves, and where it
+        begins: T is this quantile of the durations seen, then twice it, and so on.  most: how often a client may be
+        selected; None: no limit.
     """
 
     exploration: float = 0.9
@@ -59,10 +58,10 @@ class Oort:
 class Pool(msgspec.Struct, frozen=True):
     """All that Oort remembers of n clients.
 
-    utility: (n,) statistical utility as last told, NaN for a client that was never tried.  duration: (n,) seconds, as
-    last told.  last: (n,) the round in which it last took part.  selected: (n,) how often it was selected.
-    round: R, rounds selected so far.  exploration: epsilon of the next round.  pace: how many steps the pacer stands
-    at.  paced: the round in which the pacer last moved.  gains: the utility that each of the last 2 W rounds brought.
+    utility: (n,) last statistical utility, NaN for an untried client.  duration: (n,) last seconds.  last: (n,) the
+        round in which it last took part.  selected: (n,) how often it was selected.
+    round: R, rounds selected so far.  exploration: epsilon of the next round.  pace: the pacer's steps.  paced: the
+        round in which the pacer last moved.  gains: the utility of each of the last 2 W rounds.
     """
 
     utility: Floats
@@ -86,7 +85,7 @@ def pool(clients: int, settings: Oort | None = None) -> Pool:
 
 
 def statistical_utility(losses: Any) -> float:
-    """|B| sqrt(mean of the squared losses): section 4.2. losses: one a sample, (|B|,). 0 for no samples."""
+    """B| sqrt(mean of the squared losses): section 4.2. losses: (|B|,), one a sample. 0 for no samples."""
     values = np.asarray(losses, np.float64).ravel()
     return utility_of_mean(len(values), float(np.sqrt(np.mean(values**2)))) if len(values) else 0.0
 
@@ -94,24 +93,24 @@ def statistical_utility(losses: Any) -> float:
 def utility_of_mean(samples: int, loss: float) -> float:
     """The same from a client's number of samples and root mean square loss (or its mean loss, which is at most that).
 
-    What is not finite, and a negative number, gives 0: such a client is no use.
+    Non-finite and negative numbers give 0.
     """
     value = samples * abs(loss)
     return float(value) if np.isfinite(value) and samples > 0 else 0.0
 
 
 def preferred_duration(state: Pool, settings: Oort) -> float:
-    """T: the quantile of the durations seen that the pacer stands at; infinity before any, or at the last step."""
+    """T: the pacer's quantile of the durations seen; infinity before any, or at the last step."""
     seen = state.duration[~np.isnan(state.duration)]
     level = state.pace * settings.step
     return float(np.quantile(seen, level, method="higher")) if len(seen) and level < 1 else np.inf
 
 
 def utilities(state: Pool, settings: Oort) -> Floats:
-    """Util(i) of every client that was tried, (n,), NaN for the others: algorithm 1, lines 9 to 12.
+    """Util(i) of every tried client, (n,), NaN for the others: algorithm 1, lines 9 to 12.
 
     Statistical utilities are cut off at the quantile ``clip`` and divided by the largest left, since the bonus for
-    staleness has no unit. The uncertainty is sqrt(.1 ln R / L_i).
+    staleness, sqrt(.1 ln R / L_i), has no unit.
     """
     tried = ~np.isnan(state.utility)
     if not tried.any():
@@ -136,9 +135,9 @@ def select(
 ) -> tuple[tuple[int, ...], Pool]:
     """The clients of the next round and the state after selecting them: algorithm 1.
 
-    number: K, how many.  speeds: (n,) positive, of what is known beforehand about a device; clients that were never
-    tried are drawn in proportion to it. NaN, infinity and what is not positive count as the slowest.  available: who
-    can be asked, all by default. Fewer than K are given only where fewer are available.
+    number: K.  speeds: (n,) positive, known beforehand; untried clients are drawn in proportion to them. Others than
+        positive finite ones count as the slowest.  available: clients to choose from, all by default. Fewer than K are
+        returned only where fewer are available.
     """
     settings = settings or Oort()
     n = len(state.utility)
@@ -164,10 +163,10 @@ def select(
 
 
 def told(state: Pool, clients: Sequence[int], utility: Any, durations: Any, settings: Oort | None = None) -> Pool:
-    """The state after these clients of this round have answered (UpdateWithFeedback).
+    """The state after these clients' answers in this round (UpdateWithFeedback).
 
-    utility: their statistical utilities; what is not finite or negative counts as 0.  durations: seconds from asking
-    to answering; what is no positive number counts as infinitely slow. Call it once a round, also with no clients.
+    utility: statistical utilities; non-finite or negative ones count as 0.  durations: seconds from asking to
+        answering; others than positive numbers count as infinite. Call it once a round, also without clients.
     """
     settings = settings or Oort()
     index = _index(clients, len(state.utility))
@@ -195,12 +194,12 @@ def paced(state: Pool, settings: Oort) -> Pool:
 
 
 def _cut(utilities: Floats, clip: float) -> float:
-    """The utility at which all are cut off: one that somebody has, so that a single liar counts as the next below."""
+    """The utility at which all are cut off: one that occurs, so that a single liar counts as the next below."""
     return float(np.quantile(utilities, clip, method="lower"))
 
 
 def _without_blacklist(there: NDArray[np.bool_], state: Pool, number: int, settings: Oort) -> NDArray[np.bool_]:
-    """Those below the limit of selections; where too few are left, those selected least often beside them."""
+    """Clients below the limit of selections; where too few, also those selected least often."""
     if settings.most is None:
         return there
     allowed = there & (state.selected < settings.most)
@@ -223,7 +222,7 @@ def _by_utility(
 
 
 def _drawn(clients: NDArray[np.int64], weights: Floats, number: int, rng: np.random.Generator) -> list[int]:
-    """``number`` distinct clients, drawn in proportion to their weights; those of weight 0 come last."""
+    """``number`` distinct clients, drawn in proportion to their weights; weight 0 comes last."""
     if number < 1:
         return []
     with np.errstate(divide="ignore"):

@@ -3,9 +3,9 @@
     utility = max_min(o_factor(trained, last, before_last, density(trained)))
     places = gumbel_top_k(utility, count(gamma_up, len(utility)), epsilon1, secrets)
 
-All rows are those of a model's parameters, without its buffers. A selection by the o-factor depends on the data. It is
-epsilon_1-DP for each choice, and so it costs epsilon_1 x k in the ledger. By small epsilon_1 it is nearly uniform: at
-epsilon_1 = 1 the best parameter is only e^(1/2) = 1.6 times as likely as the worst.
+Rows are a model's parameters, without its buffers. A selection by the o-factor depends on the data: each choice is
+epsilon_1-DP, and it costs epsilon_1 x k in the ledger. At epsilon_1 = 1 the best parameter is only e^(1/2) = 1.6 times
+as likely as the worst.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _TINY = 1e-12
 def density(values: NDArray[Any]) -> Doubles:
     """DensEst of eq. (5): (d,) values -> (d,) in (0, 1], the mean over all values of a Gaussian kernel of height 1.
 
-    1 only where all values are equal. Bandwidth by Silverman's rule (1986), on a grid of a quarter of it, so the cost
-    is linear in d. Raises UserError unless the values are finite and there is one.
+    Bandwidth by Silverman's rule (1986), on a grid of a quarter of it: linear in d. Raises UserError unless there are
+    values, all finite.
     """
     row = _row("values", values)
     width, sd = float(np.ptp(row)), float(row.std())
@@ -67,9 +67,9 @@ def o_factor(
     """Eq. (5): (d,) at least 0, |theta' - theta_0| DensEst(theta') / log2(2 + |theta_0 - theta_1|).
 
     local: theta', the latest local training.  last, before: theta_0 and theta_1, the states of the last two global
-    syncs; both zero for a client that was not synced twice.  dense: DensEst(theta').
-    literal: the printed denominator log2(1 + |theta_0 - theta_1|), plus 1e-12. It is 0 for every parameter that was not
-    synced in between, and these parameters then exceed all others by a factor of up to 1e12. The mended one is 1 there.
+        syncs; both zero for a client that was not synced twice.  dense: DensEst(theta').
+    literal: the printed denominator log2(1 + |theta_0 - theta_1|), plus 1e-12: parameters that were not synced in
+        between, where it is 0, exceed all others by up to 1e12.
     Raises UserError for rows of different lengths, NaN and infinity.
     """
     rows = [_row(name, row) for name, row in (("local", local), ("last", last), ("before", before), ("dense", dense))]
@@ -82,7 +82,7 @@ def o_factor(
 
 
 def max_min(scores: NDArray[Any]) -> Doubles:
-    """Norm(o-factor): (d,) scores -> utilities in [0, 1]. Where all are equal they are all 0, and none is preferred."""
+    """Norm(o-factor): (d,) scores -> utilities in [0, 1], all 0 where scores are equal."""
     row = _row("scores", scores)
     width = float(np.ptp(row))
     return np.zeros(len(row)) if width == 0.0 else np.clip((row - row.min()) / width, 0.0, 1.0)
@@ -92,8 +92,8 @@ def gumbel_top_k(utility: NDArray[Any], k: int, epsilon1: float, secrets: Secret
     """(k,) different places, ascending, drawn one after the other with probability proportional to exp(epsilon1 u / 2).
 
     The sensitivity of a utility in [0, 1] is at most 1, so each draw is epsilon1-DP (McSherry and Talwar 2007). The k
-    largest of epsilon1 u / 2 plus Gumbel noise are exactly these draws without replacement (Durfee and Rogers 2019).
-    Raises UserError unless utilities lie in [0, 1], 1 <= k <= d and epsilon1 is positive and finite.
+    largest of epsilon1 u / 2 plus Gumbel noise are these draws (Durfee and Rogers 2019). Raises UserError unless
+    utilities lie in [0, 1], 1 <= k <= d and epsilon1 is positive and finite.
     """
     row = _row("utility", utility)
     if row.min() < 0 or row.max() > 1:
@@ -109,9 +109,9 @@ def gumbel_top_k(utility: NDArray[Any], k: int, epsilon1: float, secrets: Secret
 
 
 def stalest_first(last_synced: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """(k,) places, ascending, of the parameters that were synced longest ago. last_synced: (d,) rounds.
+    """(k,) places, ascending, of the parameters synced longest ago, lower places first. last_synced: (d,) rounds.
 
-    Of equally stale ones those with smaller places come first. Raises UserError unless 1 <= k <= d.
+    Raises UserError unless 1 <= k <= d.
     """
     rounds = np.asarray(last_synced)
     if rounds.ndim != 1 or rounds.dtype.kind not in "iu":
@@ -121,7 +121,7 @@ def stalest_first(last_synced: NDArray[Any], k: int) -> NDArray[np.int64]:
 
 
 def count(gamma: float, size: int) -> int:
-    """How many of ``size`` parameters a share gamma is: rounded down, at least 1. Raises UserError unless in (0, 1]."""
+    """A share gamma of ``size`` parameters: rounded down, at least 1. Raises UserError unless gamma is in (0, 1]."""
     if not 0 < gamma <= 1 or size < 1:
         raise UserError(f"a share of parameters lies in (0, 1], of at least one, not {gamma} of {size}")
     return max(1, int(gamma * size))

@@ -1,4 +1,4 @@
-"""How the places of a round are shared out among clusters: by their sizes, and in turns where there are too few."""
+"""How a round's places are shared out among clusters: by size, and in turns where there are too few."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coterie.protocol.errors import UserError
 
 
 def dues(before: Mapping[int, float], sizes: Mapping[int, int], number: int) -> dict[int, float]:
-    """What each of these clusters is owed: what it was owed ``before``, and its part of a round of ``number`` places.
+    """What clusters are owed: ``before``, plus their part of a round of ``number`` places.
 
     sizes: devices of each cluster, at least one.
     """
@@ -20,11 +20,9 @@ def dues(before: Mapping[int, float], sizes: Mapping[int, int], number: int) -> 
 def places(owed: Mapping[int, float], room: Mapping[int, int], number: int, least: int = 1) -> dict[int, int]:
     """How many devices of each cluster may train in a round in which ``number`` may.
 
-    Each place goes to the cluster that is owed most (of several, to the one with the lowest number), as far as it has
-    room for it. Its first ones are ``least`` together. So no cluster waits for ever. Over many rounds those that have
-    room share the places that are given in proportion to their sizes. room: the most devices of each cluster that can
-    train.
-    Raises UserError for a negative number, and for a least number below 1.
+    Each place goes to the cluster that is owed most (the lowest number of several) and has room. Its first ones are
+    ``least`` together. So no cluster waits for ever, and over many rounds places are in proportion to sizes. room: the
+    most devices of each cluster that can train. Raises UserError for a negative number, and for a least number below 1.
     """
     if number < 0 or least < 1:
         raise UserError(f"{number} places of a round, of which a cluster takes at least {least}")
@@ -45,10 +43,9 @@ def still_owed(
 ) -> dict[int, float]:
     """What is left of dues after these places were given: at most about ``least``, and 0 in sum.
 
-    A cluster that had no room for its places keeps a claim on ``least`` of them. What it loses goes to the others, by
-    their ``sizes``: so one that has taken its places need not give them back. Places that nobody was given, since too
-    few were left for ``least``, are owed to nobody. Without that all dues would grow to one bound, where clusters are
-    alike, and the first ones would have every place.
+    A cluster without room for its places keeps a claim on ``least`` of them. What it loses goes to the others, by their
+    ``sizes``. Places that nobody got, since too few were left for ``least``, are owed to nobody: else all dues of like
+    clusters would grow to one bound, and the first ones would get every place.
     """
     left = {k: min(due - given[k], float(least)) for k, due in owed.items()}
     bearing = {k: sizes[k] for k, due in left.items() if due < least} or sizes

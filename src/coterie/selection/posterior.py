@@ -23,7 +23,7 @@ class Belief(Protocol):
 
 @dataclass(frozen=True)
 class Past:
-    """The sets that were tried: contexts (M, 5) of all, one set after another; the sets' sizes, features, rewards."""
+    """The sets tried: contexts (M, 5), one set after another; the sets' sizes, features, rewards."""
 
     contexts: Floats
     sizes: NDArray[np.int64]
@@ -35,9 +35,9 @@ def posterior(past: Past, length_scale: float, noise: float, slope: float, sigma
     """The full posterior of a Gaussian process on the sets tried: Rasmussen and Williams, 2006, alg. 2.1 and sect. 2.7.
 
     The prior mean is theta^T Phi(A) with theta ~ N(0, slope^2 I), Phi(A) the mean of phi over the cluster with zeros
-    for those not in A, so theta is learnt by ridge regression (eq. 12); what it leaves is a process with the kernel of
-    eq. (10). Both together are one process whose kernel is the sum. noise: standard deviation of a reward, in units
-    of the process's. Rewards are standardised like contexts; mean and deviation are given in the rewards' own units.
+    for devices not in A, so theta is learnt by ridge regression (eq. 12). The rest is a process with the kernel of eq.
+    (10); the whole is one process whose kernel is the sum. noise: standard deviation of a reward, in units of the
+    process's. Rewards are standardised like contexts; mean and deviation are in the rewards' own units.
     """
     from scipy.linalg import cho_solve, cholesky, solve_triangular
 
@@ -68,7 +68,7 @@ def covariance(past: Past, apart: Floats, length_scale: float, slope: float, sig
 
 
 def coefficients(past: Past, length_scale: float, noise: float, slope: float, sigma: float) -> Floats:
-    """theta (f,) as learnt, eq. (12), in units of the standardised reward: the posterior mean of the prior's slope."""
+    """theta (f,) as learnt, eq. (12), in units of the standardised reward: the slope's posterior mean."""
     apart = between(past.contexts, past.sizes)
     gram = covariance(past, apart, length_scale, slope, sigma) + noise**2 * np.eye(len(apart))
     return np.asarray(slope**2 * past.features.T @ np.linalg.solve(gram, standardised_rewards(past.rewards)[0]))
@@ -77,8 +77,8 @@ def coefficients(past: Past, length_scale: float, noise: float, slope: float, si
 def printed_posterior(past: Past, length_scale: float, noise: float) -> Belief:
     """Algorithm 3, line 8, as printed, with mu_0 = 0 and the distance of eq. (10) as printed.
 
-    Every step uses the prior kernel, so the deviation knows the last set alone: it does not shrink as a set is tried
-    again and again. The kernel is not positive semi-definite; a negative variance counts as 0.
+    Every step uses the prior kernel, so the deviation knows the last set alone. The kernel is not positive
+    semi-definite; a negative variance counts as 0.
     """
     sizes = past.sizes.astype(np.float64)
     total = between(past.contexts, past.sizes) * np.outer(sizes, sizes)

@@ -1,10 +1,9 @@
 """Five resources, what a client can upload and download with them, and which client leads its cluster (OFL).
 
 OFL is "Opportunistic Federated Learning for Resource-heterogeneous and Privacy-aware Clients". A client has a limit L_R
-of each of five resources in a time step, and uploading or downloading a parameter costs some of each (section 3.5).
-Eq. (4) asks for the shares gamma_up and gamma_down of the model that use the step best: a linear programme in two
-variables. Its constraints are few, so ``ratios`` looks at every vertex, in fractions: the result is exact, and no
-tolerance decides it.
+of each of five resources in a time step, and uploading or downloading a parameter costs some of each (section 3.5). Eq.
+(4) asks for the shares gamma_up and gamma_down of the model that use the step best: a linear programme in two
+variables. ``ratios`` looks at every vertex, in exact fractions.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Line = tuple[Fraction, Fraction, Fraction]
 
 @dataclass(frozen=True)
 class Limits:
-    """L_R of one client in one time step, in units of its own choice; infinity is no limit.
+    """L_R of one client in one time step, in any units; infinity is no limit.
 
     Raises UserError for a number below 0 or NaN.
     """
@@ -68,7 +67,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Ratios:
-    """gamma_up and gamma_down, each 0 or from the floor to 1.  binding: the resources that are used up."""
+    """gamma_up and gamma_down, each 0 or from the floor to 1.  binding: the used-up resources."""
 
     up: float
     down: float
@@ -80,12 +79,12 @@ def ratios(
 ) -> Ratios:
     """Eq. (4): the shares gamma_up and gamma_down of ``size`` parameters with the largest sum that the limits allow.
 
-    floor: a share below it is not worth a message. If resources don't suffice for the floor of both, the client only
-    downloads or only uploads, whichever share is larger (downloads, if they are equal), or does neither.
-    most_up, most_down: bounds on either share, for experiments that vary it.
-    If several pairs have the largest sum, it is the one with the smallest difference: the paper leaves this open.
-    Exact for the numbers as they are given; the result is rounded to floats at the end.
-    Raises UserError for a size below 1, a floor outside 0 to 1, or a bound below the floor or above 1.
+    floor: smaller shares are not worth a message. If resources don't suffice for the floor of both, the client only
+        downloads or only uploads, whichever share is larger (downloads, if equal), or does neither. most_up, most_down:
+        bounds on either share, for experiments.
+    Of pairs with the largest sum it takes the one with the smallest difference: the paper leaves this open. Exact;
+    rounded to floats at the end. Raises UserError for a size below 1, a floor outside 0 to 1, or a bound below the
+    floor or above 1.
     """
     if size < 1 or not 0 <= floor <= 1:
         raise UserError(f"size must be at least 1 and the floor from 0 to 1, not {size} and {floor}")
@@ -140,11 +139,10 @@ def _allowed(lines: Iterable[Line], x: Fraction, y: Fraction) -> bool:
 def score(limits: Limits, costs: Costs, size: int, weights: Mapping[str, float] | None = None) -> float:
     """How well a client is provided, in [0, 1]: the weighted mean over the resources of h / (1 + h).
 
-    h = L_R / ((C_{R,up} + C_{R,down}) size) is how many whole models a step would do, in both directions. Half of the
-    mark is reached where it does one. A client's score depends on its own numbers alone, so a client that claims
-    more cannot lower another's, and no claim gives more than 1. The paper names a leader of "relatively high
-    performance" and no formula.
-    weights: by resource, at least 0 and not all 0; equal ones if left out. Raises UserError for others.
+    h = L_R / ((C_{R,up} + C_{R,down}) size) is how many whole models a step would do, in both directions. A claim gives
+    at most 1 and lowers no other client's score. The paper gives no formula for its leader of "relatively high
+    performance".
+    weights: by resource, at least 0 and not all 0, by default equal. Raises UserError for others.
     """
     given = dict.fromkeys(KINDS, 1.0) if weights is None else dict(weights)
     if not set(given) <= set(KINDS) or not all(0 <= w < inf for w in given.values()) or not sum(given.values()) > 0:
@@ -160,11 +158,10 @@ def score(limits: Limits, costs: Costs, size: int, weights: Mapping[str, float] 
 def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: float = 1.0) -> str:
     """The leader of a cluster: argmax of score / (1 + penalty * terms served) (algorithm 1, l. 12, and section 6.1).
 
-    With penalty 1 this is D'Hondt's rule with terms as seats, so in the long run a client's share of the terms is its
-    share of the scores. With penalty 0 the best provided client always leads. The paper says that a long-serving leader
-    falls behind and others get a chance, and gives no rule.
-    served: by name; 0 for one that is not there. Ties: fewer terms, then the order of ``scores``.
-    Raises UserError for a cluster without members, a negative penalty, or a score that is no number of at least 0.
+    With penalty 1 this is D'Hondt's rule: in the long run a client's share of the terms is its share of the scores.
+    With penalty 0 the best provided client always leads. The paper says only that a long-serving leader falls behind.
+    served: by name, by default 0. Ties: fewer terms, then the order of ``scores``. Raises UserError for a cluster
+        without members, a negative penalty, or a score that is no number of at least 0.
     """
     if not scores or not 0 <= penalty < inf or not all(0 <= value < inf for value in scores.values()):
         raise UserError(
@@ -177,8 +174,8 @@ def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: f
 def serving(served: Mapping[str, float], leaders: Iterable[str], kept: float = 1.0) -> dict[str, float]:
     """The terms served by name, after one more of these leaders. kept: the part of each older term that still counts.
 
-    With kept below 1 a client that joins late owes at most 1 / (1 - kept) terms.
-    Raises UserError for kept outside 0 to 1.
+    With kept below 1 a client that joins late owes at most 1 / (1 - kept) terms. Raises UserError for kept outside 0 to
+    1.
     """
     if not 0 <= kept <= 1:
         raise UserError(f"the part of old terms that counts is from 0 to 1, not {kept}")

@@ -1,4 +1,4 @@
-"""Looking for the best set of devices under a budget: all sets, or greedily with random swaps."""
+"""The best set of devices under a budget: among all sets, or greedily with random swaps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCH = 32  # moves that are valued together; the best of them is made
 
 @dataclass(frozen=True)
 class Devices:
-    """n devices as the search needs them: contexts (n, 5), costs (n,), past and features as in `Sums`, a row each."""
+    """n devices: contexts (n, 5), costs (n,), past and features as in `Sums`, a row each."""
 
     contexts: Floats
     costs: Floats
@@ -36,7 +36,7 @@ class Devices:
         return Sums(m.sum(axis=1), pairs, m @ self.past, m @ self.features)
 
     def with_nobody(self) -> Devices:
-        """One more device, the last, that adds nothing and costs nothing: what an addition or a removal swaps with."""
+        """One more device, the last, that adds and costs nothing, to swap with in additions and removals."""
         rows = (np.concatenate([a, np.zeros((1, *a.shape[1:]))]) for a in (self.contexts, self.costs))
         sums = (np.concatenate([a, np.zeros((1, a.shape[1]))]) for a in (self.past, self.features))
         return Devices(*rows, *sums)
@@ -51,9 +51,9 @@ class Found:
 
 
 def every_set(devices: Devices, score: Score, budget: float, least: int, most: int | None = None) -> Found | None:
-    """The best of all sets that keep the budget and have so many devices; None if there is none.
+    """The best of all sets within the budget with so many devices, the first of equals; None if there is none.
 
-    2^n sets: for a dozen devices. Among equal ones the first is taken.
+    2^n sets: for a dozen devices.
     """
     n = len(devices)
     members = (np.arange(1, 1 << n)[:, None] >> np.arange(n)) & 1 > 0
@@ -78,10 +78,10 @@ def greedy_with_swaps(
 ) -> Found | None:
     """A good set among many devices; None if no set of ``least`` devices keeps the budget.
 
-    The device that gives the best set is added until none fits or there are ``most``, each time out of at most ``pool``
-    random ones that fit. Three sets are then improved by random moves, ``swaps`` in all: the best set on this way, its
-    last set, and as many of the cheapest devices as fit. A move is one device for another, one more, or one less. At
-    most pool * |A| + swaps + 1 sets are valued, where |A| is the size of the way's last set.
+    The device that gives the best set, out of at most ``pool`` random ones that fit, is added until none fits or there
+    are ``most``. Three sets are then improved by random moves, ``swaps`` in all: the best set on this way, its last
+    set, and the cheapest devices that fit. A move exchanges, adds or removes one device. At most pool * |A| + swaps + 1
+    sets are valued, |A| the size of the way's last set.
     """
     if not affordable(np.sort(devices.costs)[:least].sum(), budget) or len(devices) < least:
         return None
@@ -95,7 +95,7 @@ def greedy_with_swaps(
 
 @dataclass(frozen=True)
 class _Set:
-    """A set with its sums: members (n,) with nobody among the n, and what it is worth."""
+    """A set with its sums: members (n,) with nobody among the n, and its value."""
 
     members: NDArray[np.bool_]
     sums: Sums
@@ -103,7 +103,7 @@ class _Set:
 
 
 class _Search:
-    """Sets that differ from a current one by a device or two. The last device is nobody, who can come and go."""
+    """Sets near a current one. The last device is nobody, who can come and go."""
 
     def __init__(self, devices: Devices, score: Score, budget: float, least: int, most: int) -> None:
         self.devices, self.score, self.budget, self.least, self.most = devices, score, budget, least, most
@@ -111,7 +111,7 @@ class _Search:
         self.valued = 0
 
     def greedy(self, pool: int, rng: np.random.Generator) -> list[_Set]:
-        """The sets of 1, 2, ... devices that come about by adding the best device until none fits."""
+        """The sets of 1, 2, ... devices from adding the best device until none fits."""
         way, current = list[_Set](), self._set(np.zeros(self.nobody + 1, np.bool_))
         while len(fits := self.additions(current)):
             if len(fits) > pool:
@@ -127,7 +127,7 @@ class _Search:
         return self._set(members)
 
     def climb(self, current: _Set, swaps: int, rng: np.random.Generator) -> _Set:
-        """What the set becomes by so many random moves, of which those are made that improve it."""
+        """The set after so many random moves, made only where they improve it."""
         for tried in range(0, swaps, _BATCH):
             out, into = self.moves(current, min(swaps - tried, _BATCH), rng)
             if len(out):
@@ -153,7 +153,7 @@ class _Search:
         return _Set(members, chosen, float(values[i]))
 
     def additions(self, current: _Set) -> NDArray[np.int64]:
-        """The devices that fit beside the current ones, and leave room for the fewest devices that there must be."""
+        """The devices that fit beside the current ones, and leave room for the fewest devices."""
         if current.members.sum() >= self.most:
             return np.zeros(0, np.int64)
         others = np.flatnonzero(~current.members[:-1])
@@ -168,7 +168,7 @@ class _Search:
     def moves(
         self, current: _Set, number: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Random moves (out, into) that keep the budget and the numbers of devices; at most ``number`` of them."""
+        """At most ``number`` random moves (out, into) that keep the budget and the numbers of devices."""
         inside, outside = np.flatnonzero(current.members), np.flatnonzero(~current.members)  # nobody is outside
         out, into = rng.choice(np.append(inside, self.nobody), number), rng.choice(outside, number)
         size = len(inside) - (out != self.nobody) + (into != self.nobody)

@@ -1,4 +1,4 @@
-"""Local training of many clients at once: models as flat vectors, solvers, and the engine that picks a path."""
+"""Local training of many clients at once: models as flat vectors, solvers, and the engine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fully connected models, many at once: forward and backward by hand as batched matrix products.
+"""Many fully connected models at once: forward and backward by hand as batched matrix products.
 
-A gradient is a product (deltas^T inputs), and every solver's step is linear in it, so the product is added to the
-weights (or to the momentum) directly: without momentum there is no gradient buffer at all.
+A gradient is a product (deltas^T inputs) and is added to the weights (or the momentum) directly: without momentum there
+is no gradient buffer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 class Activation(NamedTuple):
-    """In place: the function itself, and a delta times the derivative, which is taken from the function's output."""
+    """In place: the function, and a delta times the derivative, from the function's output."""
 
     forward: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor, Tensor], object]
@@ -73,10 +73,10 @@ def chain(model: Model) -> tuple[Layer, ...] | None:
 
 
 class Weights:
-    """One weight matrix, or bias (1, n), of every slot: (slots, rows, cols), its momentum, drift and operand.
+    """One weight matrix, or bias (1, n), of every slot: (slots, rows, cols), with momentum, drift and operand.
 
-    value: float32 master.  operand: what products read; the master itself, or its bfloat16 copy.
-    velocity, drift, product, gradient: None where the solver or the precision needs none.
+    value: float32 master.  operand: what products read; the master or its bfloat16 copy. velocity, drift, product,
+        gradient: None where not needed.
     """
 
     def __init__(self, slots: int, part: Part, dtype: torch.dtype, device: torch.device, momentum: bool):
@@ -100,7 +100,7 @@ class Weights:
         return view
 
     def load(self, slot: int, start: Tensor, drift: Tensor | None) -> None:
-        """Start a job, from the flat vectors (d,) float32; the velocity is zero again."""
+        """Start a job from the flat vectors (d,) float32, with zero velocity."""
         self.value[slot].view(-1).copy_(start[self.at])
         if self.operand is not self.value:
             self.operand[slot].copy_(self.value[slot])
@@ -112,10 +112,10 @@ class Weights:
             self.drift[slot].view(-1).copy_(drift[self.at])
 
     def descend(self, left: Tensor | None, right: Tensor, solver: Solver, shrink: float) -> None:
-        """``solvers.descend`` with the gradient ``left @ right``, which is never stored in float32.
+        """``solvers.descend`` with the gradient ``left @ right``, never stored in float32.
 
-        Without ``left`` it is the sum of right's rows, in an order that does not depend on where they lie. A product
-        with a row of ones would: its last bit would change with the slot, and with it the model.
+        Without ``left`` it is the sum of right's rows, in a fixed order: a product with a row of ones would give
+        another last bit in another slot.
         """
         w, v, lr = self.value, self.velocity, solver.lr
         into, beta, alpha = (w, 1 - lr * shrink, -lr) if v is None else (v, solver.momentum, 1.0)
@@ -170,7 +170,7 @@ class Stage(NamedTuple):
 class DenseKernel:
     """``slots`` copies of a chain of linear layers; a ``slots.Kernel``.
 
-    dtype: of the products, torch.float32 or torch.bfloat16 (activations and deltas too; masters stay float32).
+    dtype: of products, activations and deltas, torch.float32 or torch.bfloat16; masters stay float32.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class DenseKernel:
 def logits(layers: tuple[Layer, ...], weights: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     """(models, n, classes) float32 of models (models, d) float32 on the same samples x (n, f).
 
-    dtype: of all products but the last layer's, which are float32: it is narrow, and its sums are what is compared.
+    dtype: of all products but the last layer's, which are float32.
     """
     h = x.to(dtype).expand(weights.shape[0], -1, -1)
     for layer in layers:

@@ -1,10 +1,10 @@
-"""Local training and evaluation of many clients: which path runs them, and how many at a time.
+"""Local training and evaluation of many clients: by which path, and how many at a time.
 
-- ``dense``  fully connected chains: batched matrix products written by hand (``dense.py``), the fastest on a CPU
+- ``dense``  fully connected chains: batched matrix products (``dense.py``), the fastest on a CPU
 - ``vmap``   any stateless module, mapped over clients (``stacked.py``), for GPUs
 - ``loop``   one client after the other (``loop.py``): any module; convolutions on a CPU; losses of one's own
-All take the same batches and steps and agree with a plain PyTorch loop within float32 rounding (on a GPU, if
-``torch.backends.cudnn.allow_tf32`` is off, which it is not by default).
+All take the same batches and steps and agree with a plain PyTorch loop within float32 rounding (on a GPU, with
+``torch.backends.cudnn.allow_tf32`` off, not the default).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WORKER_FLOPS = 25e6  # a step shorter than this (0.3 ms) is bound by the interp
 
 
 def choose_path(model: Model, device: str = "cpu", path: str = "auto", solver: Solver | None = None) -> str:
-    """The path that ``fit_many`` takes; UserError for one that cannot run this model, or this solver."""
+    """The path of ``fit_many``; UserError for one that cannot run this model or solver."""
     if path not in PATHS:
         raise UserError(f"unknown training path {path!r}: choose one of {', '.join(PATHS)}")
     if isinstance(solver, Objective):  # the batched paths know no loss but cross entropy
@@ -62,15 +62,15 @@ def choose_path(model: Model, device: str = "cpu", path: str = "auto", solver: S
 def fit_many(
     model: Model, jobs: Sequence[Job], *, precision: str = "fp32", device: str = "cpu", path: str = "auto"
 ) -> list[Fitted]:
-    """Train every job; results in their order.
+    """Train every job; results in their order. The jobs' data are only read.
 
-    precision: "fp32"; "bf16" for bfloat16 products with float32 master weights; "auto" for bf16 where the machine has
-        matrix units for it (AMX, a GPU) and fp32 elsewhere.
+    precision: "fp32"; "bf16" for bfloat16 products with float32 master weights; "auto" for bf16 on matrix units (AMX, a
+        GPU), else fp32.
     path: "auto", or one of "dense", "vmap", "loop".
 
     Raises UserError for a job that cannot be trained and DivergedError (a RunError with ``.job``, the index, and the
-    ``.results`` of the others) where a loss or weight is not finite. The jobs' data are only read; memory beyond theirs
-    and the results' does not grow with their number.
+    ``.results`` of the others) for a non-finite loss or weight. Memory beyond data and results does not grow with the
+    number of jobs.
     """
     dtype = products(precision, device)
     choose_path(model, device, path)
@@ -130,7 +130,7 @@ def _fit_slots(
 
 
 def slot_count(model: Model, jobs: int, device: torch.device) -> int:
-    """How many models one worker trains at once: an even share of the jobs, bounded by memory."""
+    """How many models one worker trains at once: an even share, bounded by memory."""
     most = max(2, min(128, _CHUNK_BYTES[device.type] // (4 * model.spec.size)))
     rounds = -(-jobs // most)
     return -(-jobs // rounds)

@@ -1,7 +1,7 @@
 """Losses and accuracy of several models, or mixtures of models, on the same samples.
 
-Models run in the precision that is asked for. Everything behind the logits is float32 or better. So is the last layer
-of a dense model: bfloat16 rounds no two of its logits to a tie. Other modules run under autocast, which rounds logits.
+Everything behind the logits is float32 or better, and so is the last layer of a dense model: bfloat16 makes no ties
+there. Other modules run under autocast, which rounds logits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MIXED_BYTES = 64 << 20  # probabilities of some samples under all models of a m
 
 
 class Judged(NamedTuple):
-    """Of k models on n samples. losses: (k, n) float32 cross entropies; NaN where the model has blown up.
+    """Of k models on n samples. losses: (k, n) float32 cross entropies; NaN where the model diverged.
 
     right: (k, n) bool, whether the label is the likeliest.
     """
@@ -56,9 +56,8 @@ def evaluate_many(
 ) -> list[Evaluated]:
     """Mean loss and accuracy of each model of ``weights`` (k, d) float32 on samples x (n, ...) with labels y (n,).
 
-    Memory grows neither with k nor with n. Accuracy is NaN where a loss of one's own goes with outputs that are not
-    (n, classes) under integer labels. A model whose loss is not finite is reported so, not refused.
-    Raises UserError for shapes or types that do not fit the model.
+    Memory doesn't grow with k or n. Accuracy is NaN for an own loss unless outputs are (n, classes) and labels
+    integers. Non-finite losses are reported. Raises UserError for shapes or types that do not fit the model.
     """
     matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
     total = np.zeros((len(matrix), 2))
@@ -79,10 +78,9 @@ def judge_many(
 ) -> Judged:
     """What each model of ``weights`` (k, d) float32, or each mixture of them, makes of every sample x (n, ...).
 
-    shares: (s, k) float64 for s mixtures, whose probabilities are shares @ softmax; without it each model by itself.
-    Beside the result memory grows neither with k nor with n.
-    Without cross entropy there are no mixtures, and no right answers.
-    Raises UserError for shapes or types that do not fit the model, and for a loss that gives one number for a batch.
+    shares: (s, k) float64 for s mixtures with probabilities shares @ softmax; without it each model by itself. Mixtures
+        and right answers need cross entropy. Beside the result memory doesn't grow with k or n. Raises UserError for
+        shapes or types that do not fit the model, and for a loss with one number a batch.
     """
     if shares is not None and not model.is_classifier:
         raise UserError(f"{model.name} is no classifier: a mixture mixes probabilities of classes")
@@ -107,7 +105,7 @@ def judge_many(
 def outputs_of_many(
     model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, precision: str = "fp32", device: str = "cpu"
 ) -> NDArray[np.float32]:
-    """What each model of ``weights`` (k, d) float32 gives for every sample x (n, ...): (k, n, outputs) float32.
+    """Outputs of each model of ``weights`` (k, d) float32 for every sample x (n, ...): (k, n, outputs) float32.
 
     Raises UserError for shapes or types that do not fit the model.
     """
@@ -123,7 +121,7 @@ def _mixed(
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
     """Losses and right answers (n,) of each mixture. log_p: (k, n, classes).  shares: (s, k).  labels: (n,).
 
-    In float64. The loss is log-sum-exp of logs, so that a small probability is not rounded to none.
+    By log-sum-exp in float64, so that no small probability is lost.
     """
     of_label = np.take_along_axis(log_p, labels[None, :, None], axis=2)[..., 0].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):  # a share of 0; a model that has blown up
@@ -161,7 +159,7 @@ def _summed(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
 def _pieces(
     model: Model, matrix: Vector, x: Tensor, y: Tensor, precision: str, device: str, score: Score
 ) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
-    """Some of the models, some of the samples, and the score of the ones on the others, computed side by side."""
+    """Blocks of models and samples and their scores, computed side by side."""
     dtype, where = products(precision, device), torch.device(device)
     x, y = check_data(model, x, y, "evaluation")
     layers = dense.chain(model)

@@ -1,4 +1,4 @@
-"""One client's local training as a value, its batches, and the checks that every path shares."""
+"""One client's local training as a value, its batches, and checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coterie.training.solvers import MOST_WEIGHT, Objective, Pull, Solver, large
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One ``Fit`` and its data, x (n, ...) float32 and labels y (n,), which are int64 for cross entropy."""
+    """One ``Fit`` and its data, x (n, ...) float32 and labels y (n,), int64 for cross entropy."""
 
     weights: Vector
     solver: Solver
@@ -41,14 +41,14 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """Optimiser steps over all epochs; the last, smaller batch of an epoch is kept."""
+        """Optimiser steps over all epochs, an epoch's smaller last batch included."""
         return self.epochs * -(-self.samples // self.batch)
 
 
 class DivergedError(RunError):
     """Local training gave a loss or weights that are not finite, or weights beyond ``MOST_WEIGHT``.
 
-    job: index into the jobs that were given.  results: of all jobs, in their order; None where one diverged.
+    job: its index.  results: of all jobs, in order; None where one diverged.
     """
 
     results: Sequence[Fitted | None] = ()
@@ -65,12 +65,12 @@ class DivergedError(RunError):
 
 
 def batch_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
-    """Order in which an epoch (from 0) visits the samples: the same on every path and machine."""
+    """The order of an epoch's (from 0) samples, equal on every path and machine."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch]))).permutation(samples)
 
 
 def draws(model: Model, solver: Solver) -> bool:
-    """Whether a training may draw from torch's generator: in dropout, or in a loss of one's own."""
+    """Whether a training may draw from torch's generator: in dropout, or in an own loss."""
     return model.stochastic or isinstance(solver, Objective)
 
 
@@ -81,10 +81,10 @@ def pulled(job: Job) -> tuple[Tensor, Pull]:
 
 
 def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float) -> Fitted | DivergedError:
-    """The result of a training that ended with ``weights`` (d,), or why there is none: it, or its loss, has blown up.
+    """The result of a training that ended with ``weights`` (d,), or why it diverged.
 
-    loss_sum: sum of the (weighted) losses over all samples and epochs.  State entries at the places of buffers and
-    of parameters without gradient are zero: no solver moves these.
+    loss_sum: sum of the (weighted) losses over all samples and epochs. State entries are zero at buffers and parameters
+        without gradient.
     """
     loss = loss_sum / (job.samples * job.epochs)
     if not np.isfinite(loss):
@@ -103,7 +103,7 @@ def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float)
 
 
 def check(model: Model, job: Job, index: int) -> Job:
-    """The job with its tensors in the form that the paths expect, or UserError naming it and what is wrong."""
+    """The job with its tensors in the paths' form, or UserError naming it and what is wrong."""
     where = f"job {index}"
     if not isinstance(job.solver, Solver) or isinstance(job.solver, type) or not isinstance(job.solver, Hashable):
         raise UserError(f"{where}: solver must be one of coterie.training.solvers (or alike), not {job.solver!r}")

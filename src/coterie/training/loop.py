@@ -1,4 +1,4 @@
-"""One client after the other: any module, and the best path for convolutions on a CPU (channels-last)."""
+"""One client after the other: any module; the best path for convolutions on a CPU (channels-last)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _parameters(model: Model, job: Job, device: torch.device) -> State:
 
 
 def _mean(model: Model, own: Objective | None, found: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-    """The mean (weighted) loss of a batch. found: the model's outputs, or what a loss of one's own gives."""
+    """The mean (weighted) loss of a batch. found: the model's outputs, or an own loss's."""
     if weights is None:
         return model.mean_loss(found, labels) if own is None else found.mean()
     losses = model.losses(found, labels) if own is None else found

@@ -46,22 +46,21 @@ LOSSES: dict[str, Loss] = {
 
 
 class Model:
-    """A module, the shape of its input and its loss; everything else about it is read off.
+    """A module, the shape of its input and its loss.
 
-    module: an ``nn.Module`` (copied, never changed) or a factory without arguments that makes one.
+    module: an ``nn.Module`` (copied) or a factory without arguments.
     input_shape: one sample's shape, ``(C, H, W)`` for images or ``(f,)``; samples are float32.
-    loss: a name of ``LOSSES``, by default ``"cross_entropy"`` (the module gives ``(N, classes)`` logits, labels are
-        int64), or a function of outputs and labels (``Loss``).
-    personal: prefixes of the names of parameters that stay with the client (``Part.scope == "personal"``).
+    loss: a name of ``LOSSES``, by default ``"cross_entropy"`` (``(N, classes)`` logits, int64 labels), or a function of
+        outputs and labels (``Loss``).
+    personal: name prefixes of parameters that stay with the client (``Part.scope == "personal"``).
 
-    spec: the flat vector's layout: parameters and floating-point buffers in state-dict order. Integer buffers (batch
-        normalisation's ``num_batches_tracked``) are no part of it and restart with every training.
-    classes: length of the logits, or None with another loss.  outputs: numbers for each sample, or None if these are
-        no vector.
+    spec: the flat vector's layout: parameters and floating-point buffers in state-dict order. Integer buffers
+        (``num_batches_tracked``) are no part of it and restart with every training.
+    classes: length of the logits, or None with another loss.  outputs: numbers for each sample, or None if no vector.
     stochastic: whether training draws from torch's random generator (dropout).
 
     Raises UserError naming the layer for what a flat float32 vector cannot hold: lazy or shared parameters, other
-    dtypes, batch normalisation with ``momentum=None`` (it depends on the excluded counter).
+    dtypes, batch normalisation with ``momentum=None``.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Model:
         return self.loss is nn.functional.cross_entropy
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The loss of every sample, (n,). Raises UserError for an own loss that gives one number for a batch."""
+        """The loss of every sample, (n,). Raises UserError for an own loss with one number a batch."""
         if self.is_classifier:
             return nn.functional.cross_entropy(outputs, labels, reduction="none")
         losses = self.loss(outputs, labels)
@@ -125,9 +124,9 @@ class Model:
         return self.loss(outputs, labels).mean()
 
     def initial(self, seed: int) -> Vector:
-        """Fresh weights (d,) float32 that follow from the seed alone; torch's own random state is left as it was.
+        """Fresh weights (d,) float32 from the seed alone: by a new module of the factory, or by ``reset_parameters``.
 
-        A factory is called again; a module's layers draw again with ``reset_parameters``.
+        Torch's random state stays.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed))
@@ -146,7 +145,7 @@ class Model:
             return self.flatten(module)
 
     def flatten(self, module: nn.Module | None = None) -> Vector:
-        """The weights (d,) float32 of ``module``, by default those that the model was made with."""
+        """The weights (d,) float32 of ``module``, by default those of the Model's making."""
         tensors = (module or self.module).state_dict()
         vector = np.empty(self.spec.size, np.float32)
         for part in self.spec.parts:
@@ -156,12 +155,12 @@ class Model:
         return vector
 
     def unflatten(self, vector: NDArray[Any]) -> dict[str, Tensor]:
-        """Name -> tensor; the tensors share the memory of a (d,) float32 vector that is writable."""
+        """Name -> tensor, which shares the memory of a writable (d,) float32 vector."""
         flat = tensor(self.checked(vector))
         return {part.name: shaped(flat, part) for part in self.spec.parts}
 
     def module_with(self, vector: NDArray[Any]) -> nn.Module:
-        """A new module of this architecture with the given weights (d,), in evaluation mode."""
+        """A new module with these weights (d,), in evaluation mode."""
         module = copy.deepcopy(self.module)
         load(module, self.unflatten(vector))
         return module.eval()
@@ -202,7 +201,7 @@ def has_conv2d(module: nn.Module) -> bool:
 
 
 def tensor(vector: Vector) -> Tensor:
-    """The array's memory as a tensor, or a copy where it is read-only (a decoded message), which torch cannot mark."""
+    """The array as a tensor that shares its memory, or a copy of a read-only one."""
     return torch.from_numpy(vector if vector.flags.writeable else vector.copy())
 
 
@@ -212,7 +211,7 @@ def shaped(vectors: Tensor, part: Part) -> Tensor:
 
 
 def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Copy the named tensors into the module's parameters and buffers, whatever their memory format."""
+    """Copy the named tensors into the module's parameters and buffers."""
     own = module.state_dict()
     with torch.no_grad():
         for name, value in tensors.items():
@@ -261,12 +260,11 @@ def _where(name: str, layer: nn.Module) -> str:
 
 
 def _dry_run(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, int, Tensor, bool]:
-    """What two samples of zeros tell of the module.
+    """What two samples of zeros show of the module.
 
     Nominal FLOPs of one sample's forward and backward pass: 6 per multiply-accumulate of a linear or convolutional
-    layer (2 forward, 4 backward); any other layer with parameters counts 6 per parameter. The numbers that all layers
-    without layers of their own give for one sample. The output in evaluation mode. Whether training mode moves torch's
-    random generator (dropout, as a layer or a function).
+    layer (2 forward, 4 backward), 6 per parameter of other layers. All leaf layers' output numbers for one sample. The
+    output in evaluation mode. Whether training mode moves torch's random generator.
     """
     name, macs, activations = type(module).__name__, 0.0, 0
 

@@ -1,4 +1,4 @@
-"""The papers' models by name. Images come as (N, C, H, W) or flat (N, f) float32; all give logits."""
+"""The papers' models by name. Images come as (N, C, H, W) or flat (N, f) float32; outputs are logits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _dense(*hidden: int) -> Factory:
 
 
 def _image(input_shape: Sequence[int], least: int) -> tuple[int, int, int]:
-    """Channels, height and width of the samples; UserError for what is no image of ``least`` pixels each way."""
+    """Channels, height and width of the samples; UserError below ``least`` pixels each way."""
     if len(input_shape) != 3:
         raise UserError("it needs images (C, H, W)")
     channels, height, width = input_shape
@@ -44,8 +44,7 @@ def _image(input_shape: Sequence[int], least: int) -> tuple[int, int, int]:
 class BatchNorm(nn.BatchNorm2d):
     """Batch normalisation that takes a negative running variance for 0.
 
-    A server that adds clients' *changes* to its model moves running statistics beyond what any client has seen; the
-    square root of such a variance would be NaN.
+    Adding clients' *changes* may make a server's running variance negative.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -62,10 +61,9 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     normalisation).
 
     Running means and variances are part of the flat vector (``ModelSpec.buffers``): they travel with the weights and
-    are averaged, and nothing else (``aggregation/buffers.py``); no solver moves them, and dual variables and control
-    variates are 0 at their places. Local training normalises by batch, evaluation by the running statistics.
-    Dropout follows the seed of each training alone (``Job.seed``), whatever else is trained beside it: models with
-    dropout or buffers take the path "loop" on every device, one after the other. (A GPU draws other masks than a CPU.)
+    are only averaged (``aggregation/buffers.py``). Dual variables and control variates are 0 there. Local training
+    normalises by batch, evaluation by the running statistics. Dropout follows each training's own seed (``Job.seed``):
+    models with dropout or buffers take the path "loop" on every device. (A GPU draws other masks than a CPU.)
     """
     channels, height, width = _image(input_shape, 22)
     size = [(((n - 2) // 2 - 2) // 2 - 2) // 2 for n in (height, width)]
@@ -109,7 +107,7 @@ def _convolutional(channels: Sequence[int], hidden: Sequence[int], padding: int,
 
 
 class WeightedSum(nn.Module):
-    """Neighbourhoods (n, rows, f + 1) to (n, rows, hidden), then to (n, hidden): the sum of rows by their last column.
+    """Neighbourhoods (n, rows, f + 1) to (n, hidden): the rows' sum, weighted by their last column.
 
     convolve: maps the first f columns (n, rows, f) to (n, rows, hidden).
     """
@@ -127,7 +125,7 @@ def gcn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     """OFL's for graphs. Samples are neighbourhoods (rows, f + 1), with A^ X in the first f columns and A^ in the last.
 
     H1 = relu(A^ X W1 + b1) of all rows, H2 = relu((A^ H1) W2 + b2) of the node; then 512 units with ReLU, and the
-    output. The paper leaves the width of the convolutions open; here 64. Cora: d = 132,807.
+    output. The paper leaves the convolutions' width open; here 64. Cora: d = 132,807.
     """
     if len(input_shape) != 2 or input_shape[1] < 2:
         raise UserError("it needs neighbourhoods of nodes (rows, features + 1), which graph data sets have")
@@ -159,10 +157,10 @@ _DEFAULTS = {"digits": "mlp_small", "cifar10": "cnn", "cifar100": "cnn", "svhn":
 
 
 def factory(name: str) -> Factory | nn.Module:
-    """What makes the named module, or a module of one's own.
+    """What makes the named module.
 
-    name: one of ``NAMES``, or ``module:FACTORY`` of your own: a function of input_shape and classes that returns a
-    ``torch.nn.Module``. Raises UserError for an unknown name.
+    name: one of ``NAMES``, or ``module:FACTORY``: your function of input_shape and classes that returns a
+        ``torch.nn.Module``. Raises UserError for an unknown name.
     """
     if ":" in name:
         return import_object(name, "model")  # type: ignore[no-any-return]
@@ -176,11 +174,11 @@ def factory(name: str) -> Factory | nn.Module:
 def build(
     name: str, input_shape: Sequence[int], classes: int, task: TaskKind = "classes", loss: str | None = None
 ) -> Model:
-    """The named model for samples of ``input_shape`` and ``classes`` labels, or outputs for other tasks.
+    """The named model for samples of ``input_shape`` and ``classes`` labels or outputs.
 
-    name: as in ``factory``.  loss: a name of ``LOSSES``, or ``module:FUNCTION`` of your own (``Loss``); by default
-    the task's own. Raises UserError for an unknown name, for a factory that gives no module, and for outputs
-    that are not one for each class.
+    name: as in ``factory``.  loss: a name of ``LOSSES``, or ``module:FUNCTION`` of your own (``Loss``); by default the
+        task's. Raises UserError for an unknown name, a factory that gives no module, and outputs that are not one for
+        each class.
     """
     made = factory(name)
     if classes < 2 and task == "classes":
@@ -216,5 +214,5 @@ LOSS_OF: dict[TaskKind, str] = {
 
 
 def default_model(dataset: str) -> str:
-    """Name of the model that suits a data set: small for digits, a CNN for colour images, else the MLP."""
+    """Name of a data set's default model: small for digits, a CNN for colour images, else the MLP."""
     return _DEFAULTS.get(dataset, "mlp")

@@ -1,4 +1,4 @@
-"""The models known by name, in words. Completion and lists need them, and must not wait for torch."""
+"""The models known by name, for completion and lists, without torch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Many clients of unequal length through a batched kernel of fixed width.
 
-The kernel trains ``width`` models at once, one in each *slot*. A slot works through a queue of jobs; when a job ends
-its weights are stored and the next job's are loaded, so clients with few samples or epochs never wait for others. Jobs
-go longest first to the emptiest slot, and slots are sorted by length, so the slots still busy are always a prefix and
-the products narrow to it. Memory follows from the number of slots, not of jobs.
+The kernel trains ``width`` models at once, one in each *slot*. A slot works through a queue of jobs, so short ones
+never wait for others. Jobs go longest first to the emptiest slot. Slots are sorted by length: the busy ones are a
+prefix, and the products narrow to it. Memory follows from the number of slots, not of jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from coterie.training.workers import longest_first
 
 
 class Kernel(Protocol):
-    """``slots`` models of one solver. Tensors are on the kernel's device; a step works on the first ``width`` slots."""
+    """``slots`` models of one solver. Tensors are on its device; a step works on the first ``width`` slots."""
 
     slots: int
     device: torch.device
@@ -40,7 +39,7 @@ class Kernel(Protocol):
         """One step of the first ``width`` slots.
 
         x: (width, batch, f).  y: (width, batch) int64.  scale: (width, batch), the factor of each sample's loss in its
-        batch's, 0 for padding.  nll: (width, batch), filled with each sample's loss before the step.
+            batch's, 0 for padding.  nll: (width, batch), filled with each sample's loss before the step.
         """
 
 
@@ -98,7 +97,7 @@ def run(
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
     """Train jobs of one solver, giving each result as it is done. block: steps whose samples are gathered at once.
 
-    batch: rows that every job's batches are padded to.
+    batch: rows that all batches are padded to.
     """
     names = list(jobs)
     timeline = plan([jobs[name].steps for name in names], kernel.slots)

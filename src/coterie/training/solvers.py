@@ -1,11 +1,9 @@
 """Local solvers as small frozen dataclasses: what a client minimises, and what it remembers afterwards.
 
-Every solver here descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f being the mean loss of the client's samples: a
-linear and an isotropic quadratic term is all that weight decay, FedProx, SCAFFOLD and ADMM (and FedDyn) add to SGD. So
-a solver says only these two terms, fixed for one ``Fit`` (``pull``), and the named vectors to keep (``keep``), and
-``descend`` is the one step that all training paths take. Everything is elementwise, so the tensors may have any one
-shape: ``(d,)`` of one client, ``(clients, d)`` of many, or one layer's ``(clients, out, in)``. ``Objective`` also says
-what f is, as a function of one client's network. So its clients are trained one after the other.
+Every solver descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f the mean loss of the client's samples. That covers
+weight decay, FedProx, SCAFFOLD and ADMM (and FedDyn). A solver gives these two terms, fixed for one ``Fit`` (``pull``),
+and the named vectors to keep (``keep``). ``descend`` is the step of all training paths, elementwise on tensors of one
+shape. ``Objective`` also says what f is; its clients are trained one after the other.
 
 Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives within one ``Fit`` only.
 """
@@ -41,7 +39,7 @@ MOST_WEIGHT = 2.0**40
 
 
 def largest(values: NDArray[np.floating[Any]]) -> float:
-    """The largest magnitude in an array of at least one number; NaN if there is one."""
+    """The largest magnitude in a non-empty array; NaN if it has one."""
     return float(max(values.max(), -values.min()))
 
 
@@ -54,9 +52,9 @@ class Pull(NamedTuple):
 
 @runtime_checkable
 class Solver(Protocol):
-    """What the engine asks of a solver; a hashable dataclass, since equal solvers are trained together.
+    """What the engine asks of a solver, a hashable dataclass: equal ones are trained together.
 
-    needs: names of the ``(d,)`` vectors that must be in the state.  takes: names of those that may be.
+    needs: names of the required ``(d,)`` vectors in the state.  takes: names of optional ones.
     """
 
     needs: ClassVar[tuple[str, ...]]
@@ -149,8 +147,8 @@ class Admm(Sgd):
     """SGD on the augmented Lagrangian f(w) + <dual, w - anchor> + (rho / 2) |w - anchor|^2 (PAFed eq. 8; FedADMM).
 
     rho: > 0, coefficient of the quadratic term.
-    State: "dual" (y_i, this client's; zeros in the first round); optional "anchor", the global model that the client
-    received, else the weights that the training starts from.
+    State: "dual" (y_i, this client's; zeros in the first round); optional "anchor", the received global model, else the
+    start weights.
     Kept, eq. 10: dual+ = dual + rho (w+ - anchor). What a client sends, eq. 16: ``augmented_change``.
     """
 
@@ -171,8 +169,8 @@ class Scaffold(Sgd):
     """SGD corrected by control variates (SCAFFOLD, Karimireddy et al. 2020).
 
     State: "control" (c_i, this client's) and "server_control" (c); zeros in the first round.
-    Step, eq. 3: y -= lr (gradient - c_i + c).  Kept, eq. 4 option II: c_i+ = c_i - c + (x - y) / (steps lr).
-    No momentum: option II reads the mean gradient off the distance travelled, which momentum stretches.
+    Step, eq. 3: y -= lr (gradient - c_i + c).  Kept, eq. 4 option II: c_i+ = c_i - c + (x - y) / (steps lr). Momentum
+    would falsify option II, so there is none.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("control", "server_control")
@@ -191,10 +189,10 @@ class Scaffold(Sgd):
 
 @dataclass(frozen=True)
 class Objective(Sgd):
-    """SGD on a loss of one's own, which may be any function of one client's network.
+    """SGD on a loss of one's own, any function of one client's network.
 
-    loss: see ``OwnLoss``. It is all of f, so the run's loss (``--loss``) has no part in the training. It may draw from
-    torch's generator, whose seed is the training's.
+    loss: see ``OwnLoss``. It replaces the run's loss (``--loss``). It may draw from torch's generator, seeded by the
+        training.
     settings: what the loss reads beside the batch, such as a system's config.
     """
 
@@ -233,20 +231,17 @@ class Objective(Sgd):
 def augmented_change(change: Vector, dual_change: Vector, rho: float) -> Vector:
     """What an ADMM client sends: (w+ - w) + (y+ - y) / rho (PAFed eq. 16; FedADMM); all (d,) float32.
 
-    change: w+ - w, from the client's reference to its new model.  dual_change: y+ - y, from eq. 10.
-    Where w is the model that the client has just received, eq. 10 makes the two terms equal: twice the change.
-    Buffers (running statistics) have no dual variable: at their places it is the change alone.
+    change: w+ - w, from the client's reference to its new model.  dual_change: y+ - y, from eq. 10. If w is the model
+        just received, the two terms are equal. Buffers have no dual variable: there it is the change alone.
     """
     return (change + dual_change / np.float32(rho)).astype(np.float32)
 
 
 def unit_change(spec: ModelSpec, change: Vector, clip: float | None = None) -> tuple[Vector, float]:
-    """PAFed algorithm 3, line 8: a client's change at length 1, (d,) float32, and the length that it had.
+    """PAFed algorithm 3, line 8: a client's change at length 1, (d,) float32, and its former length.
 
-    clip: the largest length that is told, for who lets it travel along so that steps can be rescaled.
-    Buffers take no part: their changes stay as they are and count in no length, since a running variance that is moved
-    by a step of some other size would leave the range of all clients' (it may even become negative). A change of
-    length 0 stays 0.
+    clip: the largest length that is told, where it travels along. Buffers keep their changes and count in no length: a
+        rescaled change of a running variance may leave the range of all clients'. A change of length 0 stays 0.
     """
     is_parameter = ~spec.buffers
     length = float(np.linalg.norm(change[is_parameter].astype(np.float64)))

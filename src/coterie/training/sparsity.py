@@ -1,11 +1,11 @@
-"""Sparsity features: which channels of a ReLU are at rest for a sample. "FedEPC: An Efficient and Privacy-Enhancing
+"""Sparsity features: the share of zeros in a ReLU's channels for a sample. "FedEPC: An Efficient and Privacy-Enhancing
 Clustering Federated Learning Method for Sensing-Computing Fusion Scenarios" (Tang et al., CMC 2025), section 3.2.
 
-For a sample, s_c is the share of zeros in channel c of a ReLU's feature map (eq. 1), and s = [s_1, ..., s_C] (eq. 2). A
-dense layer has H = W = 1, so its s_c are 0 or 1.
+s_c is the share of zeros in channel c of a ReLU's feature map (eq. 1), and s = [s_1, ..., s_C] (eq. 2). A dense layer
+has H = W = 1, so its s_c are 0 or 1.
 
-A ReLU is seen wherever torch computes one during the forward pass: as a module, as a function, as a method, or as a
-clamp at 0. A graph that was compiled beforehand (TorchScript) hides its own.
+ReLUs are seen during the forward pass: as a module, a function, a method, or a clamp at 0. Compiled graphs
+(TorchScript) hide theirs.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ _CHUNK_BYTES = 4 << 20  # of one chunk of samples
 class Rectified:
     """One ReLU of a forward pass.
 
-    name: the path of the module that computes it (``"4"``, ``"block.relu"``; ``"forward"`` for the model's own
-    forward), with ``:2``, ``:3`` behind it for further ones of the same module.  behind: the path of the module whose
-    linear map or convolution came last before it, or None.  dense: whether its channels are its last axis, and not
-    axis 1.
+    name: the path of its module (``"4"``, ``"block.relu"``; ``"forward"`` for the model's own forward), with ``:2``,
+        ``:3`` for further ones of one module.  behind: the path of the module with the last linear map or convolution
+        before it, or None.  dense: whether its channels are its last axis, not axis 1.
     """
 
     name: str
@@ -106,8 +105,8 @@ def rectified(model: Model) -> list[Rectified]:
 def relu_layer(model: Model, layer: str = "auto") -> str:
     """The name of the ReLU that a layer means.
 
-    layer: one of ``WORDS``, the name of a ReLU (``Rectified.name``), or the name of the module that it stands behind.
-    Raises UserError if there is no such ReLU.
+    layer: one of ``WORDS``, a ReLU's name (``Rectified.name``), or the name of the module before it. Raises UserError
+        if there is no such ReLU.
     """
     found = rectified(model)
     dense, conv = ([one.name for one in found if one.dense is kind] for kind in (True, False))
@@ -128,11 +127,11 @@ def relu_layer(model: Model, layer: str = "auto") -> str:
 
 
 class Extractor:
-    """A model with given weights, which says for samples which channels of one ReLU are at rest.
+    """The sparsity features of one ReLU of a model with given weights.
 
-    weights: (d,) float32.  layer: as in ``relu_layer``.  accelerator: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
-    It computes in float32 and in evaluation mode. Raises UserError for weights of another model, or that are not
-    finite, and for an unknown layer.
+    weights: (d,) float32.  layer: as in ``relu_layer``.  accelerator: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. It
+        computes in float32 and in evaluation mode. Raises UserError for weights of another model, or that are not
+        finite, and for an unknown layer.
     """
 
     def __init__(self, model: Model, weights: NDArray[Any], layer: str = "auto", accelerator: str = "cpu") -> None:
@@ -153,9 +152,9 @@ class Extractor:
             self._taken = channels.flatten(2).mean(2) if channels.dim() > 2 else channels  # eq. (1)
 
     def __call__(self, x: NDArray[np.float32] | Tensor) -> Vector:
-        """(n, C) float32 in [0, 1]: eq. (1) for each of the samples x, (n, ...) float32.
+        """(n, C) float32 in [0, 1]: eq. (1) for the samples x, (n, ...) float32, each by itself.
 
-        The result does not depend on what else is computed beside it. Raises UserError for samples of another shape.
+        Raises UserError for samples of another shape.
         """
         samples = x if isinstance(x, Tensor) else torch.from_numpy(x if x.flags.writeable else x.copy())
         shape = tuple(samples.shape)
@@ -186,7 +185,7 @@ def sparsities(
 ) -> Vector:
     """(n, C) float32 in [0, 1]: the share of zeros in each channel of a ReLU, for each sample (eq. 1, 2).
 
-    weights: (d,) float32 of the extractor.  x: (n, ...) float32, n >= 1.  layer: as in ``relu_layer``. Raises UserError
-    as ``Extractor`` does.
+    weights: (d,) float32.  x: (n, ...) float32, n >= 1.  layer: as in ``relu_layer``. Raises UserError as
+        ``Extractor``.
     """
     return Extractor(model, weights, layer, accelerator)(x)

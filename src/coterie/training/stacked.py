@@ -1,4 +1,4 @@
-"""Any stateless module, many clients at once: ``torch.func.vmap`` over the gradient. For GPUs; exact on a CPU too."""
+"""Many clients of any stateless module: ``torch.func.vmap`` over the gradient. For GPUs; exact on a CPU too."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _named(model: Model, weights: Tensor) -> dict[str, Tensor]:
 
 
 def _gradients(model: Model, module: nn.Module, dtype: torch.dtype):  # type: ignore[no-untyped-def]
-    """(named weights, x, y, scale) -> (named gradients, losses); all with a leading dimension of models."""
+    """(named weights, x, y, scale) -> (named gradients, losses), with a leading dimension of models."""
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):

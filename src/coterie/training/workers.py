@@ -1,8 +1,7 @@
-"""All cores, each used once: independent shares of the work on threads of their own, one torch thread each.
+"""Independent shares of the work on threads of their own, one torch thread each, on all cores.
 
-Torch can also split every operation over the cores, but then each of thousands of small operations waits for its
-slowest thread: somewhat slower on a quiet machine, and many times slower on one that does anything else beside
-(encrypting, say). Only long operations, the convolutions of a single client, are left to torch to split.
+If torch splits each small operation over the cores, each waits for its slowest thread: much slower on a busy machine.
+Only the convolutions of a single client are left to torch to split.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _IMBALANCE = 1.25  # largest share over the mean from which one share with torch
 
 
 def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
-    """Indices spread over bins, longest first to the emptiest (Graham's LPT rule); the fullest bin comes first."""
+    """Indices spread over bins, longest first to the emptiest (Graham's LPT rule); the fullest bin first."""
     queues: list[list[int]] = [[] for _ in range(min(bins, len(costs)))]
     totals = [0.0] * len(queues)
     for index in sorted(range(len(costs)), key=lambda i: -costs[i]):

@@ -1,7 +1,7 @@
 """The coordination of one generator of steps: the hub's round, or the handler of a leader.
 
-It knows no clock, no queue and no network. Its driver calls ``start`` once, and then the other methods as events
-happen, with the time of the event. At the time ``wake_s`` it delivers what arrives then, before ``expire``.
+It knows no clock, queue or network. Its driver calls ``start`` once, and then the other methods as events happen, with
+their times. At the time ``wake_s`` it delivers arrivals before ``expire``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coterie.transport.member import Member
 class _Asked:
     """One request of the open step. outcome: None while it is open, "" once its answer was accepted.
 
-    failed: why no answer is expected any more. An answer that comes nevertheless still counts.
+    failed: why no answer is expected. A late answer still counts.
     """
 
     key: Any
@@ -35,8 +35,8 @@ class _Asked:
 class Coordination:
     """One generator of steps and effects. An error in sending ends the hub's run, but only a leader's work.
 
-    send: is given each message as soon as it is made.  role: the role that the party acts in.  request: the message
-    whose handler this is, or the round and attempt of the hub.  patience_s: the deadline of a step that states none.
+    send: takes each message as it is made.  role: the role that the party acts in.  request: the message whose handler
+        this is, or the round and attempt of the hub.  patience_s: the deadline of a step that states none.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Coordination:
         self._resume(None, now_s, step)
 
     def deliver(self, envelope: Envelope, frame: bytes, now_s: float) -> bool:
-        """A message for the coordinator has come. An answer is folded, and any other message waits to be taken.
+        """A message for the coordinator has come. An answer is folded, others wait to be taken.
 
-        Returns whether it is genuine and new. A forged or repeated message changes nothing.
+        Returns whether it is genuine and new; other messages change nothing.
         """
         member, step = self.member, self._step
         try:
@@ -99,14 +99,14 @@ class Coordination:
         return True
 
     def refuse(self, number: int, reason: str, now_s: float) -> None:
-        """The answer to this request will never come. A stated deadline is waited for all the same."""
+        """The answer to this request will never come. A stated deadline is still waited for."""
         request = self._open.get(number)
         if request is not None and request.outcome is None:
             request.failed = request.failed or reason
             self._may_end(now_s)
 
     def computed(self, value: Any, now_s: float) -> None:
-        """The ``effect`` has this result. If it is a CoterieError, it is raised where the effect was yielded."""
+        """The ``effect`` has this result, a CoterieError is raised where it was yielded."""
         self.effect = None
         self._resume(value, now_s)
 
@@ -136,18 +136,18 @@ class Coordination:
 
     @property
     def awaited(self) -> dict[int, str]:
-        """By number, whom the open requests of this step were sent to whose outcome is not known yet."""
+        """By number, the recipients of this step's open requests without an outcome."""
         return {n: one.dst for n, one in self._open.items() if one.outcome is None and not one.failed}
 
     def lacks(self, number: int, src: str) -> bool:
-        """Whether an open request of this number was sent to this party, and has had no answer yet."""
+        """Whether an open request of this number to this party has no answer yet."""
         request = self._open.get(number)
         return request is not None and request.dst == src and request.outcome is None
 
     def has_all(self, coming: Iterable[tuple[int, str]]) -> bool:
         """Whether nothing else can come that the open step waits for.
 
-        coming: known events: the number of the request, the kind of message ("" for no answer).
+        coming: known events: the request's number, the kind of message ("" for no answer).
         """
         known = list(coming)
         if isinstance(self._step, steps.Ask):
@@ -160,7 +160,7 @@ class Coordination:
     def ends_s(self, coming: Iterable[tuple[int, str, float]]) -> float:
         """The latest second at which the open step ends.
 
-        coming: known events: the number of the request, the kind of message ("" for no answer), the second.
+        coming: known events: the request's number, the kind of message ("" for no answer), the second.
         """
         step, ends_s = self._step, inf
         if isinstance(step, steps.Ask):
@@ -218,7 +218,7 @@ class Coordination:
         return True
 
     def _finite(self, seconds: float) -> float:
-        """A time to wait. Another party may have named it: so where it is none, only the work of a leader ends."""
+        """A time to wait, maybe another party's: an invalid one ends only a leader's work."""
         if not isfinite(seconds):
             raise self._error(f"{self.member.name} would wait for {seconds} seconds: no step waits for ever")
         return seconds
@@ -226,7 +226,7 @@ class Coordination:
     def _send_all(
         self, messages: Mapping[Any, Message | To], replies: tuple[type[Message], ...] = ()
     ) -> dict[int, _Asked]:
-        """Address and send messages. Returns those that await one of these ``replies``, by their numbers."""
+        """Address and send messages. Returns those that await these ``replies``, by their numbers."""
         member, kind = self.member, ""
         asked: dict[int, _Asked] = {}
 
@@ -256,7 +256,7 @@ class Coordination:
         return asked
 
     def _waits(self, step: steps.Ask) -> set[int]:
-        """The open requests that keep the step waiting: those that failed do so only until a stated deadline."""
+        """The open requests that keep the step waiting, failed ones only until a stated deadline."""
         stated = step.deadline_s is not None
         return {n for n, one in self._open.items() if one.outcome is None and (stated or not one.failed)}
 
@@ -293,7 +293,7 @@ class Coordination:
                 self.member.inbox.append(one)
 
     def _fold(self, envelope: Envelope, frame: bytes, key: Any, at_s: float) -> bool:
-        """Give a verified message to the fold of the open step. Returns whether the fold accepts it."""
+        """Give a verified message to the open step's fold. Returns whether it is accepted."""
         member, party, step = self.member, self.member.party, self._step
         assert isinstance(step, steps.Ask | steps.Take)
         before, party.now_s = party.now_s, at_s

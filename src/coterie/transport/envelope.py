@@ -1,4 +1,4 @@
-"""Envelopes, the metadata of a message on any wire, which its sender signs together with the payload's digest.
+"""Envelopes: a message's metadata, which its sender signs together with the payload's digest.
 
 A relay sees an envelope and the payload's bytes, and may drop either. Any change to them is refused: the signature
 covers every field and the digest, and a message between two parties other than the hub is sealed with the same fields
@@ -20,16 +20,16 @@ USED = "its number was used before"
 
 
 class EnvelopeError(PeerError):
-    """An envelope that is forged, or meant for another recipient, session or attempt. It changes nothing."""
+    """An envelope that is forged, or of another recipient, session or attempt. It changes nothing."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One message, without its payload.
 
     role: that the sender acts in.  session: names one run of one federation.  round, attempt: those of the
-    coordinator's message that led to it.  number: grows with every message of its sender.  answers: the number of the
-    request that it answers, or 0.  sealed: whether only the recipient can read the payload.  weight: bytes that the
-    payload would have with real ciphertexts.  digest: SHA-256 of the payload as it is sent.
+        coordinator's message that led to it.  number: grows with every message of its sender.  answers: the number of
+        its request, or 0.  sealed: whether only the recipient can read the payload.  weight: bytes of the payload with
+        real ciphertexts.  digest: SHA-256 of the payload as sent.
     """
 
     src: str
@@ -47,7 +47,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     signature: bytes = b""
 
     def header(self) -> bytes:
-        """The fields that a sealed payload is bound to: all but the digest and the signature."""
+        """The fields that a sealed payload is bound to: all but digest and signature."""
         return msgspec.msgpack.encode(msgspec.structs.astuple(self)[:-2])
 
     @property
@@ -57,7 +57,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Keyring(Protocol):
-    """The keys of one party (in a simulation, of all), and all public keys. overhead: bytes that sealing adds."""
+    """The keys of one party (in a simulation, of all), and all public keys. overhead: bytes of sealing."""
 
     session: str
     overhead: int
@@ -79,7 +79,7 @@ class Keyring(Protocol):
 
 
 class Sent(NamedTuple):
-    """A message that is ready to be sent. to_role: the role that the recipient acts in."""
+    """A message ready to be sent. to_role: the role that the recipient acts in."""
 
     envelope: Envelope
     frame: bytes
@@ -88,7 +88,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Opened:
-    """A verified, unsealed and decoded message. role: that its recipient acts in.  size: bytes of its frame."""
+    """A verified, unsealed and decoded message. role: of its recipient.  size: bytes of its frame."""
 
     envelope: Envelope
     message: Message
@@ -99,7 +99,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Handled:
-    """The result of handling a message. sent: the messages to send.  refused: why it was refused, or ""."""
+    """The result of handling a message. sent: messages to send.  refused: why, or ""."""
 
     sent: tuple[Sent, ...] = ()
     refused: str = ""
@@ -112,7 +112,7 @@ class Handled:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A message that has come to a coordinator before a step asked for it. ticket: of its bytes."""
+    """A message to a coordinator before a step asked for it. ticket: of its bytes."""
 
     envelope: Envelope
     ticket: int
@@ -120,7 +120,7 @@ class Waiting:
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a request: its digest and round, and the answer as it was sent or the refusal."""
+    """What became of a request: its digest, round, and the answer as sent or the refusal."""
 
     digest: bytes
     round: Count
@@ -129,11 +129,11 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Numbers(msgspec.Struct):
-    """The memory of a party's links, with which no message is handled twice, out of order or in another attempt.
+    """A party's memory of its links: no message is handled twice, out of order or in another attempt.
 
-    It is kept with the party.  sent: the last number that it used.  taken: by sender, the last number that it took.
-    round: the newest that it has heard of from the hub.  attempts: by round, its attempt, where it was tried again.
-    kept: by sender and number, what became of the requests of the sender's newest round.
+    sent: the last number that it used.  taken: by sender, the last number that it took. round: the newest that it has
+        heard of from the hub.  attempts: by round, its attempt, where it was tried again. kept: by sender and number,
+        outcomes of the requests of the sender's newest round.
     """
 
     sent: Count = 0
@@ -156,7 +156,7 @@ class Numbers(msgspec.Struct):
         self.taken[envelope.src] = envelope.number
 
     def check_attempt(self, envelope: Envelope, *, announces: bool) -> None:
-        """Raises EnvelopeError for a message of an attempt that was given up, or of one that nobody has announced.
+        """Raises EnvelopeError for a message of an abandoned or unannounced attempt.
 
         announces: whether its sender may: only the hub tries a round again.
         """
@@ -167,13 +167,13 @@ class Numbers(msgspec.Struct):
             )
 
     def keep(self, request: Envelope, answer: Sent | None = None, refusal: str = "") -> None:
-        """Remember what became of a request. A sender that goes on to another round will not repeat earlier ones."""
+        """Remember a request's outcome. A sender that goes on to another round will not repeat earlier ones."""
         of_sender = self.kept.setdefault(request.src, {})
         if of_sender and next(reversed(of_sender.values())).round < request.round:
             of_sender.clear()
         of_sender[request.number] = Outcome(request.digest, request.round, answer, refusal)
 
     def again(self, request: Envelope) -> tuple[Sent | None, str]:
-        """The answer and the refusal that are kept of the very same request, if it was handled before."""
+        """The kept answer and refusal of the very same request."""
         kept = self.kept.get(request.src, {}).get(request.number)
         return (kept.answer, kept.refusal) if kept is not None and kept.digest == request.digest else (None, "")

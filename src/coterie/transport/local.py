@@ -1,15 +1,14 @@
 """The local transport: all parties in one process, on a virtual clock.
 
-Every message passes through the codec, an envelope and its signature. So byte counts are exact, no party can read
-another's objects, and code that runs here also runs on a wire. The network is a star: the hub relays messages between
-two other parties, which are sealed.
+Every message passes through the codec, an envelope and its signature: byte counts are exact, and no party reads
+another's objects. The network is a star: the hub relays sealed messages between two other parties.
 
-The arrival of a message follows from sizes, nominal costs and device profiles alone. Handlers run in batches that give
-exactly the results of running them one by one in order of arrival (``Queues.next``). A coordinator acts after all other
-parties have done what they can do by that time, and the hub acts last. If ``links`` delays a party by rounds, its
-answer to a request is sent when that later round begins. The hub's step does not wait for it.
+Arrivals follow from sizes, nominal costs and device profiles alone. Handlers run in batches with the results of running
+them one by one in order of arrival (``Queues.next``). At one time coordinators act after all other parties, and the hub
+last. If ``links`` delays a party by rounds, its answer is sent when that later round begins, and the hub's step does
+not wait for it.
 
-In one process only an attacker can repeat a message, so answers are stored only while ``intercept`` is set.
+Only an attacker can repeat a message here, so answers are stored only while ``intercept`` is set.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ class LocalTransport:
     """Runs a coordinator's steps against the other parties.
 
     keyring: the keys of all parties.  links: devices and network.  transcript: records views.
-    spool_bytes: how many bytes of waiting messages stay in memory.  batch_bytes: how many bytes of messages and answers
-    are handled together.  retries: whether a round can be tried again.  intercept: an attacker on the wire.
-    counted: the names of messages whose senders are counted, for the ledger.
+    spool_bytes: bytes of waiting messages in memory, at most.  batch_bytes: bytes of messages and answers handled
+        together.  retries: whether a round can be tried again.  intercept: an attacker on the wire.
+    counted: names of messages whose senders are counted, for the ledger.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class LocalTransport:
         self._copies: Counter[tuple[str, str, int]] = Counter()  # of messages under attack, that have not been refused
 
     def _member(self, name: str) -> Member:
-        """A party's member, made when it is first needed, as one that was there from the beginning would be now."""
+        """A party's member, made when it is first needed, as if it had been there from the beginning."""
         reader, recorder = self._reader, self._recorder
         member = Member(name, self.parties, self._hub, self._roles, self._keyring, self.spool, reader, recorder)
         member.repeats = self.intercept is not None
@@ -96,12 +95,11 @@ class LocalTransport:
     # -- a round -----------------------------------------------------------------------------------------------------
 
     def drive(self, steps: Steps[R], round: int, attempt: int = 0, *, settle: bool = False) -> R:
-        """Run one round (or the set-up) of the coordinator to its end and return its result.
+        """Run one round (or the set-up) of the coordinator and return its result.
 
-        Its changes commit at the end. Messages that other parties have received by then have been handled. Raises the
-        error of the coordinator or a handler. Then the changes of both are undone, and a run continues from a snapshot.
-        settle: also wait until all messages under way have been handled, such as those that the coordinator has posted
-        last. The clock then shows when the last one of this round was.
+        Changes commit at the end. Messages received by then have been handled. An error of the coordinator or a handler
+        is raised, and the changes of both are undone; a run continues from a snapshot.
+        settle: also wait until all messages under way have been handled. The clock then shows the last one's time.
         attempt: if above 0, tries the round again from what all parties had committed before it (needs ``retries``).
         """
         if attempt:
@@ -138,7 +136,7 @@ class LocalTransport:
     def _advance(self, hub: Leader, settle: bool) -> None:
         """Run handlers, in batches, and coordinators, until the hub is done and nothing else happens at that time.
 
-        settle: until it is done and nothing else happens at all.
+        settle: until nothing else happens at all.
         """
         leaders, settled_s = self._queues.leaders, -1.0  # since the hub is done
         while True:
@@ -176,7 +174,7 @@ class LocalTransport:
         request: Parcel | tuple[int, int],
         step: Any = None,
     ) -> Leader:
-        """A party coordinates from now on: in a round and attempt of the hub, or if a handler has yielded a step."""
+        """A party coordinates: in a round and attempt of the hub, or because a handler yielded a step."""
         parcel, of = (request, request.envelope) if isinstance(request, Parcel) else (None, request)
         leader = Leader(Coordination(member, work, lambda sent: self._transmit(sent, leader.at), role, of), at, parcel)
         self._queues.take_up(leader)
@@ -206,7 +204,7 @@ class LocalTransport:
             coordination.refuse(event.number, event.reason, leader.at[0])
 
     def _reach(self, leader: Leader, at: Instant) -> None:
-        """Set a coordinator's instant. Messages of the hub count from the beginning of the second."""
+        """Set a coordinator's instant. The hub's messages count from the second's beginning."""
         if leader.is_hub:
             self.clock_s = max(self.clock_s, at[0])
             leader.at = self.clock_s, 0
@@ -248,7 +246,7 @@ class LocalTransport:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _send(self, sent: Sent, at: Instant) -> None:
-        """Send the result of a job, or keep it until its round. It never overtakes messages that its link keeps."""
+        """Send the result of a job, or keep it until its round, behind messages that its link keeps."""
         envelope = sent.envelope
         due = envelope.round + self.links.rounds(envelope.src, envelope.round)
         due = max(due, self._queues.due(envelope.src, envelope.dst))
@@ -288,7 +286,7 @@ class LocalTransport:
     # -- the others --------------------------------------------------------------------------------------------------
 
     def _nominal(self, parcel: Parcel) -> tuple[float, Opened | None]:
-        """Nominal seconds of a party's next message, and the message. One that will be refused takes no time."""
+        """A party's next message and its nominal seconds, none for one to be refused."""
         member, opened = self.members[parcel.envelope.dst], self._opened(parcel, self.spool.peek(parcel.ticket))
         with suppress(PeerError, CryptoError):
             if opened is not None:
@@ -304,7 +302,7 @@ class LocalTransport:
         return None
 
     def _handle(self, jobs: Sequence[Job]) -> None:
-        """Take the next message of some parties, run their handlers together and send what they return."""
+        """Take the next message of some parties, run their handlers together and send the results."""
         todo: list[tuple[Job, Call]] = []
         for job in jobs:
             parcel, envelope = job.parcel, job.parcel.envelope
@@ -341,7 +339,7 @@ class LocalTransport:
                 self._fail(parcel.envelope, UNACCEPTABLE, (parcel.arrives_s, parcel.step))
 
     def _finish(self, parcel: Parcel, handled: Handled, at: Instant) -> None:
-        """Send a handler's messages, or let the sender's step go on without an answer and without a reason."""
+        """Send a handler's messages, or end the sender's wait without an answer or a reason."""
         for sent in handled.sent:
             self._send(sent, at)
         if handled.refused:
@@ -353,7 +351,7 @@ class LocalTransport:
     # -- between rounds ----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The state of the transport between two rounds: the clock and the messages under way."""
+        """The transport's state between two rounds: the clock and the messages under way."""
         parcels, frames = self._under_way()
         at = {place: index for index, place in enumerate(frames)}
         parcels = [msgspec.structs.replace(p, ticket=at[self.spool.place(p.ticket)]) for p in parcels]
@@ -368,13 +366,13 @@ class LocalTransport:
         return map(self.spool.peek, self._under_way()[1].values())
 
     def _under_way(self) -> tuple[list[Parcel], dict[int, int]]:
-        """All messages under way, those first that the hub has not taken, and by place a ticket of each frame."""
+        """All messages under way, those first that the hub has not taken, and the tickets of their frames."""
         come = [Parcel(one.envelope, "", one.at_s, 0, one.ticket) for one in self.hub.inbox]
         parcels = come + self._queues.all()
         return parcels, {self.spool.place(parcel.ticket): parcel.ticket for parcel in parcels}
 
     def restore(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
-        """Continue from a snapshot and its frames, in a new transport. Raises UserError for one of other parties."""
+        """Continue from a snapshot and its frames, in a new transport. Raises UserError for other parties' snapshot."""
         snapshot.check(self.parties)
         self.clock_s = snapshot.clock_s
         self._wire.last = {(src, dst): last for src, dst, last in snapshot.links}
@@ -383,7 +381,7 @@ class LocalTransport:
         self._put_back(snapshot, frames)
 
     def _put_back(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
-        """Put the messages of a snapshot under way. Those that the hub had received but not taken wait there."""
+        """Put a snapshot's messages under way. Those that the hub had received but not taken wait there."""
         self._queues.busy = dict(snapshot.busy)
         tickets: dict[int, int] = {}
         for place, frame in enumerate(frames):
@@ -400,7 +398,7 @@ class LocalTransport:
                 self._queues.route(_not_before(self.clock_s, parcel) if passed else parcel)
 
     def _go_back(self, round: int, attempt: int) -> None:
-        """Go back to the beginning of a round. Time, numbers and messages of its earlier attempts go on."""
+        """Go back to a round's beginning. Time, numbers and messages of its earlier attempts stay."""
         if self._start is None:
             raise RunError(f"round {round} can't be tried again: this transport was made without retries")
         under_way = [(parcel, self.spool.take(parcel.ticket)) for parcel in self._under_way()[0]]
@@ -419,7 +417,7 @@ class LocalTransport:
 
 
 class _Members(dict[str, Member]):
-    """The members of parties, each made when it is first needed. Raises KeyError for a stranger."""
+    """The members of parties, made when first needed. Raises KeyError for a stranger."""
 
     def __init__(self, parties: Mapping[str, Party], make: Callable[[str], Member]) -> None:
         super().__init__()

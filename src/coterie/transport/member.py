@@ -1,7 +1,7 @@
 """One party on any wire: it handles the messages that come, and addresses those that it sends.
 
-A member knows no clock, no queue, no network and no other party's object. Its driver passes in each message with the
-party's time, runs the effects that the member yields, and sends the messages that it returns.
+A member knows no clock, queue or network. Its driver passes in each message with the party's time, runs the effects
+that the member yields, and sends the messages that it returns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Roles = Callable[[str], tuple[str, ...]]
 
 
 def roles_of(parties: Mapping[str, Party]) -> Roles:
-    """The roles of parties, each looked up when it is first asked for, so that nobody is made for it before."""
+    """The roles of parties, each looked up when it is first asked for."""
     known: dict[str, tuple[str, ...]] = {}
 
     def roles(name: str) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ def roles_of(parties: Mapping[str, Party]) -> Roles:
 
 
 class Observer:
-    """An observer beside the protocol, which is told what a member reads and refuses. This one does nothing."""
+    """An observer of what a member reads and refuses. This one does nothing."""
 
     def read(self, opened: Opened) -> None:
         """A handler or a fold receives this message."""
@@ -54,7 +54,7 @@ class Observer:
 
 
 class Reader:
-    """Decodes and digests a broadcast once for all members of a process. room: bytes of frames whose digest is kept."""
+    """Decodes and digests a broadcast once for a process. room: bytes of frames whose digest is kept."""
 
     def __init__(self, room: int = 64 << 20) -> None:
         self._room, self._bytes = room, 0
@@ -87,10 +87,10 @@ class Reader:
 
 
 class Member:
-    """A party with what it needs to talk: the roles of all parties, its keys, its numbers.
+    """A party with the roles of all parties, its keys and its numbers.
 
-    parties: finds the party by its name each time, since it may have been made again.  spool: holds messages that no
-    step of a coordinator has asked for.  repeats: whether answers are kept for requests that come again.
+    parties: finds the party by its name each time, since it may be made anew.  spool: holds messages that no step of a
+        coordinator has asked for.  repeats: whether answers are kept for repeated requests.
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class Member:
     def send(
         self, messages: Iterable[To], acting: str, *, round: int, attempt: int, request: Envelope | None = None
     ) -> Iterator[Sent]:
-        """Encode, number, seal and sign messages. An object that goes to many in a row is encoded once.
+        """Encode, number, seal and sign messages. An object to many in a row is encoded once.
 
-        acting: the role that the party acts in.  request: the first message to its sender is the answer.
-        Raises PeerError for a stranger, TypeError and DecodeError for what cannot travel.
+        acting: the role that the party acts in.  request: the first message to its sender is the answer. Raises
+            PeerError for a stranger, TypeError and DecodeError for what cannot travel.
         """
         last: Message | None = None  # held, not its id: messages may be made as they are asked for
         encoded, weight = b"", 0
@@ -150,7 +150,7 @@ class Member:
             yield Sent(replace(bare, digest=digest, signature=signature), frame, self._role(kind, dst))
 
     def _sealed(self, other: str) -> bool:
-        """Whether messages between this party and another are sealed: the hub relays them, and must not read them."""
+        """Whether messages between this party and another are sealed: the hub relays, and must not read them."""
         return self.hub not in (self.name, other) and self.name != other
 
     def _role(self, kind: type[Message], name: str) -> str:
@@ -206,8 +206,8 @@ class Member:
     ) -> Work[Handled]:
         """Handle one message, once. Yields effects, and steps if the handler coordinates. Returns what to send.
 
-        opened: the message, if ``open`` has been called before. A forged message changes nothing. PeerError,
-        CryptoError and NoAnswerError of the handler refuse the message. Its other errors are raised.
+        opened: the message, if ``open`` has been called. A forged message changes nothing. PeerError, CryptoError and
+            NoAnswerError of the handler refuse the message; other errors are raised.
         """
         role, problem = self.roles(self.name)[0], ""
         try:
@@ -242,9 +242,9 @@ class Member:
         return Handled(refused=reason)
 
     def _run(self, opened: Opened) -> Work[tuple[Sent, ...]]:
-        """Run the handler as one transaction, which includes its messages: if one cannot travel, all is undone.
+        """Run the handler as one transaction with its messages: if one cannot travel, all is undone.
 
-        A handler of the hub that runs during its own round reads what is committed, and may change nothing.
+        A hub's handler during its own round reads what is committed, and may change nothing.
         """
         party, request = self._committed(), opened.envelope
         with transaction(party) as saved:
@@ -267,7 +267,7 @@ class Member:
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """A round of the hub as one transaction. Meanwhile its handlers answer by what was committed before."""
+        """A round of the hub as one transaction. Its handlers meanwhile answer by the state before."""
         with transaction(self.party) as self.before:
             try:
                 yield
@@ -275,7 +275,7 @@ class Member:
                 self.before = None
 
     def _committed(self) -> Party:
-        """The party as it was last committed: during its own round of the hub, a twin of the party."""
+        """The party as last committed: during the hub's own round, a twin of the party."""
         if self.before is None:
             return self.party
         twin = copy.copy(self.party)
@@ -295,7 +295,7 @@ class Member:
         return [one.envelope for one in dropped]
 
     def heard_of(self, round: int, attempt: int) -> None:
-        """The hub says that it is this round: what became of the requests of earlier ones is forgotten."""
+        """The hub's new round: outcomes of requests of earlier ones are forgotten."""
         if round > self.numbers.round:
             self.numbers.round = round
             self.numbers.kept.clear()
@@ -303,14 +303,14 @@ class Member:
             self.restart(round, attempt)
 
     def begin(self, round: int) -> None:
-        """Remember the committed state at the beginning of a round, so that the round can be tried again."""
+        """Remember the committed state at the beginning of a round, for another attempt."""
         self.start = round, self.party.state, self.party.secret, dict(self.numbers.taken)
 
     def restart(self, round: int, attempt: int) -> None:
-        """Go back to the beginning of a round. From now on, messages of its earlier attempts are refused.
+        """Go back to the beginning of a round and refuse messages of its earlier attempts from now on.
 
-        Messages of other rounds that were taken since then may come again. Numbers that this party used stay used, and
-        so does what the party says (``Party.lasts``).
+        Messages of other rounds taken since then may come again. Numbers that this party used stay used, and what the
+        party says stays (``Party.lasts``).
         """
         self.numbers.attempts[round] = attempt
         self.numbers.kept.clear()

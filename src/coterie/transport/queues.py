@@ -1,4 +1,4 @@
-"""All messages under way: the events of coordinators, and those that handlers take side by side, with their effects."""
+"""All messages under way: events of coordinators, and messages that handlers take side by side, with their effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coterie.transport.wire import START, Instant, Parcel, after
 
 @dataclass(frozen=True)
 class Lost:
-    """An answer that will never come. number: of its request; None if the coordinator itself is gone."""
+    """An answer that will never come. number: of its request; None if the coordinator is gone."""
 
     number: int | None
     reason: str
@@ -54,17 +54,17 @@ class Leader:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no event is known to come, and only the default deadline would wake it."""
+        """Whether no event is known, and only the default deadline would wake it."""
         return self.next_s == inf and self.coordination.patient
 
     @property
     def turn(self) -> tuple[float, bool, str]:
-        """When it acts next. In the same second leaders act before the hub."""
+        """When it acts next; leaders act before the hub."""
         wake_s = inf if self.coordination.done else self.coordination.wake_s
         return min(self.next_s, wake_s), self.is_hub, self.name
 
     def push(self, at: Instant, event: Parcel | Lost) -> None:
-        """Add an event at this instant. Messages of one instant come in their own order, and ``Lost`` after them."""
+        """Add an event at this instant, ``Lost`` after the instant's messages."""
         order = event.order if isinstance(event, Parcel) else (*at, chr(0x10FFFF))
         self._pushed += 1
         heapq.heappush(self._events, (order, self._pushed, event))
@@ -83,7 +83,7 @@ class Leader:
         return coming + [(one.number, "") for one in events if isinstance(one, Lost) and one.number is not None]
 
     def ends_s(self) -> float:
-        """The latest second at which its open step ends, by the events that are known."""
+        """The latest second at which its open step ends, by known events."""
         events = [(order[0], event) for order, _, event in self._events]
         coming = [(e.envelope.answers, e.envelope.kind, s) for s, e in events if isinstance(e, Parcel)]
         lost = [(e.number, "", s) for s, e in events if isinstance(e, Lost) and e.number is not None]
@@ -92,7 +92,7 @@ class Leader:
 
 @dataclass(frozen=True)
 class Job:
-    """The next message of its recipient, and when its handler starts and ends. opened: the message, if it is held."""
+    """A recipient's next message, and when its handler starts and ends. opened: the message, if held."""
 
     parcel: Parcel
     start: Instant
@@ -101,12 +101,12 @@ class Job:
 
 
 class Queues:
-    """Each party handles its own messages in order of arrival, one at a time. What is for a coordination goes to that.
+    """Each party handles its own messages in order of arrival, one at a time; a coordination gets its own.
 
-    work: nominal seconds of a party's next message, by the state that the party has committed by then, and the message
-    as it was opened for that. Opened messages are held until they are handled, as long as they fit into ``room`` bytes.
+    work: a party's next message, opened, and its nominal seconds by the party's committed state. Opened messages are
+        held until they are handled, within ``room`` bytes.
     leaders: the parties that coordinate now.  delayed: messages that ``Links.rounds`` holds back, in the order of
-    writing.  busy: by party, until when.
+        writing.  busy: by party, until when.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Queues:
         self.route(replace(parcel, ticket=self._spool.put(frame)))
 
     def route(self, parcel: Parcel) -> None:
-        """Put a message whose bytes are in the spool under way, to its recipient's coordination or to a handler."""
+        """Put a message in the spool under way, to its recipient's coordination or to a handler."""
         leader = self.leaders.get(parcel.envelope.dst)
         answers = leader is not None and parcel.envelope.answers in leader.coordination.asked
         if leader is not None and (answers or not self.handles(parcel.envelope)):
@@ -141,7 +141,7 @@ class Queues:
         return any(kind.__name__ == envelope.kind for kind in self._parties[envelope.dst].handlers)
 
     def take_up(self, leader: Leader) -> None:
-        """A party coordinates from now on. What it shall handle waits meanwhile, unless it is the hub."""
+        """A party coordinates. Messages to handle wait meanwhile, but for the hub."""
         self.leaders[leader.name] = leader
         heap, self._heaps[leader.name] = self._heaps[leader.name], []
         for _, parcel in sorted(heap):
@@ -170,7 +170,7 @@ class Queues:
         return [(replace(p, due=0), self._spool.take(p.ticket)) for p in ready]
 
     def all(self) -> list[Parcel]:
-        """All messages between two rounds, those of one party in order of arrival, and then the delayed ones."""
+        """All messages between two rounds, by party in order of arrival, then the delayed ones."""
         return [parcel for heap in self._heaps.values() for _, parcel in sorted(heap)] + self.delayed
 
     def clear(self) -> None:
@@ -181,8 +181,8 @@ class Queues:
     def next(self) -> tuple[float, list[Job]]:
         """The second in which the first of the next jobs is done, and the jobs that no future message can precede.
 
-        This is conservative look-ahead. Nothing new can be sent before the earliest completion among all parties' next
-        messages, and it arrives later. So any message that has arrived by that instant comes first at its recipient.
+        This is conservative look-ahead: nothing new can be sent before the earliest completion among all parties' next
+        messages, and it arrives later.
         """
         held = {name for name, leader in self.leaders.items() if not leader.is_hub}
         heads = [self._job(heap[0][1]) for name, heap in self._heaps.items() if heap and name not in held]
@@ -219,7 +219,7 @@ class Queues:
 
 
 def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[Job]]:
-    """Jobs in order, in parts of at most ``most`` jobs whose sizes sum to at most ``room``. A part has at least one."""
+    """Jobs in order, in non-empty parts of at most ``most`` jobs with sizes of at most ``room`` in sum."""
     part: list[Job] = []
     left = room
     for job, size in zip(jobs, sizes, strict=True):
@@ -233,7 +233,7 @@ def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> It
 
 
 class Effects(Protocol):
-    """Runs effects for parties. If a result is a CoterieError, it is raised in the handler."""
+    """Runs effects for parties. A CoterieError as a result is raised in the handler."""
 
     chunk: int
 
@@ -254,8 +254,8 @@ class Call:
 def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | Step]:
     """Run handlers of different parties side by side and their effects together. Returns results in order.
 
-    A handler that coordinates is left at its first step, which is its result. An error that does not refuse a message
-    is raised, and the changes of all unfinished handlers are undone.
+    A handler that coordinates results in its first step. An error that does not refuse a message is raised, and the
+    changes of all unfinished handlers are undone.
     """
     results: list[Any] = [None] * len(calls)
     values: dict[int, Any] = dict.fromkeys(range(len(calls)))
@@ -284,7 +284,7 @@ def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[
 
 
 def compute(wanted: Sequence[tuple[str, str, Any]], effects: Effects, meter: Meter) -> list[Any]:
-    """Run effects (party, role, effect), those of one role and kind together, and count their time."""
+    """Run effects (party, role, effect), those of one role and kind together, and time them."""
 
     def run(group: tuple[str, str], of: Sequence[tuple[str, str, Any]]) -> Sequence[Any]:
         with meter.timed(*group):

@@ -1,4 +1,4 @@
-"""Records beside the protocol: transcripts, on which alone attacks and audits work, and the counters of each round."""
+"""Transcripts, on which alone attacks and audits work, and the counters of each round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST = 300  # characters of what is shown
 
 @dataclass(frozen=True)
 class Seen:
-    """One message that a party received. ``message`` is None if the party is the hub and merely relays it."""
+    """One message that a party received. ``message`` is None if the hub merely relays it."""
 
     time_s: float
     round: int
@@ -51,7 +51,7 @@ class View:
 class Transcript:
     """Records the views of all parties until ``limit_bytes`` are held. Then it stops, in round ``stopped_at``.
 
-    views: by party, and one more for each other role that it acts in, such as ``"client/0 as leader"``.
+    views: by party, and by each other role that it acts in, such as ``"client/0 as leader"``.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -60,7 +60,7 @@ class Transcript:
         self.views: dict[str, View] = {}
 
     def record(self, party: str, role: str, seen: Seen, held_bytes: int) -> None:
-        """Add to one party's view. held_bytes: how many bytes of it are kept (0 if it is merely relayed)."""
+        """Add to one party's view. held_bytes: how many bytes of it are kept (0 if merely relayed)."""
         if self.stopped_at is not None:
             return
         if self.held_bytes + held_bytes > self.limit_bytes:
@@ -78,10 +78,10 @@ class Transcript:
 class Meter:
     """The counters of one round. Keys: roles; ``"role/work"``; ``"role/Message: reason"``.
 
-    released: by message that the ledger counts, the senders, once for each that they have sent.
-    Bytes are the weights of messages. ``envelope_bytes``, by role of the sender, come on top and take no virtual time.
-    device_seconds: virtual, ``"type/compute"`` and ``"type/radio"``, of the devices of a type together.
-    device_messages: bytes of the largest message that a device of the type has sent or received.
+    released: by message that the ledger counts, its senders, repeated. Bytes are the weights of messages.
+        ``envelope_bytes``, by role of the sender, come on top and take no virtual time.
+    device_seconds: virtual, ``"type/compute"`` and ``"type/radio"``, of a type's devices together.
+    device_messages: bytes of the largest message of a device type.
     """
 
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -98,7 +98,7 @@ class Meter:
     released: dict[str, list[str]] = field(default_factory=dict)
 
     def moved(self, src: str, dst: str, kind: str, size: int, envelope: int) -> None:
-        """Count one message on one leg of its way. Up is what a role sends, and down is what it receives."""
+        """Count one message on one leg: up is what a role sends, down what it receives."""
         self.bytes_up[src] += size
         self.bytes_down[dst] += size
         self.envelope_bytes[src] += envelope
@@ -118,7 +118,7 @@ class Meter:
         self.virtual_seconds[f"{role}/{work}"] += seconds  # type: ignore[assignment]
 
     def worked(self, device: str, seconds: float) -> None:
-        """Count virtual seconds of a device's processor, by its type; "" for a party that has none."""
+        """Count virtual seconds of a device's processor, by its type; "" for none."""
         if device:
             self.device_seconds[f"{device}/compute"] += seconds  # type: ignore[assignment]
 
@@ -130,13 +130,13 @@ class Meter:
 
 
 def shown(text: str) -> str:
-    """Words of which another party may have chosen some, for logs and consoles: one line, printable, and not long."""
+    """Words partly of another party's choice, for logs: one line, printable, and not long."""
     short = text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
     return short if short.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
 
 class Recorder(Observer):
-    """The ``Observer`` of a simulation: it counts for the meter of this round, and adds to the recipients' views."""
+    """The ``Observer`` of a simulation: it counts for this round's meter, and adds to the recipients' views."""
 
     def __init__(self, roles: Roles, transcript: Transcript | None, counted: frozenset[str] = frozenset()) -> None:
         self.roles, self.transcript, self.counted = roles, transcript, counted
@@ -153,7 +153,7 @@ class Recorder(Observer):
         self.meter.refused[shown(f"{role}/{envelope.kind:.40}: {reason}")] += 1
 
     def left(self, envelope: Envelope) -> None:
-        """Count a message that has left its sender, whether it arrives or not, if the ledger counts its kind."""
+        """Count a message that left its sender, if the ledger counts its kind."""
         if envelope.kind in self.counted:
             self.meter.released.setdefault(envelope.kind, []).append(envelope.src)
 
@@ -161,6 +161,6 @@ class Recorder(Observer):
         self.meter.late.append(party)
 
     def lost(self, envelope: Envelope, reason: str, *, by_sender: bool = False) -> None:
-        """Count a message that did not reach anybody, or that nobody takes any more (``TOO_LATE``)."""
+        """Count a message that reached nobody, or that came ``TOO_LATE``."""
         party = envelope.src if by_sender or reason == TOO_LATE else envelope.dst
         self.meter.lost[shown(f"{party} {envelope.kind:.40} of round {envelope.round}")] = reason

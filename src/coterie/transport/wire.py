@@ -1,6 +1,6 @@
 """The simulated wire between parties: it times, counts, loses and, under attack, replaces messages.
 
-A higher layer provides the ``Links``. No party sees arrival times or places of bytes.
+A higher layer provides the ``Links``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def after(instant: Instant, seconds: float) -> Instant:
 
 
 def arrival(sent: Instant, delay_s: float) -> Instant:
-    """The arrival of a message, always after it was sent. Raises RunError if parties answer each other for ever."""
+    """The arrival of a message, after its sending. Raises RunError if parties answer each other for ever."""
     if sent[1] >= _MAX_STEPS:
         raise RunError(f"parties answer each other without end at second {sent[0]:g}: give their work a cost")
     return max(after(sent, delay_s), (sent[0], sent[1] + 1))
@@ -47,8 +47,8 @@ def arrival(sent: Instant, delay_s: float) -> Instant:
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
     """One message under way. ticket: of its bytes in the spool.  to_role: the role that its recipient acts in.
 
-    due: the round in which it is sent, if later than the round it was written in.  genuine: whether it stands for the
-    message that its envelope names, although its payload may have been changed on the way.
+    due: the round in which it is sent, if after its writing.  genuine: whether it stands for the message that its
+        envelope names, even with a changed payload.
     """
 
     envelope: Envelope
@@ -79,8 +79,8 @@ Each item is bytes, which travel in this message's envelope, or an envelope and 
 class Snapshot(msgspec.Struct):
     """The transport's part of a checkpoint, without the bytes under way (``LocalTransport.frames``).
 
-    The ticket of a parcel is the index of its frame. sizes: of the frames, in bytes.  busy: by party, until when.
-    links: when the last message of each link arrives.
+    A parcel's ticket is the index of its frame. sizes: of the frames, in bytes.  busy: by party, until when. links:
+    when each link's last message arrives.
     """
 
     clock_s: float
@@ -93,7 +93,7 @@ class Snapshot(msgspec.Struct):
     def check(self, parties: Mapping[str, Any]) -> None:
         """Raises UserError unless a transport of these parties can have made this snapshot.
 
-        Of ``Names`` it has the numbers of those parties alone that have ever sent or received anything.
+        ``Names`` have numbers only for parties that sent or received.
         """
         complete = numbered(parties) is not None or len(self.numbers) == len(parties)
         if not complete or not all(name in parties for name in self.numbers):
@@ -121,13 +121,13 @@ class Snapshot(msgspec.Struct):
 
 
 def numbered(parties: Mapping[str, Any]) -> Names | None:
-    """The names of parties that are so many that each is made when it is first asked for; None for others."""
+    """The names of many parties, each made when first asked for; None for few."""
     names = getattr(parties, "names", None)
     return names if isinstance(names, Names) else None
 
 
 class Links:
-    """Virtual seconds of a party's transfers and work, and whether it is there at all. These links have no delays."""
+    """Virtual seconds of a party's transfers and work, and whether it is there. These links have no delays."""
 
     def down_s(self, party: str, size: int) -> float:
         """Seconds until ``size`` bytes sent to this party have arrived."""
@@ -142,15 +142,15 @@ class Links:
         return 0.0
 
     def rounds(self, party: str, round: int) -> int:
-        """By how many rounds the experiment holds back this party's answer of this round. It is free meanwhile."""
+        """By how many rounds the experiment holds back this party's answer. The party is free meanwhile."""
         return 0
 
     def device(self, party: str) -> str:
-        """The type of this party's device, for the counters; "" for a party whose device is not counted."""
+        """The type of this party's device, for the counters; "" for uncounted ones."""
         return ""
 
     def there(self, party: str, round: int, at_s: float) -> bool:
-        """Whether this party can receive and send at this second. It must be so for the hub."""
+        """Whether this party can receive and send at this second; always, for the hub."""
         return True
 
     def fate(self, party: str, round: int, request: int) -> str:
@@ -159,7 +159,7 @@ class Links:
 
 
 class Wire:
-    """A star around the hub. A message of a party to itself is on no wire, and takes no time and no bytes."""
+    """A star around the hub. A party's message to itself takes no time and no bytes."""
 
     def __init__(self, parties: Mapping[str, Any], hub: str, links: Links, recorder: Recorder) -> None:
         self.hub, self.links, self.recorder = hub, links, recorder
@@ -171,7 +171,7 @@ class Wire:
     def transmit(
         self, sent: Sent, at: Instant, intercept: Intercept | None
     ) -> tuple[list[tuple[Parcel, bytes]], str | None]:
-        """The parcels that arrive for a message, with their frames, and why the message itself is lost, if it is."""
+        """The parcels that arrive for a message, with their frames, and why the message is lost, if it is."""
         envelope, frame, to_role = sent
         src, dst, size, hub = envelope.src, envelope.dst, envelope.weight, self.hub
         # a number that no other message has, and that does not depend on the order in which handlers run
