@@ -1,7 +1,7 @@
 """The face for authors of methods: ``import coterie.method as fl``. The page is docs/own_system.md.
 
 ``averaging`` is FedAvg with one thing changed; ``system`` is any other method; the other names are their parts.
-Importing it takes no time, and no torch.
+Importing it takes no time, no torch and no tenseal.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, dataclass_transform
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import msgspec
 import numpy as np
@@ -47,7 +48,7 @@ from coterie.protocol.messages import (
 )
 from coterie.protocol.party import Cost, Party, To, Work, from_party, initial, initials, on, zeros
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, compute, for_each, post, spend, take, wake
-from coterie.protocol.system import Federation, Mixture, PartyFactory, System, party_type, telling
+from coterie.protocol.system import Federation, Mixture, PartyFactory, Sees, System, party_type, telling
 from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Averaging, Gather, OfModel, Server, ServerOfSeveral, Train, Update, own_model
 from coterie.protocols.averaging import Client as AveragingClient
@@ -71,6 +72,9 @@ from coterie.protocols.local_training import (
 )
 from coterie.protocols.local_training import training_cost as training
 from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, augmented_change
+
+if TYPE_CHECKING:
+    from coterie.protocols.sums import SumClient, SumKeys, Sums, SumServer
 
 Class = TypeVar("Class", bound=type)
 State = msgspec.Struct
@@ -117,6 +121,7 @@ __all__ = [
     "PeerError",
     "Proximal",
     "Scaffold",
+    "Sees",
     "Server",
     "ServerOfSeveral",
     "Sgd",
@@ -125,6 +130,10 @@ __all__ = [
     "SteppedTraining",
     "Steps",
     "Sum",
+    "SumClient",
+    "SumKeys",
+    "SumServer",
+    "Sums",
     "System",
     "To",
     "Train",
@@ -172,6 +181,13 @@ __all__ = [
     "within",
     "zeros",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Sealed sums, which import a cipher, at their first use."""
+    if name in ("SumClient", "SumKeys", "SumServer", "Sums"):
+        return getattr(import_module("coterie.protocols.sums"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @dataclass_transform(frozen_default=True)
