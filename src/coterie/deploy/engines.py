@@ -21,7 +21,7 @@ def check_installed() -> None:
 
 
 def tls_of(home: Home) -> Tls:
-    """The files with which this party shows that it is itself."""
+    """The files with which this party authenticates itself."""
     return Tls(home.certificate, home.tls_key, home.ca)
 
 

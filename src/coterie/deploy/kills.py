@@ -1,6 +1,6 @@
 """Kills for a rehearsal: which party dies, when, and whether it comes back at once.
 
-A process kills itself, with SIGKILL, so that it dies at the stated point of its work and not somewhere near it.
+A process kills itself with SIGKILL, exactly at the stated point of its work.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _FORM = re.compile(r"(?P<party>[^@:]+)@(?P<round>[0-9]{1,9}|setup)(?P<mid>:mid)?
 class Kill:
     """One kill. round: 0 is the set-up.
 
-    mid: it dies while it works on a message of that round, and stays away until the others have noticed. Otherwise it
-    dies when the round begins for it, and is started again at once.
+    mid: it dies while it works on a message of that round, and stays away until others notice. Otherwise it dies when
+    the
+    round begins for it, and restarts at once.
     """
 
     party: str
@@ -53,7 +54,7 @@ def parse(text: str, parties: Sequence[str], rounds: int) -> Kill:
 
 
 class Doomed(NodeObserver):
-    """Tells another observer everything, and kills this process when the time of its kill has come."""
+    """Tells another observer everything, and kills this process at the time of its kill."""
 
     def __init__(self, kill: Kill, observer: NodeObserver) -> None:
         self._kill, self._observer, self._works = kill, observer, False
@@ -74,7 +75,7 @@ class Doomed(NodeObserver):
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Die here, if this is in mid-work of the round."""
+        """Die here, in mid-work of the round."""
         if self._kill.mid and self._works:
             _die()
 

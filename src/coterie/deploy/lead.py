@@ -84,7 +84,7 @@ class Lead:
             self.coordination.refuse(number, why, self._clock.now()[0])
 
     def left(self) -> list[Parcel]:
-        """What has come and was not delivered, by tickets of the spool."""
+        """Undelivered messages, by tickets of the spool."""
         return self._leader.parcels()
 
     def _deliver(self, envelope: Envelope, frame: bytes, at_s: float) -> None:

@@ -38,7 +38,7 @@ def safe(name: str) -> str:
 
 
 def named(token: str) -> str:
-    """The name of a safe form. Raises UserError for what is none."""
+    """The name of a safe form. Raises UserError for an invalid one."""
     name = _SAFE_STEP.sub(lambda step: _separator(*step.groups()) + step[2], token)
     if safe(name) != token:
         raise UserError(f"{token[:MAX_NAME]!r} is the safe form of no name")

@@ -68,7 +68,7 @@ class Part:
 
 
 def parts_of(size: int) -> int:
-    """In how many parts a packet of so many bytes travels."""
+    """The number of parts of a packet of this many bytes."""
     return max(1, -(-size // PART))
 
 
@@ -95,7 +95,7 @@ class Upload:
 
 @dataclass
 class Assembly:
-    """Parts that have come, by sender. spool: a folder for packets of several parts."""
+    """Received parts, by sender. spool: a folder for packets of several parts."""
 
     spool: Path | None = None
     uploads: dict[str, Upload] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Assembly:
         return found
 
     def overtaken(self, src: str, part: Part, message: Stored) -> list[Stored]:
-        """The messages that are dropped since this sender has begun something later."""
+        """The messages dropped since this sender has begun something later."""
         upload = self.uploads.get(src)
         if upload is None or upload.part.upload == part.upload or not message.is_after(upload.newest):
             return []

@@ -68,13 +68,13 @@ class Node(StoredNode):
         self.tally()
 
     def close(self) -> None:
-        """Leave, without a word: what is not done comes again."""
+        """Leave silently: what is not done comes again."""
         if self.lead is not None:
             self.lead.stop()
         self.queue.close()
 
     def turn(self) -> None:
-        """Take one packet, if one comes in time, and let a coordination go on."""
+        """Take one packet, if one comes in time, and advance a coordination."""
         wait_s = self.settings.poll_s
         arrived = self.queue.pull(wait_s if self.lead is None else min(wait_s, self.lead.wakes_in_s()))
         if arrived is not None:

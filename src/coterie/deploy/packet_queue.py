@@ -161,7 +161,7 @@ class PacketQueue:
             self.push([])
 
     def flush(self) -> list[Parcel]:
-        """Push what was put aside. Gives those of it that are lost, once."""
+        """Push what was put aside. Gives the lost ones, once."""
         if self._leaving:
             self.push([])
         lost, self._lost = self._lost, []
@@ -225,7 +225,7 @@ class PacketQueue:
         return arrived
 
     def done(self, arrived: Arrived) -> None:
-        """A packet was handled, and all that follows from it is stored."""
+        """A packet was handled and its consequences are stored."""
         self.forget(arrived)
         arrived.delivery.done()
 

@@ -132,7 +132,7 @@ class Recorder:
             self._tell(phase=phase, round=round, attempt=attempt, since=now)
 
     def waits(self, why: str) -> None:
-        """The engine stores nothing for anybody, so the hub waits; "": it goes on."""
+        """The hub waits since the engine stores nothing; "": it goes on."""
         with self._lock:
             self._tell(waits=why)
 

@@ -27,7 +27,7 @@ class Store(Protocol):
         """The last commit; None before the first."""
 
     def save(self, data: bytes) -> None:
-        """Put another in its place. Raises RunError, and keeps the last one."""
+        """Replace the commit. Raises RunError, and keeps the last one."""
 
 
 class FileStore:

@@ -172,7 +172,7 @@ class StoredNode:
             self.kept.keys[entry.name] = entry.verify_key
 
     def forget(self, name: str) -> None:
-        """Know nothing any more of the packets and messages of a party."""
+        """Forget a party's packets and messages."""
         member, kept, numbering = self.member, self.kept, self.queue.numbering
         began = {} if member.start is None else member.start[3]
         everywhere: list[dict[str, Any]] = [member.numbers.taken, member.numbers.kept, numbering.taken, numbering.open]
@@ -239,7 +239,7 @@ class StoredNode:
         return bool(lost)
 
     def give_up_answer(self, lead: Lead, name: str, number: int, why: str) -> None:
-        """The answer of a party to this request will not come."""
+        """A party's answer to this request will not come."""
         if why == "gone":
             lead.gone[name] = self.excluded.get(name, "gone")
         lead.lost(number, why, lead.at)

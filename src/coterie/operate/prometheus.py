@@ -172,4 +172,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _Server(HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a client that went away, or sent no HTTP."""
+        """Ignores a client that went away, or sent no HTTP."""

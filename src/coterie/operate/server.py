@@ -230,5 +230,5 @@ def _check_port(server: str) -> None:
 
 
 def pid_file(folder: Folder) -> Path:
-    """Where a server that was started with this folder's configuration writes its number."""
+    """Where a server with this folder's configuration writes its process number."""
     return folder.nats / "nats.pid"

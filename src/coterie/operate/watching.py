@@ -24,7 +24,7 @@ class NotBegunError(UserError):
 
 
 def joined_in_words(plan: Plan) -> str:
-    """How many members have joined, and which have not."""
+    """How many members have joined, and the missing ones."""
     there = len(plan.roster.entries) - len(plan.revoked)
     without = f", without {', '.join(plan.missing)}" if plan.missing else ""
     return f"{there} of {len(plan.members)} members have joined{without}"
@@ -95,7 +95,7 @@ def read_log(path: Path) -> Iterator[Line]:
 
 
 def parse_lines(lines: Iterable[bytes]) -> Iterator[Line]:
-    """Lines of JSON objects; what is none is left out."""
+    """Lines of JSON objects; others are left out."""
     for line in lines:
         try:
             found = json.loads(line)

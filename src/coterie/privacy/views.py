@@ -40,7 +40,7 @@ class Received:
 
     @property
     def relayed(self) -> bool:
-        """Whether it passed them on without being able to read them."""
+        """Whether it only relayed them, sealed."""
         return self.role != self.dst
 
 

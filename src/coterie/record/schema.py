@@ -173,7 +173,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What happened to clusters: ``merge``, ``split``, ... value: the divergence that decided."""
+    """A clusters' event: ``merge``, ``split``, ... value: the divergence that decided."""
 
     kind: str
     clusters: tuple[Count, ...] = ()
@@ -354,12 +354,12 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> int:
-        """The clients that were evaluated, and that have numbers of their own."""
+        """The evaluated clients, which have numbers of their own."""
         return self.clients if self.evaluated is None else self.evaluated
 
     @property
     def done(self) -> int:
-        """The rounds that were run: fewer than asked for if the run stopped by itself."""
+        """The rounds that were run: fewer than asked for after an early stop."""
         return self.rounds if self.rounds_done is None else self.rounds_done
 
     @property

@@ -215,7 +215,7 @@ def budget(content: Content) -> str:
 
 
 def attack(content: Content) -> str:
-    """Who misbehaves in all runs, as one sentence; "" if nobody does."""
+    """The misbehaving clients in all runs, as one sentence; "" without any."""
     if content.get("attack") is None:
         return ""
     share = percent(content["attackers"])
@@ -223,7 +223,7 @@ def attack(content: Content) -> str:
 
 
 def not_shared(content: Content) -> Iterator[str]:
-    """A sentence for everything that a method does not share."""
+    """A sentence for each setting or work that a method does not share."""
     for found in content["differences"]:
         if found["shared"] is None:
             beyond = f"{found['method']}, {found['setting']}={_plain(found['value'])}; {found['why']}"
@@ -282,7 +282,7 @@ def lead_title(content: Content) -> str:
 
 
 def lead_note(content: Content) -> str:
-    """What the numbers of the table of leads mean."""
+    """How to read the table of leads."""
     own = [one["label"] for one in measures(content) if not one["share"]]
     lower = [one["label"] for one in measures(content) if not one["higher"]]
     rest = ", all else in points" if len(own) < len(measures(content)) else ""

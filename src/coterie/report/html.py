@@ -148,7 +148,7 @@ def figures(
     history: clusters.History | None,
     selected: clusters.Selected | None,
 ) -> dict[str, Any]:
-    """The figures of a run, by name; None for what it has nothing of."""
+    """The figures of a run, by name; None where it has no data."""
     groups, matrix = run.partition.groups, run.observed.affinity
     order = clusters.order(members, groups) if members else tuple(range(run.result.shown))
 

@@ -40,7 +40,7 @@ class Pace:
 
     @property
     def unknown(self) -> bool:
-        """Whether there are attacks of which nobody knows yet how long they take."""
+        """Whether there are attacks of unknown duration."""
         return ATTACKS in self.work and ATTACKS not in self._known
 
     def _learn(self, name: str, rounds: int, taken: float) -> None:

@@ -375,7 +375,7 @@ class Experiment:
         return found
 
     def groups(self, split: Split) -> list[int] | None:
-        """The data's own group of every evaluated client in this split, if they have groups."""
+        """Every evaluated client's own group in this split's data, if there are groups."""
         found, clients = split.groups, self.data.clients
         return None if found is None else [int(found[clients.index(name)]) for name in self.shown]
 

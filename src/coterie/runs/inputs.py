@@ -53,7 +53,7 @@ class Drifting:
 
 
 def drift_of(config: Resolved, clients: int) -> Drifting | None:
-    """The drift of a resolved run of so many clients, if it has any."""
+    """The drift of a resolved run of this many clients, or None."""
     drift = None if config.drift is None else parse_drift(config.drift, config.rounds)
     return None if drift is None else Drifting(drift.round, drift.givers(clients, config.seed))
 
@@ -227,7 +227,7 @@ class Holdings(Mapping[str, ClientData]):
         return len(self.clients) + sum(name not in self.clients for name in self._others)
 
     def exchange(self, givers: Sequence[int]) -> None:
-        """From now on every client holds what the one of this number was dealt."""
+        """From now on every client holds the data dealt to the one of this number."""
         self._givers = givers
 
     def as_dealt(self) -> Holdings:

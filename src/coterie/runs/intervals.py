@@ -1,4 +1,4 @@
-"""Measures over seeds: their mean and how sure it is."""
+"""Measures over seeds: means and their intervals."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class OnData(Protocol):
         """Results in order. A training that diverged gives its DivergedError, a refused effect its PeerError."""
 
     def drift(self) -> None:
-        """The run has come to its drift: clients have each other's data from now on."""
+        """From now on, after the drift, clients have each other's data."""
 
     def close(self) -> None:
         """Give back what was taken for it."""

@@ -71,7 +71,7 @@ def _sigterm_kept() -> Iterator[None]:
 
 
 class Remote(Protocol):
-    """A worker elsewhere. It is asked, and gives its results when they are wanted."""
+    """A worker elsewhere, whose results are fetched on demand."""
 
     def ask(self, wanted: Wanted, drifted: bool) -> Callable[[], list[Any]]:
         """Send work away. The returned function waits for the results, and raises the worker's error."""

@@ -76,7 +76,7 @@ def expected_count(late: int, dummies: int, *, sums: bool = True) -> Expected:
 
 
 def class_of(conflicting: int, late: int) -> Classes:
-    """What the sums show where so many of the late updates conflict."""
+    """What the sums show if this many late updates conflict."""
     return "agreeing" if not conflicting else "conflicting" if conflicting == late else "both"
 
 

@@ -379,7 +379,7 @@ def terms(run: Recorded) -> Counter[str]:
 
 
 def most_often(run: Recorded) -> str:
-    """The client that led in the most rounds; of several the first."""
+    """The client that led in the most rounds; on a tie, the first."""
     led = terms(run)
     return max(run.clients, key=lambda name: led[name])
 
@@ -434,7 +434,7 @@ def boasting(run: Recorded) -> Iterator[Measured]:
 
 
 def boasted(status: Status, step_s: float) -> Status:
-    """A device so many times as fast, which gives all of its time."""
+    """A device this many times as fast, always available."""
     faster = {
         name: BOAST * getattr(status, name)
         for name in ("compute_flops_per_s", "cpu_ghz", "memory_gib", "up_bytes_per_s", "down_bytes_per_s")
@@ -514,7 +514,7 @@ Own = Mapping[tuple[int, str], Held]
 
 
 def observed(run: Recorded) -> tuple[Own, Recorded]:
-    """The run again, with nobody deviating, and what each leader had in its memory."""
+    """The run again, with nobody deviating, and each leader's memory."""
     own: dict[tuple[int, str], Held] = {}
 
     def meddle(federation: Federation, delays: Delays) -> None:

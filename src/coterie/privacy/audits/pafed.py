@@ -61,7 +61,7 @@ class Round:
     sums: Doubles | None = None
 
     def cosines(self) -> Doubles:
-        """(late,) c_j = <m, v_j>: empty where nobody was in time or nobody late."""
+        """(late,) c_j = <m, v_j>: empty without updates in time, or without late ones."""
         if not self.early or not self.late:
             return np.zeros(0)
         return np.asarray(np.stack(self.late) @ np.mean(list(self.early.values()), axis=0))

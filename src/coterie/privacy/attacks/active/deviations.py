@@ -170,7 +170,7 @@ class Received(msgspec.Struct):
 
 
 def remember(party: Party) -> None:
-    """Give the party's state room for what it received, in training and in leading."""
+    """Adds room for received models to the party's state, in training and in leading."""
     old = party.state
     received: Any = ("received", dict[str, Received], msgspec.field(default_factory=dict))
     kind = msgspec.defstruct(f"{type(old).__name__}OfAttacker", [received], bases=(type(old),), module=__name__)
