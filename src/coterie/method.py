@@ -267,7 +267,6 @@ def system(
 
 
 def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any], Any] | None) -> dict[str, Any]:
-    """The fields of a system that give each client's model."""
     if model is not None:
         return {
             "models": lambda federation: {client.name: model(client) for client in federation.of_role("client")},

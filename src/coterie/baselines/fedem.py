@@ -95,7 +95,6 @@ class Client(fl.Client):
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Mixture]:
-    """Each client mixes the server's components with its own weights."""
     theta = federation.look(federation.hub).state.weights
     return {client.name: fl.Mixture(client.state.mixture, theta) for client in federation.of_role("client")}
 

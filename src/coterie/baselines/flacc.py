@@ -42,7 +42,6 @@ class FlaccConfig(fl.Averaging):
 
 
 def no_models(party: fl.Party) -> fl.Vector:
-    """(0, d) float32."""
     return np.zeros((0, party.spec.size), np.float32)
 
 
@@ -68,7 +67,6 @@ class Server(fl.Server):
         return {name: model_of(self.state, name) for name in self.clients}
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """One round of the global model, or of every cluster's."""
         state, separate = self.state, bool(len(self.state.models))
         asked = fl.asked_in(self.clients, self.config, self.randomness.seed, r)
         sent = {name: model_of(state, name) for name in asked}

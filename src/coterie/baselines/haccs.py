@@ -138,8 +138,6 @@ class Server(fl.Server):
         yield from self.meet(0)
 
     def meet(self, r: int) -> fl.Steps[None]:
-        """Ask new devices for their histograms."""
-
         def fold(name: str, described: Described) -> None:
             counts, most = described.counts, MOST_SAMPLES * len(described.counts)
             if len(counts) != self.spec.outputs or counts.min() < 0 or counts.max() > most:
@@ -154,7 +152,6 @@ class Server(fl.Server):
             yield from fl.ask_each(self, r, new, Describe(r), Described, fold)
 
     def cluster(self) -> bool:
-        """Cluster all described devices again if some are new."""
         names = [name for name in self.clients if name in self.state.counts]
         if len(names) == len(self.state.clusters):
             return False
@@ -204,7 +201,6 @@ def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """Clusters and their noisy histograms."""
     state = federation.look(federation.hub).state
     counts = {name: state.counts[name].tolist() for name in federation.common.clients if name in state.counts}
     return {"membership": membership(state, federation.common.clients), "histograms": counts}

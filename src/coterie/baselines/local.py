@@ -33,7 +33,6 @@ class Client(fl.Party, role="client"):
 
     @fl.on(Train, fl.training, answers=Trained)
     def train(self, msg: Train, src: str) -> fl.Work[Trained]:
-        """E_i epochs from its own model."""
         if msg.round <= self.state.round:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         fitted: fl.Fitted = yield fl.fit(self, self.state.weights, msg.round)

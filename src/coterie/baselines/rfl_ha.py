@@ -128,7 +128,6 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
     @fl.on(Train, fl.training, answers=Update)
     def train(self, msg: Train, src: str) -> fl.Work[Update]:
-        """E_i epochs, for its own head only."""
         if src != self.state.head:
             raise fl.PeerError(f"{src} is not the head of this cluster")
         start = self.model(msg)

@@ -52,7 +52,6 @@ class Server(fl.Server):
     by_coordinate: ClassVar[bool] = False
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """The robust mean of the clients' changes moves the global model."""
         old, config = self.state.weights, self.config
         gather, models = self.gather(means=0), dict[str, fl.Vector]()
 

@@ -22,12 +22,10 @@ class Names(Sequence[str]):
 
     @property
     def first(self) -> tuple[str, ...]:
-        """The names before the numbered ones."""
         return self._first
 
     @property
     def numbered(self) -> Names:
-        """The numbered names alone."""
         return Names(self._count, (), self._prefix)
 
     def __len__(self) -> int:

@@ -45,7 +45,6 @@ def options_of(kind: type) -> Mapping[str, Option]:
 
 @cache
 def _notes(kind: type, wanted: type[T]) -> Mapping[str, T]:
-    """By field, its annotation's object of this type, else its base's."""
     found: dict[str, T] = {}
     for base in reversed(kind.__mro__[:-1]):
         hints = get_type_hints(base, include_extras=True)

@@ -59,7 +59,6 @@ When = Callable[[Any, str], bool]
 
 
 def always(config: Any, mode: str) -> bool:
-    """With all settings."""
     return True
 
 
@@ -157,7 +156,6 @@ class Component:
 
     @property
     def secret(self) -> Any:
-        """Its part of the party's secret."""
         return getattr(self.party.secret, self.name)
 
     def setup(self) -> Work[None]:
@@ -169,7 +167,6 @@ class Component:
 
 
 def _inherited(cls: type[Any], name: str) -> dict[Any, Any]:
-    """The entries of all base classes' tables of this name."""
     tables = [vars(base).get(name, {}) for base in reversed(cls.__mro__)]
     return {key: entry for table in tables for key, entry in table.items()}
 
@@ -309,7 +306,6 @@ class Party:
 
     @property
     def finishes(self) -> bool:
-        """Whether the hub has steps to ``finish``."""
         return type(self).finish is not Party.finish
 
     def finish(self) -> Work[Any]:

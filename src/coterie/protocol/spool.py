@@ -77,7 +77,6 @@ class Spool:
             self.held_bytes -= frame.size
 
     def close(self) -> None:
-        """Forget everything and remove the folder."""
         self._frames, self._held, self._written, self.held_bytes = {}, {}, None, 0
         if self._folder is not None:
             self._folder.cleanup()

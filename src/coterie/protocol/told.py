@@ -49,7 +49,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def client_role(self) -> str:
-        """The role of the clients, who stand last."""
         return self.entries[-1].role
 
     def of_role(self, role: str) -> Sequence[str]:

@@ -67,7 +67,6 @@ def relay(
 
 
 def forget(hub: KeyedParty, r: int, helper: str) -> Steps[None]:
-    """The hub: tell the helper that the round is over."""
     yield from for_each({helper: Forget(r)}, Forgotten, lambda *_: None)
 
 

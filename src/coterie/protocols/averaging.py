@@ -248,7 +248,6 @@ class Client(ModelClient, role="client"):
 
     @on(Train, training_cost, answers=Update)
     def train(self, msg: Train, src: str) -> Work[Update]:
-        """E_i epochs from the global model."""
         start = self.model(msg)
         fitted: Fitted = yield from self.trained(start, msg.round)
         weights = fitted.weights

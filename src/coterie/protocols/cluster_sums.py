@@ -180,7 +180,6 @@ def convert(helper: KeyedParty, msg: Convert, src: str, length: int) -> Work[Clu
 
 
 def conversion_cost(helper: KeyedParty, length: int) -> Cost:
-    """The nominal cost of ``convert``: one decryption and one encryption."""
     opening = helper.keys.own(SERVICE).nominal_seconds_decrypt(length)
     return Cost(crypto_s=opening + helper.keys.public(USER).nominal_seconds_encrypt(length))
 

@@ -125,7 +125,6 @@ class Seat(Component):
         return Standing(msg.round)
 
     def switch_cost(self, msg: Switch) -> Cost:
-        """About an encryption for each ciphertext."""
         return Cost(crypto_s=len(msg.ciphers) / max(1, self.party.keys.public(self.grant).wire_bytes(1)) * 1e-3)
 
     @on(Switch, switch_cost)

@@ -170,7 +170,6 @@ class Server(averaging.Server, role="server"):
     config: SteppedTraining
 
     def aggregate(self, step: float) -> Aggregate:
-        """An empty ``Aggregate`` for a round with this step."""
         raise NotImplementedError
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:

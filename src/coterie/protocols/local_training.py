@@ -117,7 +117,6 @@ class LocalTraining:
         return Objective(self.lr, self.batch_size, self.momentum, self.weight_decay, loss=local, settings=self)
 
     def objective(self, loss: OwnLoss) -> Sgd:
-        """SGD on a custom loss with these settings."""
         return self.solver_of(loss)
 
     @property

@@ -97,7 +97,6 @@ class Ratchet(msgspec.Struct):
         return self.kept.pop(r)
 
     def forget(self, before: int) -> None:
-        """Erase the keys of earlier rounds."""
         self._reach(before)
         self.kept = {r: key for r, key in self.kept.items() if r >= before}
 
@@ -166,7 +165,6 @@ class KeeperPads(OfGrants):
             self.secret.ratchets = {name: Ratchet(key) for name, key in dealt_pads(held).items()}
 
     def unpad_cost(self, msg: Unpad) -> Cost:
-        """One encryption, and a pad for each vector."""
         key, length, _ = self.padded_for()
         one = key.nominal_seconds_encrypt(length)
         return Cost(crypto_s=one * (1 + PAD_SHARE * min(len(msg.rounds), len(self.party.clients))))

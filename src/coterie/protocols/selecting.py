@@ -37,7 +37,6 @@ class Selecting(Averaging):
         return True
 
     def number(self, clients: Sequence[str], r: int) -> int:
-        """The size of round r's selection: that of a uniform sample."""
         return sample_size(len(joined(clients, self, r)), self.participation)
 
 

@@ -248,7 +248,6 @@ def labels_held(own: OwnData, count: int) -> Floats:
 
 @local("label statistics")
 def label_statistics(own: OwnData, kept: NDArray[np.bool_]) -> Floats:
-    """Its term of the sums (``clustering.signature.statistics``)."""
     return statistics(mapped(own.x), _labels(own, len(kept)), kept)
 
 
@@ -304,7 +303,6 @@ def characterised(
 
 
 def term_cost(client: KeyedParty, msg: Contribute) -> Cost:
-    """The nominal cost of ``contributed``: one encryption; the statistics are negligible."""
     length = lengths(client.spec).get(msg.number, 0)
     return Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(length))
 

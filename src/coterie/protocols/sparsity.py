@@ -156,7 +156,6 @@ def halves(
 
 @halves.batched
 def _many(data: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]) -> list[Halves]:
-    """One extractor serves all devices that were sent the same."""
     extractor: _Shared | None = None
     found = []
     for own, (weights, layer, seed, *clipping) in zip(data, arguments, strict=True):

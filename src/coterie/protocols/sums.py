@@ -58,7 +58,6 @@ class SumKeys(LocalTraining):
 
     @property
     def padded(self) -> bool:
-        """Whether vectors travel under joint pads."""
         return self.keys == "threshold" and self.pads
 
 
@@ -72,7 +71,6 @@ class Sums:
         self.name, self.least = name, least
 
     def declared(self, party: Any) -> tuple[Joint, ...]:
-        """The joint key, with keys=threshold."""
         if party.config.keys == "centre":
             return ()
         limits = {"least": self.least, "fewest": self.least, "pads": party.config.pads}

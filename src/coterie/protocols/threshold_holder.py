@@ -196,7 +196,6 @@ class Making(msgspec.Struct, kw_only=True, tag=True):
         return f"<{type(self).__name__} {self.number} of {len(self.holders)} holders>"
 
     def lacks(self, me: str) -> list[str]:
-        """The sources whose pieces have not come yet."""
         lacking = {name for name in self.holders if name != me and name not in self.seeds}
         return sorted(lacking | {name for name in self.sources if name not in self.pieces})
 
@@ -518,7 +517,6 @@ class KeyMaking(OfGrants):
 
 
 def committed(shown: bytes) -> bytes:
-    """The commitment to what a holder will show."""
     part, first, nonce = unbundle(shown, 3)
     return threshold.commitment(bundle([part, first]), nonce)
 

@@ -11,18 +11,19 @@
     hub --Decrypt / Partials--> holder           one partial decryption of each ciphertext
 
 Only all holders together (n-of-n), or t of them (t-of-n, Shamir), can open a ciphertext. The hub relays, adds up and
-learns the opened values. It re-randomises every sum before each opening (``crypto.threshold``).
+learns the opened values. It prepares every sum before each opening: fresh randomness, noise for a stated number of
+openings, a smaller modulus (``crypto.threshold``). So a sum that is opened again is another ciphertext.
 
-**A holder that vanishes or lies.** While a key is made, it is left out and the others begin again. While a sum is
-opened, another takes its place if there are more than t. A false share shows only when the sum opens to nonsense. Then
-the sum is opened again without each holder of the set in turn. With n-of-n this is impossible, and the sum stays
-closed. A share that is false by less than the bounds changes the values unnoticed.
+A holder that vanishes while a key is made is left out and the others begin again. While a sum is opened, another takes
+its place if there are more than t. A false share shows only when the sum opens to nonsense. Then the sum is opened
+again without each holder of the set in turn; with n-of-n it stays closed. A share that is false by less than the bounds
+changes the values unnoticed.
 
-**When holders change.** ``make_keys`` makes a new key, which opens nothing old. ``hand_over`` keeps the key: new
-holders get pieces of the old shares, which no longer fit. It is an assumption that holders erase old shares: t former
-holders (or all of them) that kept theirs could open everything under that key.
+``make_keys`` makes a new key, which opens nothing old. ``hand_over`` keeps the key: new holders get pieces of the old
+shares, which no longer fit. It is an assumption that holders erase old shares: t former holders (or all of them) that
+kept theirs could open everything under that key.
 
-**A hub that lies about what is a sum** is refused under joint pads (``threshold_pads``, ``Joint(pads=True)``), where
+A hub that lies about what is a sum is refused under joint pads (``threshold_pads``, ``Joint(pads=True)``), where
 holders compute c_1 of sums themselves. Any other key assumes a hub that follows the protocol. There holders refuse only
 what they can see: sums that were not announced, have too few stated senders, or are opened too often.
 """
@@ -124,7 +125,6 @@ class Joint:
 
     @property
     def balance(self) -> float:
-        """The least effective number of senders by their weights."""
         return self.effective or float(self.fewest)
 
     def single(self, senders: int, length: int) -> bool:
@@ -179,7 +179,6 @@ def _group(joint: Joint, holders: tuple[str, ...], label: bytes, emulated: bool,
 
 
 def pad_context(r: int) -> bytes:
-    """The context of a round's pads."""
     return struct.pack("<q", r)
 
 
@@ -289,7 +288,6 @@ class JointKeys(OfGrants):
         return self.secret.terms[name]
 
     def group(self, name: str) -> Group:
-        """The group that holds the key now."""
         terms = self.terms(name)
         return group(self.party.common, self.of(name), terms.number, terms.holders, terms.summands, terms.label)
 

@@ -114,7 +114,6 @@ class JointPads(Component):
     """How a party helps with vectors under joint pads, its own included, beside its ``keys`` and ``joint``."""
 
     def cost(self, msg: OfPads) -> Cost:
-        """The nominal work of contributions, or of an answer."""
         one, senders = self.party.joint.group(msg.key), len(lines(msg.senders))
         if isinstance(msg, Contribute):
             return Cost(crypto_s=one.seconds("contribution", max(msg.length, 1)) * senders)

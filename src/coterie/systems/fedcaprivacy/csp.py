@@ -61,12 +61,10 @@ class ServiceProvider(Party, role=CSP):
 
     @property
     def smallest(self) -> int:
-        """The fewest participants of a cluster whose sum it forms."""
         return self.config.min_cluster if self.common.mode == "hardened" else 1
 
     @property
     def length(self) -> int:
-        """The length of vectors that it opens."""
         lengths = {"sketch": self.config.sketch_dim, "signature": 2 * DIMENSION}
         return lengths.get(self.shown, self.spec.size)
 
@@ -102,7 +100,6 @@ class ServiceProvider(Party, role=CSP):
         return messages.Clustered(msg.round, where, phi, soft.fewer_because)
 
     def blinded(self, stored: Mapping[int, StoredVector]) -> dict[int, paillier.BlindedVector]:
-        """The vectors that it has opened, by position."""
         key = self.keys.own(SERVICE).public
         return {j: key.blinded(one) for j, one in stored.items()}
 
@@ -161,6 +158,5 @@ class ServiceProvider(Party, role=CSP):
 
     @on(Forget)
     def forget(self, msg: Forget, src: str) -> Forgotten:
-        """Keep no vector after its round."""
         self.state.opened = {}
         return forgotten(self, msg, src)

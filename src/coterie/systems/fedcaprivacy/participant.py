@@ -107,7 +107,6 @@ class Participant(Party, role=PARTICIPANT):
 
     @on(Characterise, lambda self, msg: signatures.signature_cost(self))
     def characterise(self, msg: Characterise, src: str) -> Work[Characterised]:
-        """Its signature, before round 1 or when it joins."""
         self.describes_data()
         seed = round_seed(self.keys.own_bytes(GROUP), 0)
         return (yield from signatures.characterised(self, msg, src, self.state.totals, seed))

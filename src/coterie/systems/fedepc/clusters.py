@@ -112,7 +112,6 @@ class Pick:
 
     @property
     def chosen(self) -> list[str]:
-        """A_t, by name."""
         return [self.names[i] for i in self.choice.chosen]
 
     def trained(self, cluster: Cluster, trained: Collection[str], settings: Cics) -> None:

@@ -129,7 +129,6 @@ class Describer(Party):
         return self.state.said, False
 
     def describing_cost(self, msg: Describe) -> Cost:
-        """A forward pass of each sample."""
         return Cost(FORWARD * self.samples, self.spec.flops_per_sample)
 
     def training_cost(self, msg: Train) -> Cost:
@@ -216,7 +215,6 @@ class HardenedDevice(Describer, role=DEVICE):
         return signed(self.own, messages.Concealed(msg.round, self.samples, cpu_ghz, memory_gib, data))
 
     def sealing_cost(self, msg: Train) -> Cost:
-        """As in the clear, and one encryption if it is chosen."""
         plain, encryption = self.training_cost(msg), self.keys.public(SERVICE).nominal_seconds_encrypt(self.spec.size)
         return Cost(plain.samples, plain.flops_per_sample, msg.chosen * encryption)
 

@@ -163,7 +163,6 @@ class HardenedServer(Server, role=HUB):
         return trained
 
     def distribute(self, r: int, clusters: Collection[int]) -> Steps[Answers]:
-        """Send these clusters' sums to all of their devices."""
         members = self.members()
         return (yield from self.send({k: members[k] for k in clusters}))
 
@@ -190,7 +189,6 @@ class HardenedServer(Server, role=HUB):
         return codec.decode(total, ClusterModel) if total else None
 
     def is_up_to_date(self, name: str, k: int) -> bool:
-        """Whether a device has opened its cluster's last sum, if any."""
         model = self.last(k)
         return model is None or self.state.has.get(name) == (model.cluster, model.round)
 

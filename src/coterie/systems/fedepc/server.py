@@ -75,7 +75,6 @@ class Server(Party, role=HUB):
 
     @property
     def least(self) -> int:
-        """The fewest devices in a choice."""
         return 1
 
     @cached_property
@@ -119,7 +118,6 @@ class Server(Party, role=HUB):
         yield from self.regroup(0)
 
     def forward(self) -> Cost:
-        """The cost of a forward pass of its public samples."""
         return Cost(self.samples / 3, self.spec.flops_per_sample)
 
     # -- a round -------------------------------------------------------------------------------------------------------
@@ -208,7 +206,6 @@ class Server(Party, role=HUB):
         return {name: found[name] for name in names if name in found and len(found[name][0]) == common[0][0]}
 
     def describe_request(self, r: int, name: str) -> Describe:
-        """With the extractor for a device whose description is not here."""
         extractor = None if name in self.state.cluster_of else self.state.extractor
         centre = self.state.centre if self.config.send == "noise" else None
         clip = 0.0 if centre is None else self.state.clip
@@ -226,7 +223,6 @@ class Server(Party, role=HUB):
             raise PeerError(f"{name}: its data are as described before, but it was not described before")
 
     def know(self, name: str, samples: int, cpu_ghz: float, memory_gib: float) -> None:
-        """Note a device's claims, and keep its record of earlier rounds."""
         known = self.state.devices.get(name)
         if known is None:
             self.state.devices[name] = Known(samples, cpu_ghz, memory_gib)
@@ -265,7 +261,6 @@ class Server(Party, role=HUB):
         state.events, state.settled = [*state.events, *events], True
 
     def allow(self, members: Mapping[int, Sequence[str]]) -> None:
-        """Set T_max of every cluster."""
         fixed, p = self.config.time_budget, self.config.participation
         costs = {k: self.costs(names) for k, names in members.items()}
         longest = self.config.straggler * float(np.median(np.concatenate(list(costs.values())))) if costs else 0.0
@@ -290,7 +285,6 @@ class Server(Party, role=HUB):
         return found
 
     def membership(self) -> list[list[int]]:
-        """The clusters of every client, in their order."""
         of = self.state.cluster_of
         return [[of[name]] if name in of else [] for name in self.clients]
 

@@ -144,7 +144,6 @@ class Client(Party, role=CLIENT):
         return np.flatnonzero(self.secret.sets[cluster]).astype(np.int64)
 
     def open_cost(self, msg: Mingled) -> Cost:
-        """Decryption of every slot, unless it has these sums."""
         if msg.round <= self.state.round:
             return Cost()
         key = self.keys.own(USER)
@@ -208,7 +207,6 @@ class Client(Party, role=CLIENT):
         return self.secret.cluster
 
     def sets_drawn(self) -> int:
-        """How many identity sets it has drawn, for the observer."""
         return self.secret.drawn
 
 

@@ -176,12 +176,10 @@ def layout_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Layout:
 
 @lru_cache(maxsize=4)
 def rebuilding_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Rebuilding:
-    """How clients compute models from the sums."""
     solving: Solving = "literal" if mode == "literal" else config.rebuild
     least = 1 if solving == "literal" else config.law(config.p).least
     return Rebuilding(layout_of(config, spec, mode), solving, config.p, config.max_condition, least)
 
 
 def declared(party: Any) -> tuple[Joint, ...]:
-    """The joint key of keys=threshold."""
     return (party.config.joint(party.clients),)

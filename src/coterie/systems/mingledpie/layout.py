@@ -106,7 +106,6 @@ class Layout:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Lengths of the server's sums, in order."""
         first, *rest = self.lengths
         sums = {"mingled": (first,) * self.clusters, "uploads": (first,), "products": (first,) * self.clusters}
         return (*sums[self.kind], *rest)

@@ -121,7 +121,6 @@ class Server(Party, role=HUB):
         self.state.version += 1
 
     def _publish(self, r: int, here: Sequence[str]) -> Steps[None]:
-        """Send the parameters to clients without the current ones."""
         new = [name for name in here if self.state.noted.get(name) != self.state.version]
         if not new:
             return

@@ -160,7 +160,6 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
         return signed(self.own, msgspec.structs.replace(upload, report=codec.encode(report)))
 
     def upload(self, r: int, gamma: Ratios, places: Indices, values: Vector) -> Upload:
-        """The message, which also asks for the stalest parameters."""
         total = len(self.places)
         self.state.wants = count(gamma.down, total) if gamma.down > 0 else 0
         self.state.ratios = gamma.up, gamma.down
@@ -194,7 +193,6 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
 
     @on(Fresh)
     def fresh(self, msg: Fresh, src: str) -> Kept:
-        """Take parameters of the global model."""
         self.check_leader(msg, src)
         if msg.round <= self.state.heard:
             raise PeerError(f"parameters of round {msg.round} after those of round {self.state.heard}")

@@ -173,7 +173,6 @@ def left(config: OFLConfig, uploads: int) -> float:
 
 @lru_cache(maxsize=4096)
 def affords(config: OFLConfig, uploads: int) -> bool:
-    """Whether the budget allows one more upload after so many."""
     budget = config.budget()
     return budget is None or budget.fits(_spent(config, uploads), config.standard().release())
 

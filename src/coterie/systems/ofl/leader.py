@@ -171,7 +171,6 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             raise PeerError(f"{name}: an upload of larger values than an honest member sends")
 
     def public_places(self, name: str, upload: Upload) -> Indices:
-        """The public index set of a member's upload."""
         k = len(upload.values)
         if not k:
             return np.zeros(0, np.int64)
@@ -241,7 +240,6 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @on(HandOver)
     def send_on(self, msg: HandOver, src: str) -> tuple[To, ...]:
-        """Send uncounted uploads to the members' new leaders."""
         count = int.from_bytes(msg.members[:4], "little")
         leaders = [part.decode(errors="replace") for part in unbundle(msg.leaders, count)]
         now = dict(zip(named(msg.members, count), leaders, strict=True))

@@ -23,7 +23,6 @@ MANDATE_BYTES = 64
 
 
 def names(texts: Iterable[str]) -> bytes:
-    """Names as a bundle."""
     return bundle([text.encode() for text in texts])
 
 

@@ -123,7 +123,6 @@ class Server(Party, role=HUB):
     # -- clusters and elections ----------------------------------------------------------------------------------------
 
     def newcomers(self, r: int) -> Sequence[str]:
-        """Present clients without a cluster."""
         known = {} if self.state.clusters is None else self.state.clusters.numbers
         return [name for name in joined(self.clients, self.config, r) if name not in known]
 
@@ -164,7 +163,6 @@ class Server(Party, role=HUB):
         self.state.failed, self.state.usual = {}, usual_samples(self.config, fresh.values())
 
     def members(self) -> dict[int, list[str]]:
-        """The members of every cluster, in the order of the clients."""
         numbers = {} if self.state.clusters is None else self.state.clusters.numbers
         found: dict[int, list[str]] = {k: [] for k in sorted(set(numbers.values()))}
         for name in self.clients:
@@ -265,7 +263,6 @@ class Server(Party, role=HUB):
         return led, answers, sum(name in asked for of in members.values() for name in of)
 
     def request(self, r: int, cluster: int, leader: str, members: Sequence[str], asked: set[str]) -> Lead:
-        """With the global model for a leader that lacks it."""
         state = self.state
         mandates = b"".join(
             signed(self.own, Mandate(r, cluster, leader, state.usual), name).signature for name in members

@@ -10,14 +10,14 @@ settings". Equation, algorithm and section numbers are that paper's.
 
 What each party sees: ``SEES``, and ``SEES_LITERAL`` for mode ``literal``.
 
-Assumes that the two servers do not collude, since together they open every update. (With keys=threshold they need
-members of a committee of clients for that, ``protocols/committee.py``.) A client learns nothing of another's
-key. The aggregator with a client learns the global model of every round that asks that client. The aggregator is
-trusted to follow the protocol. If it deviates, it can have updates converted instead of models, or read sk_s off a
-forged ciphertext in a model's place, since no other party sees what is under the mask. Every client is trusted to
-follow the protocol, too, also for secrecy. One that signs a forged ciphertext as its update reads sk_s off the next
-model that it receives, without help, and sk_s opens every update (``attacks/key_in_sum.py``). In mode ``hardened``
-clients upload under one-time pads, and such a client gets nothing (``protocols/pads.py``).
+Assumes that the two servers do not collude: together they open every update. (With keys=threshold they also need
+members of a committee of clients, ``protocols/committee.py``.) A client learns nothing of another's key. The aggregator
+with a client learns the global model of every round that asks that client. The aggregator is trusted to follow the
+protocol. If it deviates, it can have updates converted instead of models, or read sk_s off a forged ciphertext in a
+model's place, since no other party sees what is under the mask. Every client is trusted to follow the protocol, too,
+also for secrecy. One that signs a forged ciphertext as its update reads sk_s off the next model that it receives,
+without help, and sk_s opens every update (``attacks/key_in_sum.py``). In mode ``hardened`` clients upload under
+one-time pads, and such a client gets nothing (``protocols/pads.py``).
 
     aggregator  --Unpad-->  helper  --Unpadded-->  aggregator          mode ``hardened``, before algorithm 4
     aggregator  --Stand, Switch-->  client  --Standing, Turned-->  aggregator   keys=threshold, before the helper opens

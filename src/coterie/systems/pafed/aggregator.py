@@ -138,7 +138,6 @@ class Aggregator(Party, role=HUB):
 
     @property
     def finishes(self) -> bool:
-        """Only if parties are on separate machines."""
         return self.common.deployed
 
     def finish(self) -> Steps[None]:

@@ -148,7 +148,6 @@ def among_decoys(
     squares = [product(dot, dot, at_most=n * n) for dot in dots]
 
     def total(values: Sequence[Any], members: Iterable[int], unit: float) -> Any:
-        """rho times the sum of the members' values, in units."""
         factor = random_mask(source, SUM_MASK_BITS) / unit
         parts = [values[j].at_level(1).times_plain(factor, at_most=1) for j in members]
         return sum_ciphers(parts).within(late) if parts else service.encrypt_scalar(0.0, late, 0)

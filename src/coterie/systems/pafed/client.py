@@ -47,7 +47,6 @@ class Client(Party, role=CLIENT):
         self.mode, self.layout = common.mode, layout_of(common.spec, common.mode)
 
     def train_cost(self, msg: Train) -> Cost:
-        """Opening the model, training, encrypting the update."""
         d = self.layout.size
         crypto_s = self.keys.public(SERVICE).nominal_seconds_encrypt(d)
         if msg.cipher:
@@ -85,7 +84,6 @@ class Client(Party, role=CLIENT):
 
     @on(Final, lambda self, msg: Cost(crypto_s=self.keys.own(USER).nominal_seconds_decrypt(self.layout.size)))
     def take_last(self, msg: Final, src: str) -> Work[None]:
-        """Keep the last model."""
         check_signed(self.common, HUB, msg, self.name)
         self.state.told = yield from self._opened(msg)
 

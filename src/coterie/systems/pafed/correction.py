@@ -1,8 +1,8 @@
 """PAFed's delayed-update classification and correction (algorithm 4) as the aggregator does it, on ciphertexts.
 
-The correction needs one number for each late update v_j, c_j = <m, v_j>, and |m|^2 for the mean m of the updates in
-time. The step is then ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation/correction.py``). All of it stays
-encrypted under the helper's key:
+For each late update v_j the correction needs c_j = <m, v_j>, and |m|^2 for the mean m of the updates in time. The step
+is ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation/correction.py``). All of it stays encrypted under the
+helper's key:
 
 1. c_j and |m|^2 are dot products of encrypted vectors.
 2. These give the weights of eq. (13) and their sums n_1, n_2. ``classification.py`` says what the helper learns.

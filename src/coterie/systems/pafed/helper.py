@@ -55,7 +55,6 @@ class Helper(Party, role=HELPER):
         return self.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
 
     def sealing(self) -> PublicKey | SecretKey:
-        """What its answers to the aggregator are encrypted with."""
         return self.keys.own(SERVICE)
 
     def late(self, r: int) -> int:
@@ -105,7 +104,6 @@ class Helper(Party, role=HELPER):
         return messages.Inverted(msg.round, self._sealed(inverted, LARGEST))
 
     def refresh_cost(self, msg: messages.Refresh) -> Cost:
-        """One opening and one encryption."""
         key, d = self.keys.own(SERVICE), self.layout.size
         sealed_s = 0.0 if self.literal else key.nominal_seconds_encrypt(d)
         return Cost(crypto_s=key.nominal_seconds_decrypt(d) + sealed_s)

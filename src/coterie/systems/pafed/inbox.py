@@ -37,7 +37,6 @@ class Inbox:
         return self.key.from_bytes(message.cipher, self.layout.size, terms=1, blinded=0, form=self.key.fresh)
 
     def take(self, name: str, update: Any, vector: Any, *, late: bool) -> None:
-        """One update with its vector."""
         if late:
             self.late.put(vector)
         else:

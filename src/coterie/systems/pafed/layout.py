@@ -46,7 +46,6 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """Length of the vector."""
         return self.parameters + int(self.spec.buffers.sum())
 
     @property
