@@ -286,12 +286,11 @@ def rebuild_error(member: NDArray[np.bool_], true: NDArray[Any], *, max_conditio
     """(k,): how far a rebuilt model is from the exact mean of its cluster, RMS, where members' models spread by 1.
 
     member: (N, k) bool, [a in CI_i].  true: (N,) whole, the true cluster of each client.  max_condition: as for
-        :func:`rebuild`, without the effect of a ridge.
+        :func:`rebuild`, without the effect of a ridge. nan for a cluster without members; infinite for all where H is
+        singular.
 
-    Eq. (7) takes a cluster's false members for a fair sample of it, and solving amplifies the difference. If weights
-    are the cluster's expected weights plus independent noise of standard deviation sigma, ``rebuild_error * sigma`` is
-    the exact standard deviation of (rebuilt - exact mean), given the sets. nan for a cluster without members; infinite
-    for all where H is singular.
+    If weights are the cluster's expected weights plus independent noise of standard deviation sigma, ``rebuild_error *
+    sigma`` is the exact standard deviation of (rebuilt - exact mean), given the sets.
     """
     member = np.asarray(member)
     n, k = member.shape if member.ndim == 2 else (0, 0)

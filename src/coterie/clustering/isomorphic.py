@@ -47,7 +47,7 @@ class Aidc:
         two devices of like data, 1 or less for the median pair.  singles_to: up to so many devices merging starts from
         single ones, beyond from the dense parts of eq. (5) and (6), as printed; 0: always from those.  eta: of eq. (6).
         neighbours: nearest devices of which eq. (5) takes mean and deviation.  floors_per_scale: least median floors in
-        a divergence of 1; fewer tell finer groups apart, more keep noise together. diagonal: whether the mean of eq.
+        a divergence of 1; fewer tell finer groups apart, more keep noise together.  diagonal: whether the mean of eq.
         (8) includes i = j, as printed.  passes: of merging and splitting, at most.
 
     literal: algorithm 2 as printed: nothing calibrated, one radius and MinPts of all devices, one pass, noise alone.

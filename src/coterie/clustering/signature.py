@@ -142,7 +142,7 @@ def halves(y: NDArray[Any], rng: np.random.Generator) -> NDArray[np.bool_]:
 class Found(msgspec.Struct, frozen=True, eq=False):
     """Groups of n clients. labels: (n,) int64 from 0.  directions: (groups, 2d), of length 1 in each half, or 0.
 
-    centre: (2d,) what was subtracted.  quality: q of ``guarded``, else NaN. eigenvalues: those that stood out.  why:
+    centre: (2d,) what was subtracted.  quality: q of ``guarded``, else NaN.  eigenvalues: those that stood out.  why:
         why there are fewer groups than stood out, or "".
     """
 

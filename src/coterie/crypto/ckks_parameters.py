@@ -6,25 +6,22 @@ D is room for sums.
 
 **Levels.** The last prime serves key switching only; each other one but the first can be given up for one product. At
 level l the modulus is the product of the first l + 1 primes and the scale is S_l: D for fresh vectors, ``S_(l-1) =
-S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2 and stays at level l.
-To multiply by a plaintext number, the integer nearest to S_l times that number is used. To lower a vector from level k
-to l, primes above q_(l+1) are dropped, then it is multiplied by the integer nearest to ``S_l * q_(l+1) / S_k`` and
-rescaled. So all vectors at one level have one scale.
+S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2. Numbers in the clear
+are rounded at scale S_l. To lower a vector from level k to l, primes above q_(l+1) are dropped, then it is multiplied
+by the integer nearest to ``S_l * q_(l+1) / S_k`` and rescaled. So all vectors at one level have one scale.
 
-Of a *steady* set all S_l are D. Products with plaintexts take these at the scale of the prime given up, and a lower
-level only drops primes. Products of two vectors would have scale D^2 / q: only dot products in a constant coefficient
-are possible, which nothing follows. So D can be larger than a prime.
+Of a *steady* set all S_l are D, which can be larger than a prime. Plaintext factors have the scale of the prime given
+up, and a lower level only drops primes. Products of two vectors exist only in a constant coefficient, and nothing
+follows them.
 
-**Room.** The coefficients of a plaintext are at most sqrt(2) * S * |value|. So a sum of t vectors within ``+-reach``
-doesn't wrap modulo q while ``sqrt(2) * S * reach * t < q / 2``. A set that doesn't keep that for ``max_terms`` terms at
-every level, before and after rescaling, is refused. Scalars are within ``+-1`` a term, so a product of vectors of t and
-u terms has ``t * u`` terms. Scalars may have more terms where the modulus allows it.
+**Room.** A sum of t vectors within ``+-reach`` doesn't wrap modulo q while ``sqrt(2) * S * reach * t < q / 2``. A set
+must keep that for ``max_terms`` terms at every level, before and after rescaling. Scalars are within ``+-1`` a term: a
+product of vectors of t and u terms has ``t * u`` terms. Scalars may have more terms where the modulus allows it.
 
-**Error.** Rounding and the scheme's noise are added to every value. Tests measure the standard deviations of theory: s
-a coefficient gives ``s * sqrt(N / 2) / S`` a value. ``s^2 = (2 + 2N/3) / 12`` for public-key encryption and for
-rescaling (rounding times a uniform ternary key); ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial
-noise). A public-key error has Laplace tails, as the key weighs slots unevenly: 32 standard deviations are exceeded once
-in 10^19 values. Errors add up at worst linearly in the terms. With r_l for 32 deviations at level l
+**Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. ``s^2 = (2 + 2N/3) / 12`` for
+public-key encryption and for rescaling (rounding times a uniform ternary key); ``s^2 = 10.5 + 1/12`` under the secret
+key (SEAL's centred binomial noise). A public-key error has Laplace tails: 32 standard deviations are exceeded once in
+10^19 values. Errors add up at worst linearly in the terms. With r_l for 32 deviations at level l
 (``ParameterSet.added``), x, y for the largest magnitudes of the factors and e_x, e_y for their errors, the bounds are
 
     a fresh vector at level l                   r_l

@@ -236,10 +236,10 @@ class Ring:
 
         constant: put it, divided by N / 2, in the constant coefficient only. Then no rotations are needed.
 
-        keys: of ``parameters.elements``, in their order. All products of slots are added up and relinearised. Rotations
-            and the conjugate then sum up the slots. This is the trace of the field: it leaves N times the constant
-            coefficient, twice the dot product. So everything is halved modulo q first, which the trace undoes exactly,
-            and the noise of the rotations isn't doubled. Rescaling is last, so that this noise hardly counts.
+        keys: of ``parameters.elements``, in their order. Rotations and the conjugate sum up the slots: the trace of the
+            field, which leaves N times the constant coefficient, twice the dot product. So everything is halved modulo
+            q first, exactly, which spares the noise of the rotations. Rescaling is last, so that this noise hardly
+            counts.
         """
         limbs = form.level + 1
         with _forged():

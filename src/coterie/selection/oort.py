@@ -28,11 +28,12 @@ class Oort:
     """The paper's settings (section 7.1) as far as it has them.
 
     exploration, decay, least_exploration: epsilon begins at the first, is multiplied by the second after every round,
-        and stays at the third. penalty: alpha, the power of (T / t) for clients slower than T.  cutoff: c, clients with
+        and stays at the third.
+    penalty: alpha, the power of (T / t) for clients slower than T.  cutoff: c, clients with
         at least this share of the last admitted utility may be drawn.  clip: quantile of the utilities at which they
-        are cut off.  window: W, rounds that the pacer compares.  step: by how much the pacer moves, and where it
-        begins: T is this quantile of the durations seen, then twice it, and so on.  most: how often a client may be
-        selected; None: no limit.
+        are cut off.  window: W, rounds that the pacer compares.
+    step: of the pacer; T is this quantile of the durations seen, then twice it, and so on.
+    most: how often a client may be selected; None: no limit.
     """
 
     exploration: float = 0.9

@@ -131,8 +131,8 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 class Numbers(msgspec.Struct):
     """A party's memory of its links: no message is handled twice, out of order or in another attempt.
 
-    sent: the last number that it used.  taken: by sender, the last number that it took. round: the newest that it has
-        heard of from the hub.  attempts: by round, its attempt, where it was tried again. kept: by sender and number,
+    sent: the last number that it used.  taken: by sender, the last number that it took.  round: the newest that it has
+        heard of from the hub.  attempts: by round, its attempt, where it was tried again.  kept: by sender and number,
         outcomes of the requests of the sender's newest round.
     """
 
