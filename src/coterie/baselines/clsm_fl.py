@@ -57,8 +57,6 @@ def capabilities(own: fl.OwnData, losses: NDArray[np.float32], classes: int) -> 
 
 
 class Server(fl.Server):
-    """Judges, clusters and averages local models."""
-
     class State(msgspec.Struct):
         """models: (k, d) of the clusters.  centres: (k, classes), none before the first round.
 

@@ -80,7 +80,7 @@ def label_histogram(own: fl.OwnData, classes: int) -> Counts:
 
 
 class Client(fl.Client):
-    """Describes its labels once, and trains when it is selected."""
+    """Describes its labels once, and trains when selected."""
 
     class State(fl.Client.State):
         """counts: the noisy histogram that was sent, or None before. Noise drawn anew would cost epsilon again.
@@ -116,8 +116,6 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    """Clusters, selects and averages."""
-
     class State(fl.State):
         """weights: (d,) the global model. By client: its noisy histogram, the seconds of a round (claimed until
         observed), its

@@ -32,8 +32,6 @@ class Update(fl.OfRound, frozen=True):
 
 
 class Client(fl.Client):
-    """Picks the model that fits its data best."""
-
     class State(fl.Client.State):
         """cluster: the last choice."""
 

@@ -85,8 +85,6 @@ class Client(Introducing):
 
 
 class Server(fl.Server):
-    """Selects by utility, and averages."""
-
     class State(fl.State):
         """weights: (d,) the global model.  pool: Oort's record of the clients, by number.  seconds: of a round, as each
         client

@@ -163,8 +163,6 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
 
 class Server(fl.Server):
-    """Makes balanced clusters, and mixes their models into the global one."""
-
     class State(msgspec.Struct):
         """weights: (d,) the global model.  seconds: of a round, as each client says.  clusters: their members, the head
         first.  failed: heads that gave no model in the last round.

@@ -76,8 +76,6 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    """Holds the global model and control variate."""
-
     class State(msgspec.Struct):
         """weights x and control c, (d,) float32."""
 

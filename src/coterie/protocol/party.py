@@ -232,7 +232,7 @@ class Party:
             shows_nothing = {"__repr__": lambda secret: f"<{cls.__qualname__}.Secret>"}
             cls.Secret = msgspec.defstruct("Secret", lacking, bases=(cls.Secret,), namespace=shows_nothing)
 
-    common: Common  # not for a party that was told nothing
+    common: Common  # unset if the party got no common knowledge
     config: Any
 
     def __init__(self, own: Own, common: Common | None = None, config: Any = None) -> None:

@@ -67,7 +67,6 @@ class Spool:
         return data
 
     def drop(self, ticket: int) -> None:
-        """Use a ticket up without reading its bytes."""
         frame = self._frames.pop(ticket)
         frame.uses -= 1
         if not frame.uses and frame.data is None:

@@ -156,7 +156,6 @@ class SumServer(Party, role=SERVER):
         return Box(self, r)
 
     def ask(self, r: int, request: Message, reply: type[M], fold: Callable[[str, M], None]) -> Steps[dict[str, Any]]:
-        """Ask the clients of round r, and fold their answers. Returns the round's first notes."""
         return (yield from ask_round(self, r, request, reply, fold))
 
 

@@ -132,7 +132,7 @@ class Joint:
         return self.scalars > 0 and length == 1 and 1 <= senders < self.fewest
 
     def opens(self, number: int, senders: int, length: int) -> bool:
-        """Whether a holder helps to open this: a sum of enough senders, a scalar, or a trial of the key."""
+        """Whether a holder helps to open this: a sum of enough senders, a scalar, a check, or a trial of the key."""
         if self.pads and number < 0:
             return (number, senders, length) == (TRIAL, 0, 1)
         return senders >= self.fewest or self.single(senders, length)

@@ -69,7 +69,6 @@ class ServiceProvider(Party, role=CSP):
         return lengths.get(self.shown, self.spec.size)
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """The sums of the round, when it is tried again."""
         self.state.formed = state.formed
 
     @on(Relayed, lambda self, msg: opening_cost(self, self.length))
@@ -150,7 +149,6 @@ class ServiceProvider(Party, role=CSP):
 
     @on(Group)
     def group(self, msg: Group, src: str) -> Grouped:
-        """Groups by signatures, with descriptor=signature."""
         held = self.state.opened if msg.round == self.state.round else {}
         before, wanted = self.state.signatures, self.config.clusters
         self.state.signatures, answer = group(self, msg, src, self.blinded(held), before, wanted, self.smallest)

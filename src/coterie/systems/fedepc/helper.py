@@ -54,7 +54,6 @@ class Helper(Party, role=HELPER):
         return self.config.clustering(self.common.mode)
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """The sums of the round, when it is tried again."""
         self.state.formed = state.formed
 
     @on(Relayed)

@@ -185,7 +185,6 @@ class Server(Party, role=HUB):
             yield from self.cluster(r, moved, left)
 
     def unsent(self) -> Mapping[str, Any]:
-        """Descriptions of earlier rounds that are not clustered yet."""
         return {}
 
     def describe(self, r: int, names: Sequence[str]) -> Steps[dict[str, Any]]:
@@ -404,7 +403,6 @@ class Server(Party, role=HUB):
         return answers
 
     def heard(self, got: Iterable[str], missing: Iterable[str]) -> None:
-        """Count for each of these devices its unanswered requests in a row."""
         for name in got:
             self.state.devices[name].missed = 0
         for name in missing:

@@ -189,7 +189,6 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return ()
 
     def retain(self, name: str, upload: Upload) -> None:
-        """Keep a member's newest upload for the next round."""
         known = self.secret.late.get(name)
         if known is None or codec.decode(known, Upload).round < upload.round:
             self.secret.late[name] = codec.encode(upload)
