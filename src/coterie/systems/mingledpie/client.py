@@ -228,7 +228,8 @@ class JointClient(Client, role=CLIENT):
     @on(OpenedSums)
     def receive_opened(self, msg: OpenedSums, src: str) -> Work[Received]:
         """Algorithm 2, on opened sums."""
-        rows: tuple[Any, ...] = yield Compute(_split, (self.common, msg, self.layout.widths))
+        clusters = self.layout.clusters if self.layout.kind == "mingled" else 0
+        rows: tuple[Any, ...] = yield Compute(_split, (self.common, msg, self.layout.widths, clusters))
         return (yield from self._received(msg, _given(rows)))
 
 
@@ -237,14 +238,14 @@ def _given(rows: tuple[Any, ...]) -> Work[tuple[Any, ...]]:
     return rows
 
 
-def _split(common: Common, msg: OpenedSums, widths: tuple[int, ...]) -> tuple[Any, ...]:
+def _split(common: Common, msg: OpenedSums, widths: tuple[int, ...], clusters: int) -> tuple[Any, ...]:
     """The values of each slot of a message that the server signed, or None. Raises PeerError for any other."""
     check_signed(common, HUB, msg)
     slots = [int(slot) for slot in msg.slots]
     if slots != sorted(set(slots)) or not set(slots) <= set(range(len(widths))):
         raise PeerError(f"{slots} is no ascending list of slots 0 to {len(widths) - 1}")
-    if len(msg.sizes) != len(common.starts) or (msg.sizes < 0).any():
-        raise PeerError(f"{msg.sizes.tolist()} are no sizes of {len(common.starts)} clusters")
+    if len(msg.sizes) != clusters or (msg.sizes < 0).any():
+        raise PeerError(f"{msg.sizes.tolist()} are no sizes of {clusters} clusters")
     ends = np.cumsum([widths[slot] for slot in slots])
     if len(msg.values) != (ends[-1] if slots else 0):
         raise PeerError(f"{len(msg.values)} values for sums of {[widths[slot] for slot in slots]} numbers")
