@@ -22,7 +22,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.interpreters import each
 from coterie.protocol.system import System
 from coterie.protocols.averaging import Train
-from coterie.protocols.selecting import round_seconds
+from coterie.protocols.selecting import Introduce, round_seconds
 from coterie.record.folder import read_lines
 from coterie.runs import Interrupted, RunConfig, build, run
 
@@ -143,7 +143,7 @@ def test_an_update_that_does_not_fit_is_refused_and_changes_nothing(
 @SELECTING
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 1e9])
 def test_a_speed_that_no_device_has_is_refused_and_its_device_is_not_selected(system: System, seconds: float) -> None:
-    kind = haccs.Describe if system is haccs.SYSTEM else oort.Introduce
+    kind = haccs.Describe if system is haccs.SYSTEM else Introduce
 
     def wrap(federation: Any) -> None:
         misbehaving(federation.parties["client/0"], kind, lambda p, request, answer: change(answer, seconds=seconds))
@@ -321,7 +321,7 @@ def test_who_was_never_tried_is_explored_by_claimed_speed() -> None:
     def wrap(federation: Any) -> None:
         for i in range(6):
             misbehaving(
-                federation.parties[f"client/{i}"], oort.Introduce,
+                federation.parties[f"client/{i}"], Introduce,
                 lambda p, request, answer, i=i: change(answer, seconds=1e-3 if i == 4 else 1e3),
             )  # fmt: skip
 

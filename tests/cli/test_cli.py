@@ -284,7 +284,7 @@ def test_a_bug_is_reported_as_one(cli: Command, monkeypatch: pytest.MonkeyPatch)
 
 
 def outside(code: str, **environment: str) -> subprocess.Popen[str]:
-    paths = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    paths = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), str(TESTS.parents[1] / "src")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "COLUMNS": "300", **environment}
     words = [sys.executable, "-c", code]
     return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heard)

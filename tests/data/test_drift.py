@@ -31,6 +31,7 @@ from coterie.runs.config import resolve
 from coterie.runs.recorded import read_recorded, record
 
 TESTS = Path(__file__).parents[1] / "rigs"
+PATH = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), *sys.path])
 
 
 class Killed(Server, role="server"):
@@ -176,8 +177,12 @@ def test_a_party_keeps_its_state_and_an_altered_one_its_object() -> None:
 def test_a_run_that_is_killed_goes_on_with_the_same_numbers(at: int, tmp_path: Path) -> None:
     """Killed in the round of the drift, before its checkpoint, and in the next one."""
     config = replace(HERE, out=str(tmp_path / "run"))
-    code = f"from test_data_drift import *; run(replace(HERE, out={str(tmp_path / 'run')!r}))"
-    environment = {**os.environ, "COTERIE_TEST_KILL": str(at), "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    code = f"from tests.data.test_drift import *; run(replace(HERE, out={str(tmp_path / 'run')!r}))"
+    environment = {
+        **os.environ,
+        "COTERIE_TEST_KILL": str(at),
+        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parents[1]), *sys.path]),
+    }
     died = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
     again, whole = run(config, resume=True), run(replace(HERE, out=str(tmp_path / "whole")))

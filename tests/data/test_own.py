@@ -335,7 +335,7 @@ def test_what_is_not_used_is_refused(clients: Clients, folder: Path, tmp_path: P
 
 def test_a_model_with_other_outputs_than_classes_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="gives 13 outputs, but the data have 2 classes"):
-        build(RunConfig("fedavg", data=str(folder), rounds=1, model="tests.test_data_own:thirteen"))
+        build(RunConfig("fedavg", data=str(folder), rounds=1, model="tests.data.test_own:thirteen"))
 
 
 def thirteen(input_shape: tuple[int, ...], classes: int) -> torch.nn.Module:

@@ -213,7 +213,7 @@ def test_result_console_and_report_name_the_attackers_and_how_many_were_found(tm
     assert summary["detection"]["rounds"] == 3
     assert summary["detection"]["rate"] > 0.6
     shown = dict(results(load_result(out).summary))
-    assert f"2 of 10\u202fclients misbehave, backdoor:20 ({', '.join(summary['attacker_names'])})" in shown["attackers"]
+    assert f"2 of 10 clients misbehave, backdoor:20 ({', '.join(summary['attacker_names'])})" in shown["attackers"]
     assert "Scores are means over the honest ones" in shown["attackers"]
     assert "of the poisoned contributions" in shown["flagged as poisoned"]
     html = render([out], out / "report.html").read_text()

@@ -37,6 +37,7 @@ from coterie.runs.runner import load_result
 from coterie.runs.views import message_kinds, read_views
 
 TESTS = Path(__file__).parents[1] / "rigs"
+PATH = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), *sys.path])
 
 
 @message(src="server", dst="client")
@@ -57,7 +58,7 @@ class Keeper(Client, role="client"):
         self.state = self.State()
 
     @on(Final)
-    def keep(self, msg: Final, src: str) -> None:
+    def halve(self, msg: Final, src: str) -> None:
         self.state.kept = msg.weights / 2
 
 
@@ -177,8 +178,12 @@ def test_a_longer_run_goes_on_from_before_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("last", [0, 3])
 def test_a_run_that_is_killed_ends_with_the_same_numbers(at: str, last: int, tmp_path: Path) -> None:
     config = replace(HERE, out=str(tmp_path / "run"), settings={"last": last})
-    code = f"from test_runs_finish import *; went(Path({str(tmp_path / 'run')!r}), settings={{'last': {last}}})"
-    environment = {**os.environ, "COTERIE_TEST_KILL": at, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    code = f"from tests.runs.test_finish import *; went(Path({str(tmp_path / 'run')!r}), settings={{'last': {last}}})"
+    environment = {
+        **os.environ,
+        "COTERIE_TEST_KILL": at,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parents[1]), *sys.path]),
+    }
     died = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
     assert checkpoint.read(tmp_path / "run", resolve(config)) is not None

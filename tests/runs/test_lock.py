@@ -40,7 +40,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.contextmanager
 def running(*words: str) -> Iterator[subprocess.Popen[str]]:
     """A command in a process of its own, half a second a round; killed in the end if the test has not done so."""
-    paths = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    paths = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), str(TESTS.parents[1] / "src")])
     environment = {**os.environ, "PYTHONPATH": paths, "COTERIE_TOY_SLEEP_S": SLOW_S, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "coterie", *words, "--clients", "4", "--rounds", "8", "--checkpoint-every", "1"]
     process = subprocess.Popen(

@@ -61,10 +61,10 @@ def test_parties_that_need_the_same_numbers_are_found() -> None:
     def alone(federation: Any) -> None:
         for name in federation.common.clients:
             party = federation.alter(name)
-            granted = party.secret_of
-            party.secret_of = lambda grant, party=party, granted=granted: (
-                party.rng("group").bytes(32) if grant == "group" else granted(grant)
-            )
+            keys, seed = party.keys, party.rng("group").bytes(32)
+            granted = keys.own_bytes
+            keys.own_bytes = lambda grant, granted=granted, seed=seed: seed if grant == "group" else granted(grant)
+            party.keys = keys
 
     settings = {"clusters": 2, "min_cluster": 2, "descriptor": "model", "hardening": "rotation"}
     run = made(("fedcaprivacy", "hardened", settings), seeds=seed_of, wrap=alone)

@@ -123,10 +123,10 @@ def test_interrupted_again_and_again_in_the_middle_of_rounds(
 def test_killed_in_the_middle_of_a_round(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     out = tmp_path / "run"
     code = (
-        "from dataclasses import replace; from test_runs_resume import TOY; from coterie.runs import run; "
+        "from dataclasses import replace; from tests.runs.test_resume import TOY; from coterie.runs import run; "
         f"run(replace(TOY, out={str(out)!r}))"
     )
-    paths = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    paths = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), str(TESTS.parents[1] / "src")])
     environment = {**os.environ, "PYTHONPATH": paths, "COTERIE_TOY_SLEEP_S": "1.0", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment)
     try:

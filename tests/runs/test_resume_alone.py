@@ -157,10 +157,10 @@ def test_a_run_with_real_keys_that_was_killed_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     config = real("pafed", out=str(out), rounds=40)
     code = (
-        "from test_runs_resume_alone import real; from coterie.runs import run; "
+        "from tests.runs.test_resume_alone import real; from coterie.runs import run; "
         f"run(real('pafed', out={str(out)!r}, rounds=40))"
     )
-    paths = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    paths = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), str(TESTS.parents[1] / "src")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment)
     try:

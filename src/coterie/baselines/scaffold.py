@@ -26,11 +26,11 @@ class ScaffoldConfig(fl.LocalTraining):
     server_lr: float = 1.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.momentum:
             raise fl.UserError(
                 "scaffold has no momentum: its control variates read the gradient off the distance moved"
             )
+        super().__post_init__()
         if not self.server_lr > 0:
             raise fl.UserError(f"server_lr must be positive, not {self.server_lr}")
 
