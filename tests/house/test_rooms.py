@@ -92,6 +92,12 @@ LONG: frozenset[str] = frozenset(
 
 BUSY: frozenset[str] = frozenset(
     {
+        "privacy/attacks/joint_key.py",
+        "privacy/audits/fedcaprivacy.py",
+        "privacy/audits/fedepc.py",
+        "privacy/audits/ofl.py",
+        "privacy/audits/pafed.py",
+        "protocols/sums.py",
         "api.py",
         "baselines/haccs.py",
         "baselines/scaffold.py",

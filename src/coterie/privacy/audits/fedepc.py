@@ -55,14 +55,14 @@ RAISED = 1.5
 
 
 @dataclass(frozen=True, eq=False)
-class Devices:
-    """Devices with an attacker's array on them. clients: (n,) their numbers.  rows: (n, m)."""
+class DeviceRows:
+    """DeviceRows with an attacker's array on them. clients: (n,) their numbers.  rows: (n, m)."""
 
     clients: NDArray[np.int64]
     rows: Doubles
 
     @classmethod
-    def of(cls, run: Recorded, found: Mapping[str, Any]) -> Devices:
+    def of(cls, run: Recorded, found: Mapping[str, Any]) -> DeviceRows:
         """From what is known by name."""
         names = [name for name in run.clients if name in found]
         return cls(np.array(run.numbers(names), np.int64), np.array([found[name] for name in names]))
@@ -134,7 +134,7 @@ def first_steps(run: Recorded) -> dict[str, Doubles]:
 
 
 @attack("sparsity-shares", "server, or helper without names", "labels", "solves sparsity vectors for label shares")
-def sparsity_shares(run: Recorded, said: Devices) -> Iterator[Measured]:
+def sparsity_shares(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     """What vectors reveal to their receivers, and would reveal to the two servers together."""
     vectors, counts, hardened = said.rows[:, :-1], run.label_counts[said.clients], run.mode == "hardened"
     who = COLLUDING if hardened else "server"
@@ -152,13 +152,13 @@ def sparsity_shares(run: Recorded, said: Devices) -> Iterator[Measured]:
 
 
 @attack("floors-and-losses", "server", "other", "tells variety of labels from noise floors and losses")
-def floors_and_losses(run: Recorded, said: Devices) -> Iterator[Measured]:
+def floors_and_losses(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     counts = run.label_counts
     if len(said.clients):
         own = counts[said.clients]
         who = COLLUDING if run.mode == "hardened" else "server"
         yield from floors(who, said.rows[:, -1], own.sum(axis=1), own)
-    lossy = Devices.of(run, losses(run))
+    lossy = DeviceRows.of(run, losses(run))
     yield by_variety("server", "losses", lossy.rows, counts[lossy.clients])
 
 
@@ -166,14 +166,14 @@ def floors_and_losses(run: Recorded, said: Devices) -> Iterator[Measured]:
     "pooled-models", "server with the helper", "labels", "opens models, and reads label shares off them (mode hardened)"
 )
 def pooled_models(run: Recorded) -> Iterator[Measured]:
-    steps = Devices.of(run, first_steps(run))
+    steps = DeviceRows.of(run, first_steps(run))
     if len(steps.clients) > 1:
         yield from profiles(f"{COLLUDING}, by models", steps.rows, run.label_counts[steps.clients], run.spec)
 
 
 @attack("similar-pairs", "server", "groups", "tells which devices have similar data from the clusters that they share")
 def similar_pairs(run: Recorded) -> Iterator[Measured]:
-    member = Devices.of(run, clusters(run))
+    member = DeviceRows.of(run, clusters(run))
     if len(member.clients):
         yield from memberships("server", member.rows, member.clients, run.label_counts, run.groups)
 
@@ -191,7 +191,7 @@ def passive(run: Recorded) -> list[Finding]:
     found: list[Finding] = []
     if HUB in run.views:
         both = not hardened or HELPER in run.views
-        said = Devices.of(run, descriptions(run) if both else {})
+        said = DeviceRows.of(run, descriptions(run) if both else {})
         found += floors_and_losses(run, said)
         if len(said.clients):
             found += sparsity_shares(run, said)

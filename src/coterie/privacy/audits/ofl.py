@@ -502,20 +502,20 @@ def spoilt(run: Recorded, forged: Recorded) -> Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class HeldValues:
     """A leader's memory when it encrypts: (d,) the model that it began with, and its own."""
 
     base: Vector
     model: Vector
 
 
-Own = Mapping[tuple[int, str], Held]
+Own = Mapping[tuple[int, str], HeldValues]
 """By round and leader."""
 
 
 def observed(run: Recorded) -> tuple[Own, Recorded]:
     """The run again, with nobody deviating, and each leader's memory."""
-    own: dict[tuple[int, str], Held] = {}
+    own: dict[tuple[int, str], HeldValues] = {}
 
     def meddle(federation: Federation, delays: Delays) -> None:
         for name in run.clients:
@@ -523,7 +523,7 @@ def observed(run: Recorded) -> tuple[Own, Recorded]:
 
     def keep(name: str, message: Message, effect: Compute, result: Any) -> Any:
         if effect.function is contribution:
-            own[int(getattr(message, "round", 0)), name] = Held(effect.arguments[0], result)
+            own[int(getattr(message, "round", 0)), name] = HeldValues(effect.arguments[0], result)
         return result
 
     return own, run.again(meddle)
