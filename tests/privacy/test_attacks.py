@@ -381,6 +381,8 @@ def test_the_registry_lists_every_attack():
     assert len({attack.name for attack in listed}) >= len(listed) - 1  # two systems have similar pairs
     for module in (importlib.import_module(f"{audits.__name__}.{one.name}") for one in iter_modules(audits.__path__)):
         own = [value for value in vars(module).values() if isinstance(value, Attack)]
+        if not hasattr(module, "AUDIT"):
+            continue  # it makes audits for systems of one's own
         assert {one.name for one in own} == {one.name for one in module.AUDIT.attacks}
     for attack in listed:
         assert attack.summary[0].islower()

@@ -203,7 +203,7 @@ def test_an_audit_names_each_party_and_what_it_finds() -> None:
         *selections("server", counts[:, 0], counts[:, 0], counts),
         *floors("server", 1 / np.arange(1, 13), np.arange(1, 13), counts),
     ]
-    by_name = {one.name: one for one in found}
+    by_name = {f"{one.who}: {one.what}": one for one in found}
     assert by_name["server: label shares"].result.leak > 0.99
     assert by_name["server: top label"].result.value == 1.0
     assert by_name["helper: label shares of unnamed clients"].result.leak > 0.99

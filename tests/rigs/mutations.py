@@ -51,7 +51,7 @@ def wrong_arrays(message: Message, name: str) -> Iterator[tuple[str, Any]]:
     value = getattr(message, name)
     if not isinstance(value, np.ndarray):
         return
-    yield "of another dtype", value.astype("<i4")
+    yield "of another dtype", value.astype("<f8" if value.dtype == np.dtype("<i4") else "<i4")
     yield "of another dimension", value[None]
     if value.dtype.kind == "f" and value.size:
         for number in (np.nan, np.inf, -np.inf):

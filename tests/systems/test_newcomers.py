@@ -43,8 +43,7 @@ class Device(Client, role="client"):
 class Asking(Server, role="server"):
     """FedAvg that asks each client for its resources as soon as it has joined, until it answers."""
 
-    class State(msgspec.Struct):
-        weights: Any
+    class State(Server.State):
         known: dict[str, tuple[float, float, int]] = msgspec.field(default_factory=dict)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:

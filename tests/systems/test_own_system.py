@@ -183,18 +183,18 @@ def test_an_audit_that_is_none_is_told(secure_mean: ModuleType, audit: str, says
 
 
 def test_it_may_have_reproductions(secure_mean: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "with_items.py").write_text(
         """
 from dataclasses import replace
 from coterie.reproductions.study import Calculation, Item
 import secure_mean
 
-ITEM = Item("mine:SYSTEM/sum", "Sums", (Calculation("seeds", int),), lambda found: [{"sum": sum(found["seeds"])}])
+ITEM = Item("with_items:SYSTEM/sum", "Sums", (Calculation("seeds", int),), lambda found: [{"sum": sum(found["seeds"])}])
 ITEMS = {ITEM.name: ITEM}
-SYSTEM = replace(secure_mean.SYSTEM, reproductions=("mine:ITEMS",))
+SYSTEM = replace(secure_mean.SYSTEM, reproductions=("with_items:ITEMS",))
 """
     )
-    assert list(items("mine:SYSTEM")) == ["mine:SYSTEM/sum"]
-    page = reproduce("mine:SYSTEM/sum", seeds=4, out=tmp_path / "out")
+    assert list(items("with_items:SYSTEM")) == ["with_items:SYSTEM/sum"]
+    page = reproduce("with_items:SYSTEM/sum", seeds=4, out=tmp_path / "out")
     assert json.loads((tmp_path / "out" / "sum.json").read_text())["rows"] == [{"sum": 6}]
-    assert "coterie reproduce mine:SYSTEM/sum --seeds 4" in page.read_text()
+    assert "coterie reproduce with_items:SYSTEM/sum --seeds 4" in page.read_text()

@@ -119,7 +119,8 @@ def test_with_joint_keys_too(pads: bool) -> None:
 
 def test_every_registered_system_is_tested() -> None:
     tested = {(case.values[0], case.values[1]) for case in CASES}
-    assert tested == {(name, mode) for name in SYSTEMS for mode in registry.get(name).modes}
+    built_in = [name for name in SYSTEMS if name not in SYSTEMS.registered]
+    assert tested == {(name, mode) for name in built_in for mode in registry.get(name).modes}
 
 
 def test_a_state_holds_nothing_but_values() -> None:
@@ -128,6 +129,7 @@ def test_a_state_holds_nothing_but_values() -> None:
     def untyped(kind: Any) -> list[str]:
         shapeless = re.compile(r"ndarray\[(typing\.Any|tuple\[typing\.Any, \.\.\.\]), ")  # as numpy's version says it
         hints = {name: shapeless.sub("ndarray[", str(hint)) for name, hint in kind.__annotations__.items()}
+        hints = {name: hint.replace("numpy.dtype[typing.Any]", "numpy.dtype") for name, hint in hints.items()}
         return [f"{kind.__qualname__}.{name}" for name, hint in hints.items() if "Any" in hint]
 
     found: list[str] = []

@@ -12,7 +12,7 @@ import pytest
 import coterie
 from coterie.privacy.audits import Finding, Recorded
 from coterie.privacy.audits.fedepc import (
-    Devices,
+    DeviceRows,
     active,
     auxiliary,
     boasting,
@@ -106,7 +106,7 @@ def test_losses_are_compared_within_a_round(recorded: dict[str, Recorded]) -> No
         for name, loss in said.items():
             sums.setdefault(name, []).append(loss - sum(said.values()) / len(said))
     assert found == pytest.approx({name: sum(values) / len(values) for name, values in sums.items()}, abs=1e-9)
-    assert Devices.of(recorded["paper"], found).clients.tolist() == sorted(
+    assert DeviceRows.of(recorded["paper"], found).clients.tolist() == sorted(
         recorded["paper"].clients.index(name) for name in found
     )
 
