@@ -58,3 +58,11 @@ def shared_study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     made = Study(tmp_path_factory.mktemp("shared"))
     made.found()
     return made
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of real data run where a folder of data sets is named, and load nothing from elsewhere."""
+    if not os.environ.get("COTERIE_DATA"):
+        for item in items:
+            if item.get_closest_marker("real_data"):
+                item.add_marker(pytest.mark.skip(reason="set COTERIE_DATA to a folder of data sets"))
