@@ -172,6 +172,7 @@ def test_large_numbers_have_no_exponent_and_are_sorted_by_value(tmp_path: Path) 
     )
     assert number(31_043.7) == "31,044"
     assert number(999.96) == "1,000"
+    assert number(float("inf")) == "inf"  # of a folder that somebody else wrote
     assert released(statements({"a": [one], "b": [two]}, DELTA)).endswith(
         "its paper claims epsilon 954,000 to 1,446,000"
     )

@@ -98,7 +98,7 @@ def number(value: float | None) -> str:
     """A plain number: whole ones whole, others to four digits, thousands with a comma: ``31,043``."""
     if value is None:
         return MISSING
-    return f"{value:,.0f}" if value == round(value) or abs(value) >= 999.95 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 999.95 or value == round(value) else f"{value:.4g}"
 
 
 def spread(of: Mapping[str, Any] | None, scale: float, form: str) -> str:
