@@ -35,7 +35,7 @@ from coterie.protocol.effects import Local, OwnData
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness, rng
-from coterie.protocol.told import Own
+from coterie.protocol.setup_info import Own
 from coterie.protocols.sparsity import Described, Noise, bounded, class_directions, describe, pretraining
 from coterie.reproductions.study import Calculation, Item, Row, named
 from coterie.runs.intervals import mean_and_interval

@@ -12,6 +12,8 @@ from deployments import Study
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
+from coterie.runs.registry import SYSTEMS
+
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("exploring", deadline=None, print_blob=True, max_examples=300)
 settings.load_profile("repeatable")  # unless pytest gets --hypothesis-profile
@@ -34,6 +36,13 @@ def _one_torch_thread() -> Iterator[None]:
     """Also after a test that takes more."""
     yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _built_in_systems() -> Iterator[None]:
+    """What a test registers is unknown to the next."""
+    yield
+    SYSTEMS.registered.clear()
 
 
 @pytest.fixture(scope="session")

@@ -47,9 +47,9 @@ from coterie.protocol.messages import (
     unbundle,
 )
 from coterie.protocol.party import Cost, Party, To, Work, from_party, initial, initials, on, zeros
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, compute, for_each, post, spend, take, wake
 from coterie.protocol.system import Federation, Mixture, PartyFactory, Sees, System, party_type, telling
-from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Averaging, Gather, OfModel, Server, ServerOfSeveral, Train, Update, own_model
 from coterie.protocols.averaging import Client as AveragingClient
 from coterie.protocols.averaging import ModelClient as Client

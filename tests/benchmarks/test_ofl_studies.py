@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks import leading, movement, rates
 from coterie.crypto.roster import signed, simulated
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.told import Common, Own
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.reports import StatusReport, checked
 from papers.ofl import GRAPHS, ITEMS, RATES
 

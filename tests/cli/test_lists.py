@@ -23,8 +23,7 @@ from coterie.runs.settings import described
 class Below:
     """Settings of all.
 
-    lr: learning rate; see note: this.  momentum, decay: of SGD,
-    which every solver has.  size: of a step, as many as
+    lr: learning rate; see note: this.  momentum, decay: of SGD, which every solver has.  size: of a step, as many as
     more at once.
 
     With words: that belong to none of them.

@@ -25,7 +25,7 @@ from coterie.crypto.signing import OpeningKey, SealingKey, SignatureError, Signi
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import Floats, Signed, message
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.told import Entry, Identity, Own, Roster
+from coterie.protocol.setup_info import Entry, Identity, Own, Roster
 
 ROLES = {"server": "server", "key_centre": "key_centre", "client/0": "client", "client/1": "client"}
 ROSTER, IDENTITIES = simulated(ROLES, Randomness(0, emulated=True))

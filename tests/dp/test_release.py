@@ -13,7 +13,7 @@ from coterie.privacy.attacks.noisy_uploads import lower_bound
 from coterie.protocol.effects import Local, OwnData
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.told import Own
+from coterie.protocol.setup_info import Own
 from coterie.protocols.sparsity import Noise, describe
 from coterie.training.model import Model
 

@@ -18,7 +18,7 @@ from coterie.deploy.home import hub_home, plan_of, read_home, take_plan
 from coterie.operate import authority, certificates, joining, tokens
 from coterie.operate.folder import current_plan
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.told import Identity
+from coterie.protocol.setup_info import Identity
 from coterie.runs.config import RunConfig
 
 change = msgspec.structs.replace

@@ -32,7 +32,7 @@ from coterie.deploy.status import PartyStatus, Status, at_words
 from coterie.operate import prometheus
 from coterie.operate.watching import read_log
 from coterie.protocol.errors import UserError
-from coterie.protocol.told import Identity
+from coterie.protocol.setup_info import Identity
 from coterie.transport.envelope import Envelope
 
 STATUS = Status(

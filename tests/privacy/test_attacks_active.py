@@ -23,8 +23,8 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Party, Work, on
 from coterie.protocol.randomness import Randomness
+from coterie.protocol.setup_info import Common, Entry, Own, Roster
 from coterie.protocol.system import System
-from coterie.protocol.told import Common, Entry, Own, Roster
 from coterie.protocols.averaging import Averaging, Client, Server, Train, Update
 from coterie.runs.parties import dumped, restore
 from coterie.training.models import build

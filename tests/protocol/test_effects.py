@@ -22,9 +22,9 @@ from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.interpreters import PLAIN, Interpreter, each, interpret, locally
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Party, Work, on
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Sees, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import LocalTraining, batch_seed
 from coterie.runs import RunConfig, build
 from coterie.runs.interpreter import LocalEffects

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from coterie.protocol.messages import ANY, Message, message
 from coterie.protocol.party import Nothing, Party, fork, from_party, on, transaction
 from coterie.protocol.randomness import Randomness, rng
-from coterie.protocol.told import Own
+from coterie.protocol.setup_info import Own
 
 
 class Inner(msgspec.Struct):

@@ -18,8 +18,8 @@ from coterie.protocol.codec import content, field_weight, message_weight, weighs
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import Bundle, Message, bundle, message, unbundle
 from coterie.protocol.party import Party, To, on
+from coterie.protocol.setup_info import Own
 from coterie.protocol.spool import Spool
-from coterie.protocol.told import Own
 from coterie.systems import pafed
 from coterie.transport.envelope import Sent
 from coterie.transport.member import Member

@@ -23,7 +23,7 @@ from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.told import Common, Own
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.reports import (
     FIELDS,
     MOST_EPSILON,

@@ -18,7 +18,7 @@ from coterie.protocol.effects import Local, OwnData
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness, Secrets
-from coterie.protocol.told import Own
+from coterie.protocol.setup_info import Own
 from coterie.protocols.sparsity import Described, Halves, Noise, describe, described, halves, pretraining, public
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.on_data import ClientData, Samples

@@ -20,7 +20,7 @@ from coterie.operate.folder import Folder
 from coterie.operate.members import Member
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.told import Identity
+from coterie.protocol.setup_info import Identity
 from coterie.runs.config import RunConfig
 
 FACTS = Facts((1, 8, 8), 10)

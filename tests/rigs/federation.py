@@ -31,8 +31,8 @@ from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Cost, Handler, Party, To, freeze
 from coterie.protocol.randomness import Randomness, Secrets, rng
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.system import Federation, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import asked_in
 from coterie.protocols.sparsity import Halves, Public
 from coterie.runs import parties

@@ -17,8 +17,8 @@ from transport_toys import KEYS, RANDOMNESS, Doubling
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.setup_info import Own
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.told import Own
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript
 from coterie.transport.wire import Links

@@ -22,8 +22,8 @@ from coterie.deploy.hub import HubNode
 from coterie.deploy.node import Node
 from coterie.deploy.surroundings import Settings
 from coterie.protocol import state
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.spool import Spool
-from coterie.protocol.told import Common, Own
 from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.member import Member

@@ -23,9 +23,9 @@ from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, To, Work, on
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import Steps, post, take
 from coterie.protocol.system import Sees, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import LocalTraining, batch_seed
 
 

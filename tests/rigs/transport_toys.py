@@ -15,8 +15,8 @@ from coterie.protocol.interpreters import Interpreters, each, interpret
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, on
 from coterie.protocol.randomness import Randomness
+from coterie.protocol.setup_info import Own
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.told import Own
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 from coterie.transport.wire import Links

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Nothing, Party
 from coterie.protocol.randomness import Randomness
+from coterie.protocol.setup_info import Own
 from coterie.protocol.system import System
-from coterie.protocol.told import Own
 from coterie.protocols.local_training import asked_in
 from coterie.runs import RunConfig, experiment
 from coterie.runs.checkpoint import Saver

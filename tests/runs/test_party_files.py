@@ -33,7 +33,7 @@ from coterie.crypto.signing import SigningKey
 from coterie.protocol import state
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Nothing
-from coterie.protocol.told import Entry, Identity
+from coterie.protocol.setup_info import Entry, Identity
 from coterie.runs import Interrupted, RunConfig, checkpoint, run
 from coterie.runs.checkpoint import CHECKPOINT, party_file, read_party
 from coterie.runs.config import resolve

@@ -18,7 +18,7 @@ import pytest
 from kept_parties import file_of, kept, plain
 
 from coterie.crypto.roster import entry, signing_key, verify_key
-from coterie.protocol.told import Common, Own
+from coterie.protocol.setup_info import Common, Own
 from coterie.record.folder import read_lines
 from coterie.runs import Interrupted, RunConfig, checkpoint, run
 from coterie.runs.checkpoint import Saver

@@ -15,7 +15,7 @@ from coterie.crypto.roster import new_identity, simulated
 from coterie.protocol.effects import Local, OwnData
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Derived, Randomness
-from coterie.protocol.told import Common, Own
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.sparsity import Noise, describe
 from coterie.training.model import Model
 

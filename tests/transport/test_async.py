@@ -10,8 +10,8 @@ import pytest
 from transport_toys import KEYS, RANDOMNESS, Client, Doubling, Go, Table, Up
 
 from coterie.protocol.party import Party
+from coterie.protocol.setup_info import Own
 from coterie.protocol.steps import Steps, for_each, take
-from coterie.protocol.told import Own
 from coterie.transport.local import LocalTransport
 
 DEADLINE_S = 4.0

@@ -12,8 +12,8 @@ from transport_toys import KEYS, RANDOMNESS, Client, Doubling, Go, Table, Up
 from coterie.protocol import state
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Cost, Party, To, on
+from coterie.protocol.setup_info import Own
 from coterie.protocol.steps import Steps, for_each, take
-from coterie.protocol.told import Own
 from coterie.transport.local import LocalTransport
 from coterie.transport.wire import Snapshot
 

@@ -19,8 +19,8 @@ from coterie.protocol import codec
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import ANY, Message, message
 from coterie.protocol.party import Cost, Party, To, Work, on
+from coterie.protocol.setup_info import Own
 from coterie.protocol.steps import Ask, Post, Steps, Take
-from coterie.protocol.told import Own
 from coterie.transport import wire
 from coterie.transport.local import LocalTransport
 from coterie.transport.wire import Links

@@ -13,8 +13,8 @@ from transport_toys import KEYS, RANDOMNESS, Client, Doubling, Go, Server, Table
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Cost, Party, To, on
+from coterie.protocol.setup_info import Own
 from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, Steps, ask, for_each, post, take
-from coterie.protocol.told import Own
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 

@@ -87,8 +87,7 @@ class Client(Introducing):
 class Server(fl.Server):
     class State(fl.State):
         """weights: (d,) the global model.  pool: Oort's record of the clients, by number.  seconds: of a round, as each
-        client
-        claims.
+        client claims.
         """
 
         weights: fl.Vector = fl.initial

@@ -1,4 +1,4 @@
-"""Rosters and identities (``protocol/told.py``). The operator's key is the root of trust: it signs the roster."""
+"""Rosters and identities (``protocol/setup_info.py``). The operator's key is the root of trust: it signs the roster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import Signed
 from coterie.protocol.names import Made, Names
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.told import Common, Entry, Identity, Own, Roster
+from coterie.protocol.setup_info import Common, Entry, Identity, Own, Roster
 
 OPERATOR = "operator"
 _SESSION_BYTES = 16

@@ -17,8 +17,8 @@ import msgspec
 
 from coterie.dp.ledger import DELTA, Ledger, Neighbours, Release
 from coterie.protocol.party import Party
+from coterie.protocol.setup_info import Common
 from coterie.protocol.system import Federation, System
-from coterie.protocol.told import Common
 from coterie.report.ledger import released
 
 

@@ -27,9 +27,9 @@ from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import ClientModel, System
-from coterie.protocol.told import Common, Own
 from coterie.runs.config import Resolved, from_text
 from coterie.runs.evaluation import Observer
 from coterie.runs.experiment import delays_of, epochs_of

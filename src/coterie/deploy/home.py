@@ -18,7 +18,7 @@ from coterie.deploy import plan as plans
 from coterie.deploy.names import check_name, named, safe
 from coterie.deploy.plan import Facts, Plan
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.told import Identity
+from coterie.protocol.setup_info import Identity
 from coterie.record.files import (
     FILE_MODE,
     atomic_write,

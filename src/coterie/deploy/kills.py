@@ -26,8 +26,7 @@ class Kill:
     """One kill. round: 0 is the set-up.
 
     mid: it dies while it works on a message of that round, and stays away until others notice. Otherwise it dies when
-    the
-    round begins for it, and restarts at once.
+    the round begins for it, and restarts at once.
     """
 
     party: str

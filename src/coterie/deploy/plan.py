@@ -14,7 +14,7 @@ import msgspec
 from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.told import Entry, Roster
+from coterie.protocol.setup_info import Entry, Roster
 
 MAX_BYTES = 1 << 24
 _PURPOSE = "plan"

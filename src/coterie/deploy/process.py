@@ -30,7 +30,7 @@ from coterie.deploy.store import FileStore, unpack
 from coterie.deploy.surroundings import Effects, NodeObserver, Settings
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import Party
-from coterie.protocol.told import Common
+from coterie.protocol.setup_info import Common
 from coterie.record.files import locked
 from coterie.record.folder import METRICS, read_lines
 from coterie.report.words import plural

@@ -21,7 +21,7 @@ from coterie.deploy.store import Kept, Store, Taken, pack, unpack
 from coterie.deploy.surroundings import Effects, NodeObserver, Renew, Scores, Settings, Traffic, Watch
 from coterie.dp.ledger import Release
 from coterie.protocol.errors import PeerError
-from coterie.protocol.told import Roster
+from coterie.protocol.setup_info import Roster
 from coterie.transport.envelope import Envelope, Sent, Waiting
 from coterie.transport.member import Member, Reader
 

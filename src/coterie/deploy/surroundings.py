@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from coterie.deploy.packets import Era
-from coterie.protocol.told import Common
+from coterie.protocol.setup_info import Common
 from coterie.transport.envelope import Envelope, Keyring, Opened
 from coterie.transport.member import Observer
 

@@ -40,7 +40,7 @@ from coterie.operate.server import admit
 from coterie.operate.tokens import Invitation, Keys
 from coterie.operate.watching import has_ended
 from coterie.protocol.errors import PeerError, UserError, suggest
-from coterie.protocol.told import Entry
+from coterie.protocol.setup_info import Entry
 from coterie.record.files import atomic_write
 from coterie.runs.config import from_text
 

@@ -24,7 +24,7 @@ from coterie.deploy.nats_names import Tls
 from coterie.deploy.plan import Plan
 from coterie.operate.tokens import Id
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.told import Entry
+from coterie.protocol.setup_info import Entry
 from coterie.record.files import FILE_MODE, open_own
 
 _ADVICE = "name the folder that `coterie deploy init` has made"

@@ -27,7 +27,7 @@ from coterie.deploy.names import check_name
 from coterie.deploy.plan import Facts
 from coterie.operate import certificates
 from coterie.protocol.errors import DecodeError, PeerError, UserError
-from coterie.protocol.told import Entry, Identity
+from coterie.protocol.setup_info import Entry, Identity
 
 INVITATION, REQUEST, CERTIFICATE = "coterie-invitation-1", "coterie-request-1", "coterie-certificate-1"
 MAX_TEXT = 1 << 25

@@ -1,7 +1,7 @@
 """Parties: each holds only what it may hold, and receives only what it is sent.
 
 Between messages a party keeps only its ``state`` and ``secret``, which are ``msgspec.Struct``s. So it can be rebuilt
-before any message from their bytes and its initial knowledge (``told.py``).
+before any message from their bytes and its initial knowledge (``setup_info.py``).
 
 A handler is a transaction. It works on a fork of both, which replaces them if the handler returns and is dropped if it
 raises. Arrays in it are shared, and so read-only. Other objects in it must not be changed in place.
@@ -23,7 +23,7 @@ from coterie.protocol.effects import Effect, Evaluate, Fit, Losses
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Message
 from coterie.protocol.randomness import Derived, Secrets
-from coterie.protocol.told import Common, Own
+from coterie.protocol.setup_info import Common, Own
 
 T = TypeVar("T")
 Work = Generator[Any, Any, T]
@@ -88,8 +88,7 @@ def on(
 
     ``cost(self, message)`` states its nominal work beforehand, from committed state and the message alone.
     answers: the types of messages that it returns.  when: with which settings it is asked. Both determine what each
-    role
-    sees.
+    role sees.
     """
 
     def mark(method: T) -> T:
@@ -263,9 +262,8 @@ class Party:
         """Secret randomness for noise on the values ``of``: equal values get equal noise.
 
         A party that is killed, resumes from an earlier state and releases these values again sends the same. Other
-        values
-        get independent noise. ``of`` must be all that the noise is added to. It follows from the party's identity; in
-        emulated runs from seed, purpose and round; without an identity it is that of ``secrets``.
+        values get independent noise. ``of`` must be all that the noise is added to. It follows from the party's
+        identity; in emulated runs from seed, purpose and round; without an identity it is that of ``secrets``.
         """
         if self.randomness.emulated or self.own.identity is None:
             return self.secrets(purpose, round)
@@ -297,8 +295,7 @@ class Party:
         """Take over what must survive when a round is tried again, such as the record of opened ciphertexts.
 
         It is called on the state and secret of the round's beginning.  state, secret: what they were until now. By
-        default
-        only the parts' records survive.
+        default only the parts' records survive.
         """
         for name, component in self.parts.items():
             if component.Secret is not Nothing:
@@ -312,8 +309,7 @@ class Party:
         """Steps of the hub after the last round, such as sending out models; none by default.
 
         The run waits until all messages are handled, so ``post`` will do. No checkpoint keeps the changes: a run that
-        goes
-        on for more rounds starts from before them.
+        goes on for more rounds starts from before them.
         """
         yield from ()
 

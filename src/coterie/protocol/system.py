@@ -16,7 +16,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.messages import ANY, Message
 from coterie.protocol.names import Made, Names
 from coterie.protocol.party import Party
-from coterie.protocol.told import Common, Own
+from coterie.protocol.setup_info import Common, Own
 
 PartyFactory = Callable[[Own, Common, Any], Party]
 """Makes one party from what it alone knows, what everybody knows, and the config.
@@ -161,11 +161,9 @@ class System:
     needs_classes: whether it reads labels as classes, and so takes no other task.
     public: the share of the training data that its hub holds as public data by default.
     ledger: by client, the ``dp.ledger.Release`` of everything sent that depends on its data, or None if its parties
-    keep
-    no account.  releases: of a config and a mode, by client message, in words, each release of their data. These have
-    no
-    proof, and are counted as they are sent. Both stand in ``result.json`` as one ledger, at the delta of the setting
-    ``dp_delta``, or 1e-5. Without both there is none.
+    keep no account.  releases: of a config and a mode, by client message, in words, each release of their data. These
+    have no proof, and are counted as they are sent. Both stand in ``result.json`` as one ledger, at the delta of the
+    setting ``dp_delta``, or 1e-5. Without both there is none.
     """
 
     name: str

@@ -99,8 +99,7 @@ class Gather:
     """The updates of one round at a server of any method: checks, means and outliers.
 
     The bounds keep means finite, so that no message ends a run. An update within them may still spoil the mean and the
-    next
-    trainings. Outliers are noted, so that an error can name their clients.
+    next trainings. Outliers are noted, so that an error can name their clients.
     weights: of the server's models before the round.  means: how many means it makes.  models: in each update.
     """
 
@@ -299,8 +298,7 @@ class Server(Party, role="server"):
         """Ask these clients to train the server's models, and move the models by the mean of their answers.
 
         reply: a message with the fields of ``Update``.  ``learn(name, answer)`` sees each fitting answer before it
-        counts,
-        and may refuse it with a PeerError. Returns the round's notes and the outcomes of the requests.
+        counts, and may refuse it with a PeerError. Returns the round's notes and the outcomes of the requests.
         """
         old, config = self.state.weights, self.config
         gather = Gather(self.spec, old, models=config.models)

@@ -27,8 +27,8 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Message, bundle, message, unbundle
 from coterie.protocol.party import Component, Party, To, from_hub, on
 from coterie.protocol.randomness import Secrets
+from coterie.protocol.setup_info import Common, Own, Roster
 from coterie.protocol.steps import NoAnswerError, Steps, post, take
-from coterie.protocol.told import Common, Own, Roster
 
 KEY_CENTRE = "key_centre"
 EVALUATION = "evaluation"

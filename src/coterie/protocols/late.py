@@ -107,8 +107,7 @@ class Gathering:
         A slow client that is asked every round would fall ever further behind. It is asked again when it has answered,
         or
         when its answer would be too old: it may be lost. A round without a deadline waits for all answers but those
-        that
-        an experiment delays by whole rounds.
+        that an experiment delays by whole rounds.
         """
         if self.config.deadline_s is None:
             return tuple(chosen)
@@ -133,9 +132,8 @@ class Gathering:
         """Ask, wait for the answers in time, then take arrived answers to earlier rounds.
 
         With no client to ask, the round waits for the first answer to an earlier round, or the deadline. Otherwise
-        rounds
-        would take no time, and every answer would become too old. With a deadline, later rounds do not wait for a
-        client
+        rounds would take no time, and every answer would become too old. With a deadline, later rounds do not wait for
+        a client
         that is known not to answer: offline, refused, or with an unacceptable answer.
         """
         deadline_s, owed = self.config.deadline_s, self.owed

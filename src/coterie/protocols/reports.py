@@ -26,7 +26,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Doubles, Floats, Signed, message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party, Work
-from coterie.protocol.told import Common
+from coterie.protocol.setup_info import Common
 from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.selection.contexts import tamed
 from coterie.selection.resources import Costs, Limits
@@ -88,8 +88,7 @@ def summary(common: Common, indices: ArrayLike, values: ArrayLike) -> NDArray[np
 
     A random projection whose signs follow from the session.
     indices, values: as the client has released them, with noise: so the summary is post-processing, and costs no
-    privacy
-    beyond the release.
+    privacy beyond the release.
     """
     vector = np.zeros(common.spec.size)
     vector[np.asarray(indices, np.int64)] = np.asarray(values, np.float64)

@@ -24,9 +24,9 @@ from coterie.protocol.effects import Encrypt, Fit, Open, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.party import Cost, Party, Work
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import NoAnswerError, Steps
 from coterie.protocol.system import PartyFactory, Sees
-from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, HeldKeys, KeyCentre, Keys, Pair
 from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed
 from coterie.protocols.threshold_holder import KeyMaking

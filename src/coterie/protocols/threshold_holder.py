@@ -18,7 +18,7 @@ from coterie.crypto.signing import Field, digest
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, bundle, message, unbundle
 from coterie.protocol.party import Cost, To, from_hub, on
-from coterie.protocol.told import Common
+from coterie.protocol.setup_info import Common
 from coterie.protocols.key_centre import Granted, OfGrants
 from coterie.protocols.threshold_keys import (
     SEED_BYTES,

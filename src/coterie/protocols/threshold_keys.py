@@ -50,8 +50,8 @@ from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.messages import Message, OfRound, bundle, unbundle
 from coterie.protocol.party import from_hub
+from coterie.protocol.setup_info import Common, Roster
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.told import Common, Roster
 from coterie.protocols.key_centre import EVALUATION, Dealt, Draw, Grant, Granted, OfGrants
 
 SEED_BYTES = 32

@@ -107,9 +107,8 @@ class Curve:
     Accuracies are fractions, None where not evaluated.  models: SHA-256 of all clients' models after each round.
     diverged: why the rounds end early, if the training diverged.  notes: the system's, of each round.
     groups: each client's group in the data, empty without any.  scores: (clients,) of each measure after the last
-    round;
-    empty for a part of a run.  grouping: how the clusters agree with these groups, None where not evaluated or without
-    clusters.  virtual_seconds: the clock at the end of each round, with the set-up.
+    round; empty for a part of a run.  grouping: how the clusters agree with these groups, None where not evaluated or
+    without clusters.  virtual_seconds: the clock at the end of each round, with the set-up.
     """
 
     seed: int

@@ -28,8 +28,8 @@ import msgspec
 import coterie
 from coterie.crypto.roster import DerivedRoster, check_roster, entry
 from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.setup_info import Identity, Roster
 from coterie.protocol.system import Mixture
-from coterie.protocol.told import Identity, Roster
 from coterie.record.files import (
     ADVICE,
     DIGEST_BYTES,

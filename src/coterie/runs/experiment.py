@@ -20,9 +20,9 @@ from coterie.devices.traces import Traces, parse, traces
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.names import Listed, Made, Names, each, listed
 from coterie.protocol.randomness import Randomness, rng
+from coterie.protocol.setup_info import Identity, Roster
 from coterie.protocol.steps import NoAnswerError, Steps, wake
 from coterie.protocol.system import ClientModel, Mixture
-from coterie.protocol.told import Identity, Roster
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.record.summary import Line
 from coterie.runs.attackers import Attackers

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey, SigningKey, VerifyKey
 from coterie.protocol.errors import PeerError
-from coterie.protocol.told import Identity, Roster
+from coterie.protocol.setup_info import Identity, Roster
 from coterie.transport.envelope import Keyring
 
 K = TypeVar("K")

@@ -22,9 +22,9 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.names import Made, Names, each
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
+from coterie.protocol.setup_info import Common, Identity, Own, Roster
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import Federation, System
-from coterie.protocol.told import Common, Identity, Own, Roster
 
 AWAKE_BYTES = 1 << 30
 """What the parties that stay awake may hold, by default."""

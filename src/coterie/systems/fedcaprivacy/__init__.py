@@ -36,8 +36,8 @@ import numpy as np
 from coterie.crypto.paillier import keygen as paillier_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.messages import Message
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.system import Federation, Sees, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols.anonymous import Forget, Forgotten, Relayed
 from coterie.protocols.cluster_sums import ClusterModel, ClusterSum, Convert, Received, pairs
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Seed

@@ -10,7 +10,7 @@ from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.signature import BOUND
 from coterie.crypto.packing import Lanes
 from coterie.protocol.errors import UserError
-from coterie.protocol.told import Common
+from coterie.protocol.setup_info import Common
 from coterie.protocols.local_training import LocalTraining, refuse_unused, sample_size
 from coterie.protocols.masked_sums import FEWEST
 

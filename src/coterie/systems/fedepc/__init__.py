@@ -39,8 +39,8 @@ import numpy as np
 from coterie.crypto import paillier
 from coterie.dp.ledger import Release
 from coterie.protocol.effects import Vector
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.system import Federation, Sees, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.cluster_sums import ClusterModel, ClusterSum, Convert, Received

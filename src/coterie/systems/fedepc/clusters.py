@@ -84,8 +84,7 @@ class Cluster(msgspec.Struct):
 
         Only panel devices that have measured the models before and after this training count. The reward of the choice
         that trained (algorithm 3, l. 7 and 8) is ln(L_k before / L_k now): a late round lowers a loss by less than an
-        early
-        one, but by about the same factor.
+        early one, but by about the same factor.
         """
         self.losses |= {name: losses[name] for name in self.panel if name in losses}
         if self.chosen is None or not (both := sorted(self.chosen.losses.keys() & self.losses.keys())):

@@ -13,7 +13,7 @@ from coterie.clustering.isomorphic import Aidc
 from coterie.crypto.packing import Lanes
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON, noise_multiplier
 from coterie.protocol.errors import UserError
-from coterie.protocol.told import Common
+from coterie.protocol.setup_info import Common
 from coterie.protocols.local_training import LocalTraining, at_least, insist, refuse_unused, sample_size
 from coterie.selection.bandit import Cics
 from coterie.training.solvers import Proximal

@@ -158,8 +158,7 @@ class Server(Party, role=HUB):
         """Algorithm 4, l. 18 to 20: send every device its cluster's model, unless it has it already.
 
         With distribute=round it lacks only that of a cluster in which it has never trained. It is sent then, too, if
-        only
-        the device itself can use its model (``Common.deployed``).
+        only the device itself can use its model (``Common.deployed``).
         """
         slow = {"too_slow": found} if (found := self.too_slow()) else {}
         if self.config.distribute == "round" and not (self.common.deployed and self.common.mode != "hardened"):

@@ -33,8 +33,8 @@ from typing import Any
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.messages import Message
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
 from coterie.protocols.threshold_making import HOLDER_MESSAGES, HUB_MESSAGES
 from coterie.systems.mingledpie.client import Client, JointClient

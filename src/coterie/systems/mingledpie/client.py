@@ -17,7 +17,7 @@ from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.told import Common, Own
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import batch_seed, best_model, check_model
 from coterie.protocols.threshold_holder import KeyMaking

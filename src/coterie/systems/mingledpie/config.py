@@ -13,7 +13,7 @@ from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.told import Common
+from coterie.protocol.setup_info import Common
 from coterie.protocols.local_training import ClusterModels, joined, refuse_unused
 from coterie.protocols.threshold_keys import Joint
 from coterie.systems.mingledpie import layout

@@ -194,8 +194,7 @@ class Rebuilding:
         """Cluster models (k, d) of the opened slots (None for a sum of no updates).
 
         previous: (k, d), the models to keep if there are no new ones.  sizes: (k,) |G_j| or (0,).  Raises PeerError if
-        a
-        slot has a wrong length.
+        a slot has a wrong length.
         """
         layout = self.layout
         rows = [np.zeros(n) if row is None else row for row, n in zip(opened, layout.widths, strict=True)]

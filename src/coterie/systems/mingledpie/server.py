@@ -15,8 +15,8 @@ from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Signed, bundle, unbundle
 from coterie.protocol.party import Cost, Party
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, spend
-from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.local_training import ask_each, joined, sample_clients
 from coterie.protocols.threshold_keys import JointKeys

@@ -35,8 +35,8 @@ import numpy as np
 
 from coterie.dp.ledger import Release
 from coterie.protocol.effects import Vector
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre
 from coterie.protocols.reports import StatusReport
 from coterie.protocols.threshold_holder import Evaluate, Evaluated

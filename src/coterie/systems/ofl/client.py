@@ -19,7 +19,7 @@ from coterie.protocol import codec
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Party, Work, on
-from coterie.protocol.told import Common, Own
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import batch_seed, training_cost
 from coterie.protocols.reports import StatusReport, reported, summary

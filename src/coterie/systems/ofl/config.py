@@ -17,7 +17,7 @@ from coterie.dp.ledger import Ledger
 from coterie.dp.uploads import Standard
 from coterie.protocol.errors import CoterieWarning, PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.told import Common
+from coterie.protocol.setup_info import Common
 from coterie.protocols.local_training import LocalTraining, at_least, refuse_unused
 from coterie.protocols.reports import RANGES, StatusReport, costs, limits
 from coterie.protocols.threshold_keys import Joint
@@ -148,8 +148,7 @@ class OFLConfig(LocalTraining):
         """The divisor of an encrypted change, which makes its norm about 1 at most.
 
         Norms and dot products then have room, and stand out from the opening noise. It follows from public numbers: C,
-        and
-        the length of the noise on all parameters.
+        and the length of the noise on all parameters.
         """
         if not self.sends_changes or self.mechanism == "paper":
             return 1.0

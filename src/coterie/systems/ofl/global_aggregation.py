@@ -1,9 +1,8 @@
 """Algorithm 4 at the hub: the leaders' joint key, their encrypted models, and the weighted mean that they open.
 
-server --Submit / Submitted--> leader             a model under a joint pad
-(threshold_pads: the other leaders complete it to a ciphertext under their joint key)
-server                                            ``poison_detection.py``: scalars under encryption, opened; s-factors
-(threshold_keys: the leaders open the weighted sum)
+server --Submit / Submitted--> leader             a model under a joint pad (threshold_pads: the other leaders complete
+it to a ciphertext under their joint key) server                                            ``poison_detection.py``:
+scalars under encryption, opened; s-factors (threshold_keys: the leaders open the weighted sum)
 """
 
 from __future__ import annotations

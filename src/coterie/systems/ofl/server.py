@@ -91,8 +91,7 @@ class Server(Party, role=HUB):
         """Algorithm 1, l. 7 to 16.
 
         A round with fewer than two leaders, or whose sum can't be opened, is skipped: the global model stays, and
-        leaders
-        go on with their own. After a sum that can't be opened comes a new key.
+        leaders go on with their own. After a sum that can't be opened comes a new key.
         """
         due = (r - 1) % self.config.recluster_every == 0 or not self.state.leaders
         yield from self.hear(r, joined(self.clients, self.config, r) if due else self.newcomers(r))

@@ -47,8 +47,8 @@ from coterie.crypto.split_key import joined
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
-from coterie.protocol.told import Common, Own
 from coterie.protocols.committee import Committee, Stand, Standing, Switch, Turned
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Grant, Granted, KeyCentre, Pair
 from coterie.protocols.late import DELTA

@@ -18,9 +18,9 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.party import Cost, Party, To
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, for_each, post, spend
-from coterie.protocol.told import Common, Own
 from coterie.protocols.committee import switch
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering

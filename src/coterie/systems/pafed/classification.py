@@ -92,8 +92,7 @@ def by_helper(
     dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask, so it looks like a
     real one. With coins all signs are random and there are no dummies. Masks are at least 1, so removing one shrinks
     the ciphers' noise, and the weight of an empty class stays near the noise of ``Invert``'s scalars. Masks below 1
-    would
-    raise that noise up to 256-fold, beyond the helper's threshold for a class (``inverses``).
+    would raise that noise up to 256-fold, beyond the helper's threshold for a class (``inverses``).
     ready: brings ciphertexts into the form that the helper opens.
     """
     signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots] if coins else [1] * len(dots)
@@ -141,8 +140,7 @@ def among_decoys(
     """The real set of masked sums (rho_1 n_1, rho_2 n_2, rho_3 |m|^2, rho_4 sum_j w_j c_j) among decoys, at level 0.
 
     dots: [c_j].  sizes: [|c_j|].  Returns all sets in random order, and the place of the real one. |m|^2 has one mask
-    in
-    all of them, since several masks would show its size.
+    in all of them, since several masks would show its size.
     """
     late, lowered = len(dots), [x.at_level(0) for x in real]
     squares = [product(dot, dot, at_most=n * n) for dot in dots]

@@ -12,7 +12,7 @@ from coterie.crypto.roster import check_signed, signed
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.told import Common, Own
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.committee import Seat
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import batch_seed, check_model
@@ -98,8 +98,7 @@ class Client(Party, role=CLIENT):
         ADMM is algorithm 2 and eq. (16); plain SGD has only the change. In ``literal`` w_i^{tau_r} is the client's own
         last
         model, as the text says: training starts from it (algorithm 2's input), and eq. (16) subtracts it. In ``paper``
-        it is
-        the received model.
+        it is the received model.
         """
         config, literal = self.config, self.mode == "literal"
         if config.local == "sgd":

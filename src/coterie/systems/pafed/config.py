@@ -12,7 +12,7 @@ from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks_parameters import named
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.told import Common
+from coterie.protocol.setup_info import Common
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.systems.pafed.layout import Layout

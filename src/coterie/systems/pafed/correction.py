@@ -76,8 +76,7 @@ def correct(hub: Any, r: int, total: Any, in_time: int, late: Late, rates: Rates
     """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
     total: the sum of ``in_time`` updates, or None for none. Then there is no mean to conflict with, and late updates
-    are
-    averaged as they are; also if the settings want no correction.
+    are averaged as they are; also if the settings want no correction.
     """
     if total is not None and len(late) and hub.config.project != "none":
         return (yield from _corrected(hub, r, total, in_time, late, rates))

@@ -12,7 +12,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.party import Cost, Party, on
-from coterie.protocol.told import Common, Own
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.pads import KeeperPads, Unpad, Unpadded
 from coterie.systems.pafed import messages

@@ -19,8 +19,8 @@ from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import import_object, is_object
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
+from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.system import PartyFactory, System
-from coterie.protocol.told import Common, Own
 
 ATTACKERS = 0.2
 """The share of the clients that attack, where nothing is said."""
