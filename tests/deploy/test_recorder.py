@@ -19,7 +19,7 @@ from coterie.deploy.hub import EXCLUDED, Round
 from coterie.deploy.packets import Report
 from coterie.deploy.plan import Facts, Plan, Settings, fingerprint
 from coterie.deploy.recorder import HubJournal, Open, Recorder
-from coterie.deploy.reported import Check, Sums, kinds_of
+from coterie.deploy.reported import Check, Sums
 from coterie.deploy.status import Status
 from coterie.operate.watching import is_alive, read_status
 from coterie.protocol.errors import UserError
@@ -343,12 +343,12 @@ def test_kinds_of_refusals_are_a_closed_set(recorder: Recorder) -> None:
     recorder.heard("client/0", told(1, refused={f"\x1b[2J{i}": 1 for i in range(1000)} | {"Train": 2, "packet": 3}))
     (one,) = (one for one in recorder.status.parties if one.name == "client/0")
     assert one.refused == {"other": 1000, "Train": 2, "packet": 3}
-    assert {"Train", "Upload", "Granted"} <= kinds_of(registry.get("fedcaprivacy"))
+    assert {"Train", "Upload", "Granted"} <= {kind.__name__ for kind in registry.get("fedcaprivacy").kinds()}
 
 
 def test_a_party_may_claim_what_it_wants_of_a_loss_that_has_blown_up(recorder: Recorder) -> None:
     """An infinite loss is a model that has blown up: it is counted, and stands as not measured."""
-    check = Check(registry.get("fedavg"), recorder.measures, ["local_loss"])
+    check = Check(registry.get("fedavg").kinds(), recorder.measures, ["local_loss"])
     assert check(told(1, scores={"local_loss": math.inf}), "client", "client") is not None
 
 

@@ -108,7 +108,7 @@ def report(scores: dict[str, float]) -> Report:
 )
 def test_the_hub_takes_the_metrics_and_the_accuracy(metrics: Any, scores: Any, kept: Any) -> None:
     config = RunConfig("fedavg", metrics=metrics)
-    check = Check(registry.get("fedavg"), metrics_of(named(metrics), "classes"), scores_of(config))
+    check = Check(registry.get("fedavg").kinds(), metrics_of(named(metrics), "classes"), scores_of(config))
     found = check(report(scores), "client", "client")
     assert (None if found is None else found.scores) == kept
     if kept is not None and "local_auroc" in kept:

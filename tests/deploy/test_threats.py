@@ -17,7 +17,6 @@ from nodes import QUICK, Nodes
 from coterie.crypto.roster import new_identity
 from coterie.deploy.node import Node, RolledBackError
 from coterie.deploy.packets import FORMAT, Begin, End, Letter, NoAnswer, Packet, Report, Tally, Wrapped, unwrap, wrap
-from coterie.deploy.reported import kinds_of
 from coterie.deploy.surroundings import NodeObserver
 from coterie.protocol.randomness import Randomness
 from coterie.protocols.key_centre import Deal, Granted, Ready
@@ -400,7 +399,8 @@ def test_recorded_traffic_shows_no_kind_of_message_and_no_name(
     undisturbed: tuple[np.ndarray, list[tuple[str, str, bytes]]],
 ) -> None:
     _, carried = undisturbed
-    words = sorted(kinds_of(SYSTEM) | {"Letter", "Begin", "Report", "NoAnswer", "Tally", "Credentials", "Enrol"})
+    kinds = {kind.__name__ for kind in SYSTEM.kinds()}
+    words = sorted(kinds | {"Letter", "Begin", "Report", "NoAnswer", "Tally", "Credentials", "Enrol"})
     assert "Upload" in words
     assert len(carried) > 50
     names = (HUB, CENTRE, "client/", "participant")

@@ -34,7 +34,7 @@ from coterie.runs.config import resolve
 from coterie.runs.evaluation import models_digest
 from coterie.runs.recorded import record
 from coterie.runs.runner import load_result
-from coterie.runs.views import message_kinds, read_views
+from coterie.runs.views import read_views
 
 TESTS = Path(__file__).parents[1] / "rigs"
 PATH = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), *sys.path])
@@ -128,7 +128,7 @@ def outcome(out: Path) -> dict[str, Any]:
         summary[key] = told(summary[key])
     views = {
         party: [(s.time_s, s.round, s.src, s.kind, s.size) for s in view.seen]
-        for party, view in read_views(out / "views.bin", message_kinds(SYSTEM)).views.items()
+        for party, view in read_views(out / "views.bin", SYSTEM.kinds()).views.items()
     }
     kept = json.loads((out / "models" / "index.json").read_text())["sha256"]
     return {"lines": numbers(out), **summary, "v": views, "m": kept}

@@ -17,13 +17,12 @@ from coterie.devices.profiles import SERVER, Profile, fleet
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import Randomness
-from coterie.protocols.averaging import Last
 from coterie.protocols.local_training import LocalTraining, local_epochs
 from coterie.record.files import atomic_write, checked, sealed
 from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
 from coterie.runs.keyring import PartyKeys
-from coterie.runs.views import ViewLog, message_kinds, read_views
+from coterie.runs.views import ViewLog, read_views
 from coterie.transport.transcript import Transcript
 from coterie.transport.wire import Snapshot
 
@@ -152,8 +151,8 @@ def test_views_come_back_from_disk(tmp_path: Path) -> None:
     for r in (1, 2):
         experiment.round(r)
         log.append()
-    kinds = message_kinds(experiment.system)
-    assert set(kinds) == {toy_federation.Train, toy_federation.Update, toy_federation.Hint, Last}
+    kinds = experiment.system.kinds()
+    assert set(kinds) == {toy_federation.Train, toy_federation.Update, toy_federation.Hint}
     back = read_views(tmp_path / "views.bin", kinds)
     assert set(back.views) == set(transcript.views)
     for party, view in transcript.views.items():
@@ -187,7 +186,7 @@ def test_views_that_are_damaged_or_of_another_system(tmp_path: Path) -> None:
     experiment.round(1)
     log.append()
     data = (tmp_path / "views.bin").read_bytes()
-    kinds = message_kinds(experiment.system)
+    kinds = experiment.system.kinds()
     bad = tmp_path / "bad.bin"
     for other in (data[:3], b"coterie views 1\n" + data[16:]):
         bad.write_bytes(other)

@@ -25,7 +25,7 @@ from tampering import flipped
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.folder import read_lines
 from coterie.runs import Interrupted, Result, RunConfig, checkpoint, run
-from coterie.runs.views import message_kinds, read_views
+from coterie.runs.views import read_views
 
 TESTS = Path(__file__).parents[1] / "rigs"
 TOY = RunConfig(
@@ -57,7 +57,7 @@ def outcome(out: Path) -> dict[str, Any]:
         summary.pop(key)
     views = {
         party: [(s.time_s, s.round, s.src, s.kind, s.size) for s in view.seen]
-        for party, view in read_views(out / "views.bin", message_kinds(system)).views.items()
+        for party, view in read_views(out / "views.bin", system.kinds()).views.items()
     }
     return {"lines": numbers(out), "summary": summary, "views": views, **files}
 

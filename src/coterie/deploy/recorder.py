@@ -108,7 +108,8 @@ class Recorder:
     def renewed(self, plan: Plan) -> None:
         """There is a new version of the plan: parties have joined, have new keys, or are revoked."""
         with self._lock:
-            self._check = reported.Check(self.system, self.measures, plan.settings.scores)
+            kinds = self.system.kinds(self.config.own)
+            self._check = reported.Check(kinds, self.measures, plan.settings.scores)
             parties = {}
             for name, role in plan.members:
                 known = self._open.parties.get(name) or PartyStatus(name=name, role=role)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 import msgspec
@@ -16,7 +16,7 @@ import numpy as np
 
 from coterie.deploy.hub import EXCLUDED
 from coterie.deploy.packets import Packet, Report
-from coterie.protocol.system import System
+from coterie.protocol.messages import Message
 from coterie.record.summary import Line
 from coterie.runs.metrics import Metric
 
@@ -51,12 +51,12 @@ class Sums(msgspec.Struct):
 class Check:
     """Which reports are plausible.
 
-    kinds: of messages that a party may refuse.  allowed: scores that clients may report.  shares: those between 0 and
-    1.
+    kinds: the messages of the system, which a party may refuse.  allowed: scores that clients may report.
+    shares: those between 0 and 1.
     """
 
-    def __init__(self, system: System, measures: Sequence[Metric], allowed: Collection[str]) -> None:
-        self.kinds = kinds_of(system) | PACKET_KINDS
+    def __init__(self, kinds: Iterable[type[Message]], measures: Sequence[Metric], allowed: Collection[str]) -> None:
+        self.kinds = PACKET_KINDS.union(kind.__name__ for kind in kinds)
         self.allowed = frozenset(allowed) & {"local_loss", *(f"local_{metric.name}" for metric in measures)}
         self.shares = {f"local_{metric.name}" for metric in measures if metric.share}
 
@@ -76,13 +76,6 @@ class Check:
         if any(not 0 <= value <= 1 + 1e-6 for name, value in scores.items() if name in self.shares):
             return None
         return msgspec.structs.replace(report, refused=dict(refused), scores=scores)
-
-
-def kinds_of(system: System) -> frozenset[str]:
-    """The names of all messages of a system."""
-    views = (system.views(mode) for mode in system.modes)
-    kinds = (kind for view in views for sees in view.values() for kind in sees.receives)
-    return frozenset(kind.__name__ for kind in (*kinds, *system.more))
 
 
 def counted(reports: Mapping[str, Sequence[Report]], roles: Mapping[str, str]) -> Line:

@@ -131,6 +131,7 @@ class Component:
     ``keys = Keys(...)`` in the body of a party's class gives every such party ``party.keys``, with itself as ``party``,
     and ``party.secret.keys``, a ``Secret()`` of the component. Its methods may be handlers (``on``), which become the
     party's. The object itself keeps nothing.
+    when: with which settings its handlers are asked.
     """
 
     Secret: ClassVar[type[msgspec.Struct]] = Nothing
@@ -138,6 +139,10 @@ class Component:
     takes: ClassVar[tuple[type[Message], ...]] = ()
     party: Any
     name: str
+    when: When = staticmethod(always)
+
+    def __init__(self, when: When = always) -> None:
+        self.when = when
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -175,12 +180,13 @@ def _declared(cls: type[Any]) -> dict[type[Message], Handler]:
     return dict(method.__handles__ for method in marked)
 
 
-def _of_component(name: str, handler: Handler) -> Handler:
+def _of_component(name: str, component: Component, handler: Handler) -> Handler:
     """The same handler, for a party that has the component under this name."""
     return replace(
         handler,
         run=lambda party, *given: handler.run(getattr(party, name), *given),
         cost=lambda party, message: handler.cost(getattr(party, name), message),
+        when=lambda config, mode: component.when(config, mode) and handler.when(config, mode),
     )
 
 
@@ -211,7 +217,7 @@ class Party:
             cls.role, cls.roles = role, frozenset({role, *also})
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Component)}
         new = {
-            kind: _of_component(name, handler)
+            kind: _of_component(name, component, handler)
             for name, component in own.items()
             for kind, handler in component.handlers.items()
         } | _declared(cls)

@@ -15,7 +15,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import ANY, Message
 from coterie.protocol.names import Made, Names
-from coterie.protocol.party import Party
+from coterie.protocol.party import Handler, Party
 from coterie.protocol.setup_info import Common, Own
 
 PartyFactory = Callable[[Own, Common, Any], Party]
@@ -109,24 +109,22 @@ def party_type(factory: PartyFactory) -> type[Party]:
     return made
 
 
-def received(parties: Mapping[str, type[Party]], config: Any, mode: str) -> dict[str, tuple[type[Message], ...]]:
-    """By role, the messages that it receives with these settings: requests and answers.
+def received(
+    parties: Mapping[str, type[Party]], asked: Callable[[Handler], bool]
+) -> dict[str, tuple[type[Message], ...]]:
+    """By role, the messages that it receives: requests and answers.
 
-    parties: their classes by role, the hub's first. A message of no named role is for the party that handles it, and
-    its answer for the hub.
+    parties: their classes by role, the hub's first.  asked: whether a handler is asked at all. A request of a role that
+    nobody has is left out. One for no named role is for the party that handles it, and such an answer for the hub.
     """
     hub, found = next(iter(parties)), dict[str, dict[type[Message], None]]()
-
-    def note(role: str, kind: type[Message]) -> None:
-        found.setdefault(role, {})[kind] = None
-
+    senders = {ANY}.union(*(party.roles for party in parties.values()))
     for role, party in parties.items():
         for kind, handler in party.handlers.items():
-            if handler.when(config, mode):
-                note(role if kind.DST == ANY else kind.DST, kind)
+            if kind.SRC in senders and asked(handler):
+                found.setdefault(role if kind.DST == ANY else kind.DST, {})[kind] = None
                 for answer in handler.answers:
-                    asker = hub if kind.SRC == ANY else kind.SRC
-                    note(asker if answer.DST == ANY else answer.DST, answer)
+                    found.setdefault(hub if answer.DST == ANY else answer.DST, {})[answer] = None
     return {role: tuple(kinds) for role, kinds in found.items()}
 
 
@@ -265,10 +263,26 @@ class System:
         if not self.sees:
             config = config or self.config(**self.defaults(mode))
             words = self.learns(config, mode) if callable(self.learns) else self.learns
-            kinds = received({role: party_type(of) for role, of in self.factories(config, mode).items()}, config, mode)
+            kinds = self._received(mode, config, lambda handler: handler.when(config, mode))
             return {role: Sees(kinds.get(role, ()), learns) for role, learns in words.items()}
         special = None if config is None else self.sees_with(config, mode)
         return self.sees_in.get(mode, self.sees) if special is None else special
+
+    def kinds(self, config: Any = None) -> tuple[type[Message], ...]:
+        """Every message type that a party may read, in any mode, under these or the default settings."""
+        found = dict.fromkeys(self.more)
+        for mode in self.modes:
+            found |= dict.fromkeys(kind for of in self.views(mode, config).values() for kind in of.receives)
+            used = config or self.config(**self.defaults(mode))
+            received = self._received(mode, used, lambda handler: True)
+            found |= dict.fromkeys(kind for kinds in received.values() for kind in kinds)
+        return tuple(found)
+
+    def _received(
+        self, mode: str, config: Any, asked: Callable[[Handler], bool]
+    ) -> Mapping[str, tuple[type[Message], ...]]:
+        parties = {role: party_type(of) for role, of in self.factories(config, mode).items()}
+        return received(parties, asked)
 
     def seen_by(self, mode: str, config: Any = None) -> dict[str, str]:
         """In words, what each role receives and learns in this mode, and what a broker between machines learns."""

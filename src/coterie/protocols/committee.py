@@ -117,7 +117,7 @@ class Seat(Component):
     def __init__(self, grant: str, limits: Callable[[Any], tuple[int, int]]) -> None:
         self.grant, self.limits = grant, limits
 
-    @on(Stand)
+    @on(Stand, answers=Standing)
     def stand(self, msg: Stand, src: str) -> Standing:
         """Raises PeerError for a client that is no member."""
         from_hub(self.party, msg, src)
@@ -127,7 +127,7 @@ class Seat(Component):
     def switch_cost(self, msg: Switch) -> Cost:
         return Cost(crypto_s=len(msg.ciphers) / max(1, self.party.keys.public(self.grant).wire_bytes(1)) * 1e-3)
 
-    @on(Switch, switch_cost)
+    @on(Switch, switch_cost, answers=Turned)
     def switch(self, msg: Switch, src: str) -> Turned:
         """A partial of each ciphertext: scalars, or one masked vector a round. Raises PeerError for anything else."""
         from_hub(self.party, msg, src)

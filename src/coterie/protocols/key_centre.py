@@ -181,7 +181,7 @@ class KeyCentre(Party, role=KEY_CENTRE):
         super().__init__(own, common)
         self.grants = {grant.name: grant for grant in grants}
 
-    @on(Deal)
+    @on(Deal, answers=Granted)
     def deal(self, msg: Deal, src: str) -> tuple[To, ...]:
         roster = self.common.roster
         from_hub(self, msg, src)
@@ -317,7 +317,7 @@ class Keys(Component, Generic[PK, SK]):
 class HeldKeys(Keys[PK, SK]):
     takes = ()
 
-    @on(Granted)
+    @on(Granted, answers=Ready)
     def keep(self, msg: Granted, src: str) -> To:
         """Store the keys that the key centre has signed for this party, once for each dealing."""
         self.store(msg)

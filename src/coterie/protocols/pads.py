@@ -169,7 +169,7 @@ class KeeperPads(OfGrants):
         one = key.nominal_seconds_encrypt(length)
         return Cost(crypto_s=one * (1 + PAD_SHARE * min(len(msg.rounds), len(self.party.clients))))
 
-    @on(Unpad, unpad_cost)
+    @on(Unpad, unpad_cost, answers=Unpadded)
     def unpad(self, msg: Unpad, src: str) -> Unpadded:
         """The counterpart of the sum of these vectors. Raises PeerError for a vector that it has answered for
         before.

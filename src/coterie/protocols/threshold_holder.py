@@ -294,7 +294,7 @@ class KeyMaking(OfGrants):
             if joint.dealer and msg.grant in ("", joint.name):
                 self.secret.rounds.pop(joint.name, None)
 
-    @on(Begin, _cost)
+    @on(Begin, _cost, answers=Committed)
     def begin(self, msg: Begin, src: str) -> Committed:
         """Draw a contribution and commit to it; in a hand-over, only wait for pieces."""
         party = self.party
@@ -339,7 +339,7 @@ class KeyMaking(OfGrants):
         self.secret.rounds[msg.key] = made
         return Committed(msg.round, msg.key, msg.number, committed(made.shown))
 
-    @on(Reveal)
+    @on(Reveal, answers=Revealed)
     def reveal(self, msg: Reveal, src: str) -> Revealed:
         made: Committing = self._at(msg, src, Committing)
         mine = made.holders.index(self.party.name)
@@ -352,7 +352,7 @@ class KeyMaking(OfGrants):
         )
         return Revealed(msg.round, msg.key, msg.number, made.shown)
 
-    @on(Exchange, _cost)
+    @on(Exchange, _cost, answers=(Endorsed, Complete))
     def exchange(self, msg: Exchange, src: str) -> tuple[To, ...]:
         """Join all parts, sign the joint key, and send the other holders their pieces."""
         party = self.party
@@ -379,7 +379,7 @@ class KeyMaking(OfGrants):
             sent.append(To(name, Piece(msg.round, msg.key, msg.number, seed, pieces.get(name, b""))))
         return (*sent, *self._complete(msg))
 
-    @on(Evaluate, _cost)
+    @on(Evaluate, _cost, answers=Evaluated)
     def evaluate(self, msg: Evaluate, src: str) -> Evaluated:
         """This holder's part of the keys for rotations, which only the hub needs. Given once: two would show their
         noise.
@@ -395,7 +395,7 @@ class KeyMaking(OfGrants):
         secret = threshold.Secret.load(one, made.secret)
         return Evaluated(msg.round, msg.key, msg.number, secret.galois(one.space.elements))
 
-    @on(Pass, _cost)
+    @on(Pass, _cost, answers=Passed)
     def hand_over(self, msg: Pass, src: str) -> tuple[To, ...]:
         """Send the new holders pieces of the share. It is erased once all are told of the new holders."""
         party = self.party
@@ -422,7 +422,7 @@ class KeyMaking(OfGrants):
             sent += self._complete(msg)
         return tuple(sent)
 
-    @on(Piece)
+    @on(Piece, answers=Complete)
     def take_piece(self, msg: Piece, src: str) -> tuple[To, ...]:
         """Keep another holder's piece, each once."""
         made = self.secret.rounds.get(msg.key)
@@ -440,13 +440,13 @@ class KeyMaking(OfGrants):
             made.pieces[src], made.opened = msg.piece, max(made.opened, msg.opened)
         return self._complete(msg)
 
-    @on(Lacking)
+    @on(Lacking, answers=Lacks)
     def lacking(self, msg: Lacking, src: str) -> Lacks:
         made: MakingRound = self._at(msg, src, Making)
         missing = () if isinstance(made, Whole) else made.lacks(self.party.name)
         return Lacks(msg.round, msg.key, msg.number, text(missing))
 
-    @on(JointKey)
+    @on(JointKey, answers=Known)
     def know(self, msg: JointKey, src: str) -> Known:
         """Use this key from now on, and erase older shares."""
         party, joint = self.party, self.party.joint.of(msg.key)

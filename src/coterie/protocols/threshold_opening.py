@@ -79,7 +79,7 @@ class Partials(OfKey, frozen=True):
 class KeyOpening(Component):
     """How a party with a share of a joint key helps to open sums, beside its ``keys`` and ``joint``."""
 
-    @on(Announce)
+    @on(Announce, answers=Present)
     def announce(self, msg: Announce, src: str) -> Present:
         """Say that this holder is there, if these sums may be opened."""
         joint = self.party.joint
@@ -96,7 +96,7 @@ class KeyOpening(Component):
             spent += sum(one.seconds("c1", length, holders=senders) for senders, length in sums if senders > 1)
         return Cost(crypto_s=spent)
 
-    @on(Decrypt, decrypt_cost)
+    @on(Decrypt, decrypt_cost, answers=Partials)
     def decrypt(self, msg: Decrypt, src: str) -> Partials:
         """Partial decryptions of announced sums, one a ciphertext, for a fixed set of holders."""
         party, among = self.party, lines(msg.among)

@@ -119,7 +119,7 @@ class JointPads(Component):
             return Cost(crypto_s=one.seconds("contribution", max(msg.length, 1)) * senders)
         return Cost(crypto_s=one.seconds("pad_partial", max(msg.length, 1), holders=senders))
 
-    @on(Contribute, cost)
+    @on(Contribute, cost, answers=Contributed)
     def contribute(self, msg: Contribute, src: str) -> Contributed:
         """Contributions that complete others' pads to ciphertexts; the same ones for a repeated request."""
         joint, me = self.party.joint, self.party.name
@@ -131,12 +131,12 @@ class JointPads(Component):
         parts = [threshold.contribution(one, share, me, pad) for name, pad in pads.items() if name != me]
         return Contributed(msg.round, msg.key, msg.number, bundle(parts))
 
-    @on(Count)
+    @on(Count, answers=Present)
     def count_me(self, msg: Count, src: str) -> Present:
         self.party.joint.current(msg, src)
         return Present(msg.round, msg.key, msg.number)
 
-    @on(AnswerFor, cost)
+    @on(AnswerFor, cost, answers=Answer)
     def answer_for(self, msg: AnswerFor, src: str) -> Answer:
         """This sender's part in one sum that contains its own vector, given once."""
         joint, me = self.party.joint, self.party.name

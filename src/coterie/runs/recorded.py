@@ -21,7 +21,7 @@ from coterie.runs.experiment import Experiment, build
 from coterie.runs.folder import check_code
 from coterie.runs.on_data import ClientData
 from coterie.runs.runner import check_inputs, load_result
-from coterie.runs.views import VIEWS, message_kinds, read_views
+from coterie.runs.views import VIEWS, read_views
 from coterie.transport.transcript import View
 
 
@@ -72,7 +72,8 @@ def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
     experiment = build(replace(config, settings={**config.settings, **start}))  # none is trained again
     try:
         check_inputs(result, experiment.inputs_digest)
-        views: Mapping[str, View] = read_views(folder / VIEWS, message_kinds(experiment.system)).views
+        kinds = experiment.system.kinds(experiment.settings)
+        views: Mapping[str, View] = read_views(folder / VIEWS, kinds).views
         ended = re.match(r"stopped in round (\d+)", result.summary["recording"])
         stopped = int(ended[1]) if ended else None
         if stopped is not None:

@@ -42,7 +42,7 @@ from coterie.runs.logs import check_installed, logged
 from coterie.runs.models import Models, export_model, load_models, write_models
 from coterie.runs.outcome import summary
 from coterie.runs.trained import OwnModel
-from coterie.runs.views import VIEWS, ViewLog, message_kinds
+from coterie.runs.views import VIEWS, ViewLog
 from coterie.training.jobs import DivergedError
 
 OnRound = Callable[[Line], None]
@@ -203,7 +203,7 @@ class _Running:
         self.experiment.reach(kept.round)
         self.saver.restore(kept)  # before anything is cut off on the checkpoint's word
         if self.views is not None:
-            self.views.restore(kept.views_bytes, message_kinds(self.experiment.system))
+            self.views.restore(kept.views_bytes, self.experiment.system.kinds(self.experiment.settings))
             self.views.transcript.stopped_at = kept.views_stopped  # a gap is not filled behind its back
         self.metrics.truncate(kept.metrics_bytes)
         for line in read_lines(self.out / METRICS):

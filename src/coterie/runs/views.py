@@ -16,8 +16,6 @@ import msgspec
 from coterie.protocol import codec
 from coterie.protocol.errors import DecodeError, UserError
 from coterie.protocol.messages import Message
-from coterie.protocol.system import System
-from coterie.protocols.averaging import Last
 from coterie.record.files import FILE_MODE, Log, opened, reading
 from coterie.transport.transcript import Seen, Transcript
 
@@ -54,14 +52,6 @@ class ViewLog:
         self.log.truncate(length)
         read_views(self.log.path, kinds, self.transcript)
         self._written = {party: len(view.seen) for party, view in self.transcript.views.items()}
-
-
-def message_kinds(system: System) -> tuple[type[Message], ...]:
-    """Every message type that a party of a system reads in any mode."""
-    views = (system.views(mode) for mode in system.modes)
-    return tuple(
-        dict.fromkeys([*(k for view in views for sees in view.values() for k in sees.receives), *system.more, Last])
-    )
 
 
 def read_views(path: Path, kinds: Iterable[type[Message]], into: Transcript | None = None) -> Transcript:
