@@ -63,7 +63,7 @@ def always(config: Any, mode: str) -> bool:
 
 
 def never(config: Any, mode: str) -> bool:
-    """Not in a simulation."""
+    """Not in a simulation in which nothing goes wrong."""
     return False
 
 
@@ -144,6 +144,10 @@ class Component:
     def __init__(self, when: When = always) -> None:
         self.when = when
 
+    def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
+        """Whether its party receives such a message with these settings."""
+        return self.when(config, mode)
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.handlers = _inherited(cls, "handlers") | _declared(cls)
@@ -180,13 +184,14 @@ def _declared(cls: type[Any]) -> dict[type[Message], Handler]:
     return dict(method.__handles__ for method in marked)
 
 
-def _of_component(name: str, component: Component, handler: Handler) -> Handler:
-    """The same handler, for a party that has the component under this name."""
+def _of_component(name: str, component: Component, kind: type[Message]) -> Handler:
+    """The component's handler of these messages, for a party that has the component under this name."""
+    handler = component.handlers[kind]
     return replace(
         handler,
         run=lambda party, *given: handler.run(getattr(party, name), *given),
         cost=lambda party, message: handler.cost(getattr(party, name), message),
-        when=lambda config, mode: component.when(config, mode) and handler.when(config, mode),
+        when=lambda config, mode: component.is_asked(kind, config, mode) and handler.when(config, mode),
     )
 
 
@@ -217,9 +222,7 @@ class Party:
             cls.role, cls.roles = role, frozenset({role, *also})
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Component)}
         new = {
-            kind: _of_component(name, component, handler)
-            for name, component in own.items()
-            for kind, handler in component.handlers.items()
+            kind: _of_component(name, component, kind) for name, component in own.items() for kind in component.handlers
         } | _declared(cls)
         for kind in new:
             if kind.DST != ANY and kind.DST not in cls.roles:

@@ -16,12 +16,13 @@ from coterie.crypto.keys import public_key
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field, digest
 from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import ANY, Bundle, Integers, bundle, message, unbundle
-from coterie.protocol.party import Cost, To, from_hub, on
+from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, unbundle
+from coterie.protocol.party import Cost, To, from_hub, never, on
 from coterie.protocol.setup_info import Common
-from coterie.protocols.key_centre import Granted, OfGrants
+from coterie.protocols.key_centre import Granted
 from coterie.protocols.threshold_keys import (
     SEED_BYTES,
+    AboutJoint,
     Held,
     Joint,
     OfKey,
@@ -279,7 +280,7 @@ def _cost(making: KeyMaking, msg: Any) -> Cost:
     return Cost(crypto_s=one.seconds("joined", holders=count) + dealing + second)
 
 
-class KeyMaking(OfGrants):
+class KeyMaking(AboutJoint):
     """How a party makes joint keys and takes them over, beside its ``keys`` and ``joint``.
 
     Handlers refuse senders other than the hub (for pieces: other holders), another making or round of the key, and
@@ -288,6 +289,12 @@ class KeyMaking(OfGrants):
 
     Secret = Makings
     secret: Makings
+
+    def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
+        joint = self.joint_of(config)
+        if joint is None or joint.dealer or (kind is Evaluate and not joint.products):
+            return False
+        return super().is_asked(kind, config, mode)
 
     def granted(self, msg: Granted) -> None:
         for joint in self.party.joint.declared(self.party):
@@ -395,7 +402,7 @@ class KeyMaking(OfGrants):
         secret = threshold.Secret.load(one, made.secret)
         return Evaluated(msg.round, msg.key, msg.number, secret.galois(one.space.elements))
 
-    @on(Pass, _cost, answers=Passed)
+    @on(Pass, _cost, answers=(Passed, Complete), when=never)
     def hand_over(self, msg: Pass, src: str) -> tuple[To, ...]:
         """Send the new holders pieces of the share. It is erased once all are told of the new holders."""
         party = self.party
@@ -440,7 +447,7 @@ class KeyMaking(OfGrants):
             made.pieces[src], made.opened = msg.piece, max(made.opened, msg.opened)
         return self._complete(msg)
 
-    @on(Lacking, answers=Lacks)
+    @on(Lacking, answers=Lacks, when=never)
     def lacking(self, msg: Lacking, src: str) -> Lacks:
         made: MakingRound = self._at(msg, src, Making)
         missing = () if isinstance(made, Whole) else made.lacks(self.party.name)

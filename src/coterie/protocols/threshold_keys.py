@@ -49,7 +49,7 @@ from coterie.crypto.threshold_group import MOST_HOLDERS
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.messages import Message, OfRound, bundle, unbundle
-from coterie.protocol.party import from_hub
+from coterie.protocol.party import When, always, from_hub
 from coterie.protocol.setup_info import Common, Roster
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocols.key_centre import EVALUATION, Dealt, Draw, Grant, Granted, OfGrants
@@ -114,6 +114,11 @@ class Joint:
                 f"{self.name}: a sum has at least 1 sender, a key at least 1 opening, a round at least 0 scalars, and "
                 f"the effective number of senders is 0 to fewest ({self.fewest})"
             )
+
+    @property
+    def completes(self) -> bool:
+        """Whether pads are completed to ciphertexts; else only sums are opened."""
+        return self.pads and (self.products or self.threshold > 0)
 
     def needed(self, holders: int) -> int:
         """t, for so many holders."""
@@ -260,6 +265,20 @@ class JointSecrets(msgspec.Struct):
 def key_digest(public: bytes) -> bytes:
     """16 bytes that name a key, by its public half."""
     return hashlib.sha256(public).digest()[:16]
+
+
+class AboutJoint(OfGrants):
+    """A component for messages about a joint key.
+
+    joint_of: of a config, the key's declaration, or None without a key. By default the holders make a key without
+    products. This determines what the party receives.
+    """
+
+    def __init__(
+        self, when: When = always, *, joint_of: Callable[[Any], Joint | None] = lambda config: Joint("", "", ())
+    ) -> None:
+        super().__init__(when)
+        self.joint_of = joint_of
 
 
 class JointKeys(OfGrants):

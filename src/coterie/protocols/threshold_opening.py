@@ -26,12 +26,13 @@ from coterie.crypto import threshold
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
 from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import ANY, Bundle, Integers, bundle, message, unbundle
-from coterie.protocol.party import Component, Cost, on
+from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, unbundle
+from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
 from coterie.protocols.threshold_keys import (
     TRIAL,
     UNREADABLE,
+    AboutJoint,
     Floats,
     Held,
     Helped,
@@ -76,8 +77,14 @@ class Partials(OfKey, frozen=True):
     parts: Bundle
 
 
-class KeyOpening(Component):
+class KeyOpening(AboutJoint):
     """How a party with a share of a joint key helps to open sums, beside its ``keys`` and ``joint``."""
+
+    def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
+        joint = self.joint_of(config)
+        if joint is None or (joint.dealer and joint.pads and not joint.completes):
+            return False
+        return super().is_asked(kind, config, mode)
 
     @on(Announce, answers=Present)
     def announce(self, msg: Announce, src: str) -> Present:

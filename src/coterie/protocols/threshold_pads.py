@@ -37,10 +37,11 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, parts_of
-from coterie.protocol.party import Component, Cost, on
+from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
 from coterie.protocols.threshold_keys import (
     UNREADABLE,
+    AboutJoint,
     OfKey,
     collect,
     gather,
@@ -110,8 +111,14 @@ PAD_HUB_MESSAGES: tuple[type[Message], ...] = (Present, Answer)
 """What the hub receives then."""
 
 
-class JointPads(Component):
+class JointPads(AboutJoint):
     """How a party helps with vectors under joint pads, its own included, beside its ``keys`` and ``joint``."""
+
+    def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
+        joint = self.joint_of(config)
+        if joint is None or not joint.pads or joint.completes != (kind is Contribute):
+            return False
+        return super().is_asked(kind, config, mode)
 
     def cost(self, msg: OfPads) -> Cost:
         one, senders = self.party.joint.group(msg.key), len(lines(msg.senders))

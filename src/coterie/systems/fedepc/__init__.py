@@ -13,7 +13,7 @@ Mode ``hardened`` (not in the paper), with a helper and a key centre:
     device --Concealed--> server --Relayed, Cluster--> helper --Clustered--> server        algorithms 1 and 2
     device --Sealed-----> server --Convert-----------> helper --ClusterSum-> server --ClusterModel--> device
 
-What each party sees: ``SEES``, and ``SEES_HARDENED`` for mode ``hardened``.
+What each party learns: ``LEARNS``, and ``LEARNS_HARDENED`` for mode ``hardened``.
 
 Departures from the text, each with its reason in docs/systems/fedepc.md:
 - Devices send a noise floor, and divergences are calibrated by it and by their median (``clustering/divergence.py``).
@@ -40,12 +40,9 @@ from coterie.crypto import paillier
 from coterie.dp.ledger import Release
 from coterie.protocol.effects import Vector
 from coterie.protocol.setup_info import Common, Own
-from coterie.protocol.system import Federation, Sees, System
+from coterie.protocol.system import Federation, System
 from coterie.protocols import cluster_sums
-from coterie.protocols.anonymous import Relayed
-from coterie.protocols.cluster_sums import ClusterModel, ClusterSum, Convert, Received
-from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre
-from coterie.systems.fedepc import messages
+from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre
 from coterie.systems.fedepc.config import FedEPCConfig, check
 from coterie.systems.fedepc.device import Describer, Device, HardenedDevice
 from coterie.systems.fedepc.hardened import HardenedServer
@@ -92,35 +89,20 @@ def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
     return {device.name: device.releases() for device in federation.of_role(DEVICE)}
 
 
-SEES = {
-    HUB: Sees(
-        (messages.Described, messages.Update, messages.Kept),
-        "by name: every device's sparsity vector, from which its label shares can be told, noise floor, processor, "
-        "memory and number of samples; the plain models of chosen devices, and the losses that they and the panels "
-        "measure",
-    ),
-    DEVICE: Sees(
-        (messages.Describe, messages.Train, messages.Model),
-        "the extractor, the models of its own cluster in rounds in which it is chosen or measures, and the last one",
-    ),
+LEARNS = {
+    HUB: "by name: every device's sparsity vector, from which its label shares can be told, noise floor, processor, "
+    "memory and number of samples; the plain models of chosen devices, and the losses that they and the panels measure",
+    DEVICE: "the extractor, the models of its own cluster in rounds in which it is chosen or measures, and the last "
+    "one",
 }
-SEES_HARDENED = {
-    KEY_CENTRE: Sees((Deal,), "when keys are wanted; it draws the encryption keys and forgets the secret ones"),
-    HUB: Sees(
-        (*ENROLMENT, messages.Concealed, messages.Clustered, messages.Sealed, ClusterSum, Received),
-        "by name: every device's cluster, processor, memory and number of samples, the losses that the chosen and the "
-        "panels measure, and the norms of the changes of the chosen; vectors and models only as ciphertexts",
-    ),
-    HELPER: Sees(
-        (Granted, Relayed, messages.Cluster, Convert),
-        "every device's sparsity vector and noise floor under a place that stands for no name, but stays the same when "
-        "the device describes new data; masked sums of models",
-    ),
-    DEVICE: Sees(
-        (Granted, messages.Describe, messages.Train, ClusterModel),
-        "the extractor, and the mean model of its cluster after every round; with the hub's help, those of all "
-        "clusters, since all devices share one secret key",
-    ),
+LEARNS_HARDENED = {
+    KEY_CENTRE: "when keys are wanted; it draws the encryption keys and forgets the secret ones",
+    HUB: "by name: every device's cluster, processor, memory and number of samples, the losses that the chosen and the "
+    "panels measure, and the norms of the changes of the chosen; vectors and models only as ciphertexts",
+    HELPER: "every device's sparsity vector and noise floor under a place that stands for no name, but stays the same "
+    "when the device describes new data; masked sums of models",
+    DEVICE: "the extractor, and the mean model of its cluster after every round; with the hub's help, those of all "
+    "clusters, since all devices share one secret key",
 }
 
 SYSTEM = System(
@@ -136,8 +118,7 @@ SYSTEM = System(
     check=check,
     models=models,
     own_model=Describer.model,
-    sees=SEES,
-    sees_in={"hardened": SEES_HARDENED},
+    learns=lambda _, mode: LEARNS_HARDENED if mode == "hardened" else LEARNS,
     settings_in={"literal": {"fill": 0.0}, "hardened": {"distribute": "round"}},
     modes=("paper", "literal", "hardened"),
     encrypted=True,

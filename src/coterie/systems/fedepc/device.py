@@ -165,7 +165,7 @@ class Describer(Party):
 class Device(Describer, role=DEVICE):
     """A device in modes paper and literal."""
 
-    @on(Describe, Describer.describing_cost)
+    @on(Describe, Describer.describing_cost, answers=messages.Described)
     def describe(self, msg: Describe, src: str) -> Work[messages.Described]:
         """Algorithm 1."""
         said, old = yield from self.described(msg)
@@ -173,7 +173,7 @@ class Device(Describer, role=DEVICE):
         vector = None if old and msg.weights is None else said.vector
         return messages.Described(msg.round, self.samples, cpu_ghz, memory_gib, vector, said.floor)
 
-    @on(Train, Describer.training_cost)
+    @on(Train, Describer.training_cost, answers=messages.Update)
     def train(self, msg: Train, src: str) -> Work[messages.Update]:
         """Algorithm 4, l. 7 and 8."""
         if msg.weights is None:
@@ -184,7 +184,7 @@ class Device(Describer, role=DEVICE):
         weights, loss = yield from self.trained(msg, start)
         return messages.Update(msg.round, self.spec.digest, weights, self.samples, loss)
 
-    @on(messages.Model)
+    @on(messages.Model, answers=messages.Kept)
     def keep(self, msg: messages.Model, src: str) -> messages.Kept:
         """Algorithm 4, l. 19."""
         self.state.weights = check_model(self.spec, msg.spec, msg.weights)
@@ -203,7 +203,7 @@ class HardenedDevice(Describer, role=DEVICE):
         crypto_s = self.keys.public(SERVICE).nominal_seconds_encrypt(CHANNELS + 1)
         return Cost(FORWARD * self.samples, self.spec.flops_per_sample, crypto_s)
 
-    @on(Describe, concealing_cost)
+    @on(Describe, concealing_cost, answers=messages.Concealed)
     def conceal(self, msg: Describe, src: str) -> Work[messages.Concealed]:
         """Algorithm 1, with the vector and h_i under the helper's key. The same data give the same ciphertext."""
         said, old = yield from self.described(msg)
@@ -218,7 +218,7 @@ class HardenedDevice(Describer, role=DEVICE):
         plain, encryption = self.training_cost(msg), self.keys.public(SERVICE).nominal_seconds_encrypt(self.spec.size)
         return Cost(plain.samples, plain.flops_per_sample, msg.chosen * encryption)
 
-    @on(Train, sealing_cost)
+    @on(Train, sealing_cost, answers=messages.Sealed)
     def train(self, msg: Train, src: str) -> Work[messages.Sealed]:
         """Algorithm 4, l. 7 and 8, with W_i under the helper's key."""
         start = self.state.weights if msg.weights is None else check_model(self.spec, msg.spec, msg.weights)
@@ -231,7 +231,7 @@ class HardenedDevice(Describer, role=DEVICE):
         norm = gradient_norm(self.spec, start, weights, self.config.lr)
         return signed(self.own, messages.Sealed(msg.round, cipher, self.samples, loss, norm))
 
-    @on(ClusterModel, lambda self, msg: cluster_sums.receiving_cost(self, self.spec.size))
+    @on(ClusterModel, lambda self, msg: cluster_sums.receiving_cost(self, self.spec.size), answers=Received)
     def receive(self, msg: ClusterModel, src: str) -> Work[Received]:
         """Open the sum over its cluster, eq. (15)."""
         mean = yield from cluster_sums.opened_mean(self, msg, src, HELPER, msg.round, self.spec.size)

@@ -70,7 +70,7 @@ class Helper(Party, role=HELPER):
         check_vector(f"place {msg.position}", numbers[:-1], float(numbers[-1]), gamma, channels)
         self.state.come[msg.position] = np.array(numbers)
 
-    @on(messages.Cluster)
+    @on(messages.Cluster, answers=messages.Clustered)
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
         """Algorithm 2, for the vectors that have come; all other devices stay."""
         from_hub(self, msg, src)
@@ -93,7 +93,7 @@ class Helper(Party, role=HELPER):
         labels = without_small(divergences(groups, self.aidc), groups.labels, self.config.min_cluster)
         return signed(self.own, messages.Clustered(msg.round, positions, labels))
 
-    @on(Convert, lambda self, msg: cluster_sums.conversion_cost(self, self.spec.size))
+    @on(Convert, lambda self, msg: cluster_sums.conversion_cost(self, self.spec.size), answers=ClusterSum)
     def convert(self, msg: Convert, src: str) -> Work[ClusterSum]:
         if msg.count < self.config.min_cluster:
             raise PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")

@@ -11,7 +11,7 @@ Equation, algorithm, line and section numbers are that paper's.
 
 Any client may lead. What passes between a leader and its members is sealed, and the server relays it.
 
-What each party sees: ``SEES``.
+What each party learns: ``learns``.
 
 Departures from the text, each with its reason in docs/systems/ofl.md. In all modes:
 - Eq. (4) has bounds and a floor. Elections weigh terms served. Reports are signed, and the latest counts.
@@ -36,14 +36,9 @@ import numpy as np
 from coterie.dp.ledger import Release
 from coterie.protocol.effects import Vector
 from coterie.protocol.setup_info import Common, Own
-from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.system import Federation, PartyFactory, System
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre
-from coterie.protocols.reports import StatusReport
-from coterie.protocols.threshold_holder import Evaluate, Evaluated
 from coterie.protocols.threshold_keys import JointGrant
-from coterie.protocols.threshold_making import HOLDER_MESSAGES, HUB_MESSAGES
-from coterie.protocols.threshold_pads import Contribute, Contributed
-from coterie.systems.ofl import messages
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, check, joint_of
 from coterie.systems.ofl.leader import Client
 from coterie.systems.ofl.messages import CLIENT, HUB, LEADER, MODEL
@@ -82,42 +77,19 @@ def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
     return {client.name: client.releases() for client in federation.of_role(CLIENT)}
 
 
-SEES = {
-    HUB: Sees(
-        (
-            StatusReport,
-            messages.Led,
-            messages.Submitted,
-            messages.Forwarded,
-            messages.HandedOver,
-            messages.Received,
-            *HUB_MESSAGES,
-            Evaluated,
-            Contributed,
-        ),
-        "by name: status reports (device, limits, a summary of the last released upload), whose uploads are in which "
-        "leader's model and when; the global model; two or three numbers of each leader's model, with noise; these "
-        "models only as ciphertexts; who exchanges sealed messages, and how long they are",
-    ),
-    LEADER: Sees(
-        (
-            messages.Lead,
-            messages.Upload,
-            messages.Submit,
-            messages.Spread,
-            messages.Kept,
-            messages.HandOver,
-            messages.Inherited,
-        ),
-        "its members' noisy uploads and status reports, by name; the global model. With all other leaders and "
+def learns(config: OFLConfig, mode: str) -> Mapping[str, str]:
+    dealer = {KEY_CENTRE: "who leads; it draws the leaders' key and forgets it"} if config.keys == "dealer" else {}
+    return {
+        HUB: "by name: status reports (device, limits, a summary of the last released upload), whose uploads are in "
+        "which leader's model and when; the global model; two or three numbers of each leader's model, with noise; "
+        "these models only as ciphertexts; who exchanges sealed messages, and how long they are",
+        **dealer,
+        LEADER: "its members' noisy uploads and status reports, by name; the global model. With all other leaders and "
         "the server together: the model of every leader",
-    ),
-    CLIENT: Sees(
-        (messages.Tell, messages.Work, messages.Fresh, *HOLDER_MESSAGES, Evaluate, Contribute),
-        "who leads its cluster, and the parameters of the global model that it asks for; the median number of samples "
-        "of the clients (unless full_samples is set); as a leader also its share of the leaders' key",
-    ),
-}
+        CLIENT: "who leads its cluster, and the parameters of the global model that it asks for; the median number of "
+        "samples of the clients (unless full_samples is set); as a leader also its share of the leaders' key",
+    }
+
 
 SYSTEM = System(
     name="ofl",
@@ -131,7 +103,7 @@ SYSTEM = System(
     also={CLIENT: (LEADER,)},
     models=models,
     own_model=lambda client: client.model,
-    sees=SEES,
+    learns=learns,
     settings_in={"hardened": {"mechanism": "standard", "detection": "norms"}},
     modes=("paper", "literal", "hardened"),
     encrypted=True,

@@ -30,7 +30,7 @@ from coterie.protocols.threshold_pads import JointPads
 from coterie.selection.parameters import count, density, gumbel_top_k, max_min, o_factor, stalest_first
 from coterie.selection.resources import Ratios
 from coterie.systems.ofl import messages
-from coterie.systems.ofl.config import OFLConfig, affords, check_usual, declared, left, shares
+from coterie.systems.ofl.config import OFLConfig, affords, check_usual, joint_of, left, shares
 from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Tell, Upload
 from coterie.systems.ofl.sparse import Indices, bits, check_sparse, places_of
 
@@ -76,8 +76,8 @@ class MemberState(msgspec.Struct):
 class Member(Party, role=CLIENT, also=(LEADER,)):
     """A client that trains, selects, adds noise and uploads to its leader, and downloads its stalest parameters."""
 
-    keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(declared)
-    making, opening, pads = KeyMaking(), KeyOpening(), JointPads()
+    keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(lambda party: (joint_of(party.config),))
+    making, opening, pads = KeyMaking(joint_of=joint_of), KeyOpening(joint_of=joint_of), JointPads(joint_of=joint_of)
 
     State = MemberState
     state: MemberState
@@ -103,7 +103,7 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
 
     # -- its status ----------------------------------------------------------------------------------------------------
 
-    @on(Tell)
+    @on(Tell, answers=StatusReport)
     def tell(self, msg: Tell, src: str) -> Work[StatusReport]:
         if msg.round < self.state.told:
             raise PeerError(f"asked for a report of round {msg.round} after round {self.state.told}")
@@ -120,7 +120,7 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
 
     # -- uploads -------------------------------------------------------------------------------------------------------
 
-    @on(messages.Work, training_cost)
+    @on(messages.Work, training_cost, answers=Upload)
     def work(self, msg: messages.Work, src: str) -> Work[Upload]:
         """Algorithm 2, l. 6 to 14."""
         self.check_leader(msg, src)
@@ -191,7 +191,7 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
 
     # -- downloads -----------------------------------------------------------------------------------------------------
 
-    @on(Fresh)
+    @on(Fresh, answers=Kept)
     def fresh(self, msg: Fresh, src: str) -> Kept:
         self.check_leader(msg, src)
         if msg.round <= self.state.heard:

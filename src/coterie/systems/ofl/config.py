@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, sqrt
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from coterie.aggregation.detection import FEWEST
 from coterie.dp.budget import Budget
@@ -248,7 +248,3 @@ def check(config: OFLConfig, common: Common) -> None:
         )
     if common.mode == "literal" and config.mechanism != "paper":
         raise UserError("mechanism=standard is not for mode literal, which is the printed text")
-
-
-def declared(party: Any) -> tuple[Joint, ...]:
-    return (joint_of(party.config),)

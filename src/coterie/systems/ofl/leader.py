@@ -94,7 +94,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     # -- algorithm 2 ---------------------------------------------------------------------------------------------------
 
-    @on(Lead, training_cost)
+    @on(Lead, training_cost, answers=Led)
     def lead(self, msg: Lead, src: str) -> Steps[Led]:
         """Update the leader model with every upload as it arrives; late ones of the last round and its own come first.
 
@@ -195,7 +195,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     # -- algorithm 4 ---------------------------------------------------------------------------------------------------
 
-    @on(Submit)
+    @on(Submit, answers=Submitted)
     def submit(self, msg: Submit, src: str) -> Work[Submitted]:
         """L. 6 and 7: the parameters of the leader model under the leaders' key."""
         office = self.held(msg.round)
@@ -219,7 +219,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             raise PeerError(f"it has not led in round {r}")
         return office
 
-    @on(Spread)
+    @on(Spread, answers=Forwarded)
     def spread(self, msg: Spread, src: str) -> Steps[Forwarded]:
         """Take the global model, and give each member its stalest parameters."""
         office = self.held(msg.round)
@@ -237,7 +237,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     # -- another leader ------------------------------------------------------------------------------------------------
 
-    @on(HandOver)
+    @on(HandOver, answers=(HandedOver, Inherited))
     def send_on(self, msg: HandOver, src: str) -> tuple[To, ...]:
         count = int.from_bytes(msg.members[:4], "little")
         leaders = [part.decode(errors="replace") for part in unbundle(msg.leaders, count)]
@@ -257,7 +257,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             self.secret.office = None
         return (To(src, HandedOver(msg.round, len(moving), len(letters))), *sent)
 
-    @on(Inherited)
+    @on(Inherited, answers=Received)
     def inherit(self, msg: Inherited, src: str) -> tuple[To, ...]:
         """Uploads that came too late for another leader. It counts them only for members of its own cluster."""
         count = int.from_bytes(msg.members[:4], "little")

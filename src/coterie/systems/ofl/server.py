@@ -25,7 +25,7 @@ from coterie.protocols.reports import StatusReport, accepted, checked, features,
 from coterie.protocols.reports import opened as opened_report
 from coterie.protocols.threshold_keys import JointKeys
 from coterie.selection.resources import elected, score, serving
-from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, costs_of, declared, usual_samples
+from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, costs_of, joint_of, usual_samples
 from coterie.systems.ofl.global_aggregation import aggregate
 from coterie.systems.ofl.messages import (
     HUB,
@@ -60,7 +60,7 @@ class Round:
 class Server(Party, role=HUB):
     """PS: clusters the clients, has leaders elected, and aggregates their encrypted models."""
 
-    keys, joint = Keys(PublicKey, SecretKey), JointKeys(declared)
+    keys, joint = Keys(PublicKey, SecretKey), JointKeys(lambda party: (joint_of(party.config),))
 
     class State(msgspec.Struct):
         """weights: theta_global (d,), whose buffers are those of the start.  version: its number of aggregations.
