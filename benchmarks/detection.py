@@ -163,7 +163,7 @@ def pairs() -> list[tuple[int, int]]:
     return [(i, (i + step) % LEADERS) for step in (1, 3) for i in range(LEADERS)]
 
 
-def before(squares: Floats, dots: Floats, factors: Integers) -> detection.Weights:
+def before(squares: Floats, dots: Floats, factors: Integers) -> detection.LeaderWeights:
     """``detection.robust`` with its former agreements: cos / med where both are above 0, 0 for others below med."""
     found, cos = detection.robust(squares, dots, factors), detection.others_cosines(squares, dots, factors)
     usual, lengths = float(np.median(cos)), np.sqrt(squares)

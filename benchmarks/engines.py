@@ -32,7 +32,7 @@ from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_names import STREAM, Access, Tls
 from coterie.deploy.nats_stream import provision
 from coterie.operate import certificates
-from coterie.operate.nats_server import Cluster, Listen, Server, binary, free_port
+from coterie.operate.nats_server import Listen, NatsServer, ServerCluster, binary, free_port
 
 HUB, CLIENT = "hub", "client/1"
 HOPS, SMALL = 500, 1000
@@ -64,7 +64,7 @@ class Deployment:
         self.servers = servers_in(folder, servers, server, self.access)
 
     @property
-    def server(self) -> Server:
+    def server(self) -> NatsServer:
         return self.servers[0]
 
     @property
@@ -79,7 +79,7 @@ class Deployment:
         return NatsEngine(name, [url] if url else self.urls, self.tls[name], list(self.tls), spool=self.folder)
 
 
-def servers_in(folder: Path, count: int, own: Tls, access: Access) -> list[Server]:
+def servers_in(folder: Path, count: int, own: Tls, access: Access) -> list[NatsServer]:
     """Servers of one cluster, or one server, on free ports of the loopback interface; not yet started.
 
     own: their key and certificate.
@@ -88,7 +88,7 @@ def servers_in(folder: Path, count: int, own: Tls, access: Access) -> list[Serve
     made = []
     for number, (port, inner) in enumerate(zip(ports, ports[count:], strict=False)):
         others = [f"127.0.0.1:{other}" for other in ports[count:] if other != inner]
-        cluster = Cluster(inner, others, [pin(own)]) if others else None
+        cluster = ServerCluster(inner, others, [pin(own)]) if others else None
         listen = Listen(
             folder / f"store{number}",
             own.certificate,
@@ -98,11 +98,11 @@ def servers_in(folder: Path, count: int, own: Tls, access: Access) -> list[Serve
             name=f"server{number}",
             cluster=cluster,
         )
-        made.append(Server(folder / f"server{number}", access, listen))
+        made.append(NatsServer(folder / f"server{number}", access, listen))
     return made
 
 
-def stream_of(servers: Sequence[Server], operator: Tls) -> StreamInfo:
+def stream_of(servers: Sequence[NatsServer], operator: Tls) -> StreamInfo:
     """What the servers say of the stream of packets."""
     link = Link(OPERATOR, [server.url for server in servers], operator, 20)
     try:
@@ -111,7 +111,7 @@ def stream_of(servers: Sequence[Server], operator: Tls) -> StreamInfo:
         link.close()
 
 
-def leader(servers: Sequence[Server], operator: Tls) -> Server:
+def leader(servers: Sequence[NatsServer], operator: Tls) -> NatsServer:
     """The server of a cluster that leads the stream."""
     cluster = stream_of(servers, operator).cluster
     assert cluster is not None

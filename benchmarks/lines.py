@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.engines import HUB, deployment
-from coterie.deploy.engine import Parcel
+from coterie.deploy.engine import OutgoingPacket
 from coterie.deploy.nats import NatsEngine
 
 CHUNK = 1 << 14
@@ -132,7 +132,7 @@ def sent(
     came: list[float] = []
 
     def send(engine: NatsEngine) -> None:
-        left = [Parcel(to.name, f"{time.monotonic()}", os.urandom(size)) for to in recipients]
+        left = [OutgoingPacket(to.name, f"{time.monotonic()}", os.urandom(size)) for to in recipients]
         while left and time.monotonic() < ends_s:
             left = [one for one, problem in zip(left, engine.push_all(left), strict=True) if problem is not None]
 

@@ -34,7 +34,7 @@ from coterie.operate.rehearsal import rehearse
 from coterie.operate.supervision import warm
 from coterie.runs import on_data
 from coterie.runs.config import RunConfig
-from coterie.runs.runner import Result, run
+from coterie.runs.runner import FinishedRun, run
 from coterie.training import engine
 
 COMMON: dict[str, Any] = {"clients": 4, "rounds": 8, "seed": 7, "crypto": "real"}
@@ -47,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def seconds(result: Result) -> list[float]:
+def seconds(result: FinishedRun) -> list[float]:
     """Of all rounds but the first."""
     return [float(line["seconds"]) for line in result.rounds[1:]]
 

@@ -22,7 +22,7 @@ from coterie.data.partition import label_counts, partition
 from coterie.data.sources import load
 from coterie.dp.gaussian import noise_multiplier
 from coterie.privacy.attacks.labels import pair_correlation, similar_pairs, top_label_hit_rate
-from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.selections import label_entropy, rank_correlation
 from coterie.privacy.attacks.sparsity import (
     by_cluster,
@@ -111,13 +111,13 @@ class Told:
     clusters: int
     ari: float | None
     same: float
-    named: Result
-    top: Result
-    unnamed: Result
-    pairs: Result | None
-    within: Result
-    top_within: Result
-    floors: Result | None
+    named: AttackResult
+    top: AttackResult
+    unnamed: AttackResult
+    pairs: AttackResult | None
+    within: AttackResult
+    top_within: AttackResult
+    floors: AttackResult | None
 
 
 def told(form: str, samples: int, way: str, seed: int) -> Told:
@@ -150,7 +150,7 @@ def told(form: str, samples: int, way: str, seed: int) -> Told:
     )
 
 
-def _if_any(score: Any) -> Result | None:
+def _if_any(score: Any) -> AttackResult | None:
     try:
         return score()  # type: ignore[no-any-return]
     except UserError:
@@ -221,7 +221,7 @@ def _rows(outcomes: Mapping[str, Sequence[Told]]) -> list[Row]:
     return rows
 
 
-def _value(result: Result | None) -> float | None:
+def _value(result: AttackResult | None) -> float | None:
     return None if result is None else result.value
 
 

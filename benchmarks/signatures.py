@@ -20,7 +20,16 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.items import main
-from coterie.clustering.signature import Found, find_groups, halves, mapped, placed, reference, signature, statistics
+from coterie.clustering.signature import (
+    FoundGroups,
+    find_groups,
+    halves,
+    mapped,
+    placed,
+    reference,
+    signature,
+    statistics,
+)
 from coterie.crypto.sketch import project
 from coterie.data import Dataset, Task, deal, from_arrays, load
 from coterie.protocol.errors import UserError
@@ -108,7 +117,7 @@ def newcomers(name: str, form: str, clients: int, seed: int) -> dict[str, Any]:
     samples, truth = clients_of(data, form, clients, seed)
     founders = samples[: clients - clients // 4]
     rows = rows_of(samples, founders, data.classes, seed)
-    found: Found = find_groups(rows[: len(founders)], np.random.default_rng(seed))
+    found: FoundGroups = find_groups(rows[: len(founders)], np.random.default_rng(seed))
     labels = np.concatenate([found.labels, placed(rows[len(founders) :], found)])
     right = fmean(
         labels[i] == np.bincount(found.labels[truth[: len(founders)] == truth[i]]).argmax()

@@ -23,7 +23,7 @@ from coterie.dp import heuristic
 from coterie.dp.composition import composed
 from coterie.dp.uploads import Standard, eligible, shared_set
 from coterie.privacy.attacks.membership import upload_membership, uploaded_model
-from coterie.privacy.attacks.noisy_uploads import Audited, audit_heuristic, audit_standard
+from coterie.privacy.attacks.noisy_uploads import NoiseAudit, audit_heuristic, audit_standard
 from coterie.protocol.effects import Vector
 from coterie.protocol.randomness import Secrets, rng
 from coterie.reproductions.study import Calculation, Item, Row, named
@@ -41,7 +41,7 @@ SIZE = 50
 """Parameters of an upload in an audit. The bound does not depend on it."""
 
 
-def audited(mechanism: str, number: float, uploads: int, seed: int) -> Audited:
+def audited(mechanism: str, number: float, uploads: int, seed: int) -> NoiseAudit:
     """The standard mechanism at an epsilon for so many uploads, or the paper's at a spread."""
     if mechanism == "standard":
         return audit_standard(Standard.within(1.0, number, DELTA, uploads), SIZE, DELTA, uploads, seed=seed)
@@ -52,7 +52,7 @@ AUDITS = [("standard", epsilon, uploads) for epsilon in (1.0, 2.0, 8.0) for uplo
 AUDITS += [("paper", spread, 1) for spread in (3.0, 20.0, math.inf)]
 
 
-def _audits(outcomes: Mapping[str, Sequence[Audited]]) -> list[Row]:
+def _audits(outcomes: Mapping[str, Sequence[NoiseAudit]]) -> list[Row]:
     rows: list[Row] = []
     for found in outcomes.values():
         one = found[0]

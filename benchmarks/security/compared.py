@@ -7,14 +7,14 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-from coterie.privacy.attacks.result import Expected, Result
+from coterie.privacy.attacks.result import AttackResult, Expected
 from coterie.protocol.errors import UserError
 
 MOST_ERRORS = 3.0
 """Standard errors within which a measured number and its closed form are said to agree."""
 
 
-def compared(results: Sequence[Result], expected: Sequence[Expected], *, spread: bool = False) -> dict[str, Any]:
+def compared(results: Sequence[AttackResult], expected: Sequence[Expected], *, spread: bool = False) -> dict[str, Any]:
     """Independent measurements of one attack (runs with different seeds) beside its closed form.
 
     standard_error: of the mean, by the closed form itself; by the spread of the runs around it, for closed forms that
@@ -45,7 +45,7 @@ def compared(results: Sequence[Result], expected: Sequence[Expected], *, spread:
     }
 
 
-def summary(runs: Sequence[Mapping[str, Sequence[Result]]]) -> dict[str, dict[str, float]]:
+def summary(runs: Sequence[Mapping[str, Sequence[AttackResult]]]) -> dict[str, dict[str, float]]:
     """Runs with different seeds -> by attack: mean over a run's rounds, its mean over runs and standard error.
 
     value, standard_error (0 for one run), chance, perfect; first: the mean over runs of the first round alone.

@@ -20,8 +20,8 @@ from benchmarks.security.played import Played
 from benchmarks.security.scripted import play
 from coterie.privacy.audits import Finding
 from coterie.privacy.audits.mingledpie import (
+    IdentityRound,
     Opener,
-    Round,
     by_all_keys,
     by_changes,
     by_coefficients,
@@ -251,12 +251,12 @@ def _opener(played: Played) -> Opener:
     return opener(played.federation, played.views)
 
 
-def _read(played: Played) -> list[Round]:
+def _read(played: Played) -> list[IdentityRound]:
     """What the server saw of a script."""
     return [one for one, _ in _opened(played)]
 
 
-def _opened(played: Played) -> Iterator[tuple[Round, NDArray[np.float64]]]:
+def _opened(played: Played) -> Iterator[tuple[IdentityRound, NDArray[np.float64]]]:
     """The same, with the models (n, d) that the clients' key opens."""
     return recorded_rounds(played.views, played.clients, played.config, played.mode, _opener(played))
 

@@ -32,7 +32,7 @@ from coterie.privacy.attacks.conflicts import (
 )
 from coterie.privacy.attacks.key_in_sum import coefficients
 from coterie.privacy.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
-from coterie.privacy.attacks.result import Expected, Result
+from coterie.privacy.attacks.result import AttackResult, Expected
 from coterie.privacy.audits import Recorded
 from coterie.privacy.audits.pafed import COUNTED, by_signs, passive, recorded_rounds
 from coterie.protocol.effects import Vector
@@ -156,7 +156,7 @@ def conflicts(seeds: int, rounds: int = 60) -> list[Row]:
     rows = []
     early = 3
     for late, dummies in ((n, count) for n in (3, 8) for count in (0, 4, early + n, 16)):
-        found: dict[str, list[Result]] = {"signs": [], "signs and sums": []}
+        found: dict[str, list[AttackResult]] = {"signs": [], "signs and sums": []}
         for seed in range(seeds):
             with played(early, late, seed=1000 * late + 10 * dummies + seed, dummies=dummies) as run:
                 for r in range(1, rounds + 2):
@@ -173,7 +173,7 @@ def conflicts(seeds: int, rounds: int = 60) -> list[Row]:
     return rows
 
 
-def pooled(results: Sequence[Result]) -> Result:
+def pooled(results: Sequence[AttackResult]) -> AttackResult:
     """Results of single rounds as one."""
     value, chance = (fmean(x) for x in zip(*((one.value, one.chance) for one in results), strict=True))
     return replace(results[0], value=value, chance=chance, n=sum(one.n for one in results))
@@ -324,7 +324,7 @@ def trained_conflicts(seeds: int, hiding: Row, **options: Any) -> Row:
     truth most often, which takes no look at anything.  with conflicts: of those rounds in which some conflict.
     """
     by_seed: list[float] = []
-    found: list[Result] = []
+    found: list[AttackResult] = []
     truth: list[int] = []
     for seed in range(seeds):
         run = digits(seed, hiding, **options)
@@ -357,7 +357,7 @@ def digits(seed: int, settings: Row, **options: Any) -> Recorded:
 
 def trained(seeds: int, **options: Any) -> list[Row]:
     """Audits of runs with digits: what both servers together read off updates, and what each does alone."""
-    runs: list[Mapping[str, Sequence[Result]]] = [
+    runs: list[Mapping[str, Sequence[AttackResult]]] = [
         {finding.what: finding.results for finding in passive(digits(seed, {}, **options))} for seed in range(seeds)
     ]
     return [{"who": name, **row} for name, row in summary(runs).items()]

@@ -43,7 +43,7 @@ OnRound = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Result(runner.Result):
+class Result(runner.FinishedRun):
     """A finished run. folder: where it lies.  summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
 
     >>> result = coterie.run("fedavg", data="digits")
@@ -78,7 +78,7 @@ class Result(runner.Result):
 
 
 @dataclass(frozen=True)
-class Comparison(comparison.Comparison):
+class Comparison(comparison.FinishedComparison):
     """A finished comparison. folder: where it lies.  content: of its ``compare.json``.
 
     architecture: of the models, if it was given as a Python object.
@@ -406,7 +406,7 @@ def _filled(content: Any, checked: Any) -> Any:
     return content
 
 
-def _of(done: runner.Result, model: OwnModel | None = None) -> Result:
+def _of(done: runner.FinishedRun, model: OwnModel | None = None) -> Result:
     known = {field.name: getattr(done, field.name) for field in fields(done)}
     return Result(**{**known, "architecture": known["architecture"] if model is None else model})
 

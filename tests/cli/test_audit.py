@@ -16,7 +16,7 @@ from coterie.cli.app import app
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks.identity import expected_accuracy
 from coterie.privacy.plain import ATTACKS
-from coterie.privacy.views import Received, received
+from coterie.privacy.views import ReceivedKind, received
 from coterie.protocol.system import BROKER_LEARNS
 from coterie.record.folder import read_lines
 from coterie.runs import SYSTEMS
@@ -130,10 +130,10 @@ def test_messages_are_counted_by_role_kind_and_ends() -> None:
     )
     one, two = View("a", "client", [seen(1, "hub", "a", "Down", 3)]), View("b", "client", [seen(2, "a", "b", "X", 2)])
     assert received([hub, one, two]) == [
-        Received("hub", "Up", "client", "hub", 2, 12, 2),
-        Received("hub", "X", "client", "client", 1, 1, 1),
-        Received("client", "Down", "hub", "client", 1, 3, 1),
-        Received("client", "X", "client", "client", 1, 2, 1),
+        ReceivedKind("hub", "Up", "client", "hub", 2, 12, 2),
+        ReceivedKind("hub", "X", "client", "client", 1, 1, 1),
+        ReceivedKind("client", "Down", "hub", "client", 1, 3, 1),
+        ReceivedKind("client", "X", "client", "client", 1, 2, 1),
     ]
     assert [row.relayed for row in received([hub, one, two])] == [False, True, False, False]
     assert received([View("c", "c", [seen(1, "gone", "c", "Up", 1)])])[0].src == "gone"

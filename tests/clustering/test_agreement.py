@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering.agreement import Grouping, grouping
+from coterie.clustering.agreement import Agreement, grouping
 from coterie.protocol.errors import UserError
 
 Clusters = st.lists(st.integers(0, 4), max_size=3)
@@ -39,7 +39,7 @@ def test_the_index_is_that_of_pairs_among_those_who_have_a_cluster(clients: list
     else:
         assert found.ari is None  # one client agrees with itself, whatever its cluster
     if not placed:
-        assert found == Grouping(None, 0, 0.0, (), len(clients))
+        assert found == Agreement(None, 0, 0.0, (), len(clients))
 
 
 @given(CLIENTS)
@@ -56,7 +56,7 @@ def test_a_client_counts_in_each_of_its_clusters(clients: list[tuple[list[int], 
 def test_soft_clusters_are_labels_as_whole_sets() -> None:
     """Three groups; the last pair sits in both of the others' clusters, and is a division of its own."""
     soft = [[0], [0], [1], [1], [0, 1], [1, 0]]
-    assert grouping(soft, [0, 0, 1, 1, 2, 2]) == Grouping(1.0, 2, 8 / 6, (4, 4), 0)
+    assert grouping(soft, [0, 0, 1, 1, 2, 2]) == Agreement(1.0, 2, 8 / 6, (4, 4), 0)
     assert grouping(soft, [0, 0, 1, 1, 0, 1]).ari < 0.5
     assert grouping([[0], [0], [1], [1]], [0, 1, 0, 1]).ari == -0.5  # the least there is
 

@@ -24,7 +24,7 @@ from coterie.data.own import packed
 from coterie.data.samples import _read_parquet, new_samples
 from coterie.data.sources import load
 from coterie.deploy.own_data import read_data
-from coterie.deploy.plan import Facts
+from coterie.deploy.plan import SampleForm
 from coterie.protocol.errors import UserError
 from coterie.runs.models import load_exported
 
@@ -67,7 +67,7 @@ def swollen(path: Path) -> Path:
     return archive(path, x=(header((n, 64)), CLAIMED), y=(header((n,)), n))
 
 
-FACTS = Facts((64,), 10, "classes")
+FACTS = SampleForm((64,), 10, "classes")
 
 
 @pytest.mark.parametrize(

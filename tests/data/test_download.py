@@ -18,7 +18,7 @@ import pytest
 
 from coterie.data import cache_dir, load
 from coterie.data.catalogue import KNOWN
-from coterie.data.download import Remote, fetch
+from coterie.data.download import RemoteFile, fetch
 from coterie.protocol.errors import UserError
 
 
@@ -55,8 +55,8 @@ class Web:
         self.address = f"http://127.0.0.1:{self.server.server_port}/"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
-    def remote(self, name: str) -> Remote:
-        return Remote(self.address + name, hashlib.md5(self.files[name]).hexdigest())
+    def remote(self, name: str) -> RemoteFile:
+        return RemoteFile(self.address + name, hashlib.md5(self.files[name]).hexdigest())
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_a_download_that_breaks_off(web: Web, tmp_path: Path) -> None:
 def test_a_server_that_says_nothing(web: Web, tmp_path: Path) -> None:
     start = time.monotonic()
     with pytest.raises(UserError, match="cannot download"):
-        fetch(Remote(web.address + "stall", "0"), tmp_path, timeout_s=0.2)
+        fetch(RemoteFile(web.address + "stall", "0"), tmp_path, timeout_s=0.2)
     assert time.monotonic() - start < 10  # not the half minute of the default
     assert everything_under(tmp_path) == []
 
@@ -205,7 +205,7 @@ def test_a_folder_that_cannot_be_written(web: Web, tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "nonsense", "http://"])
 def test_addresses_that_are_none(url: str, tmp_path: Path) -> None:
     with pytest.raises(UserError):
-        fetch(Remote(url, "0" * 32), tmp_path)
+        fetch(RemoteFile(url, "0" * 32), tmp_path)
     assert everything_under(tmp_path) == []
 
 

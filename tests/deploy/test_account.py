@@ -15,12 +15,12 @@ from coterie.deploy import account
 from coterie.deploy.account import Account, account_of, add, ledger_of
 from coterie.deploy.built_party import build_party
 from coterie.deploy.hub import HubNode
-from coterie.deploy.plan import Facts, Settings
+from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.store import FileStore, Kept, pack
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Ledger, Release
 from coterie.operate import authority, founding, joining
-from coterie.operate.members import Member
+from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import RunError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig
@@ -132,9 +132,9 @@ def test_an_epsilon_is_that_of_all_releases_with_their_attempts() -> None:
 def test_export_states_the_epsilon_of_the_home(cli: Command, tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     np.savez(tmp_path / "own.npz", x=x, y=np.arange(40) % 2)
-    members = (Member("server", "server", "hub.example.org"), Member("a", "client"))
+    members = (PlannedMember("server", "server", "hub.example.org"), PlannedMember("a", "client"))
     settings, study = Settings("nats://hub.example.org:4222"), tmp_path / "study"
-    founding.init(study, RunConfig("fedavg", rounds=2), members, settings, Facts((8,), 2))
+    founding.init(study, RunConfig("fedavg", rounds=2), members, settings, SampleForm((8,), 2))
     home, request = joining.join(authority.invite(study, "a"), tmp_path / "a", tmp_path / "own.npz", out=tmp_path)
     joining.accept(home, authority.approve(study, request.read_text()).certificate.read_text())
     party, kept = build_party(home).party, Kept(era=(1, 0))

@@ -13,7 +13,7 @@ from nodes import Nodes
 
 from coterie.deploy.hub import FORCED, HubNode
 from coterie.deploy.node import Node
-from coterie.deploy.packets import Begin, Letter, Report, unwrap, wrap
+from coterie.deploy.packets import BeginAttempt, Letter, Report, unwrap, wrap
 from coterie.deploy.surroundings import NodeObserver
 from coterie.protocol.party import To
 from coterie.protocols import averaging
@@ -209,18 +209,18 @@ class Driven:
 def test_an_attempt_under_another_mark_is_another_one() -> None:
     """Its requests are dropped, and the party asks for another attempt, once. It takes part in that."""
     one = Driven(made())
-    one.tell(Begin((0, 0), 0, mark=4))
-    one.tell(Begin((1, 0), 0, mark=5))
+    one.tell(BeginAttempt((0, 0), 0, mark=4))
+    one.tell(BeginAttempt((1, 0), 0, mark=5))
     one.train(1, 0)
     one.said()
     for mark in (5, 6, 6):
-        one.tell(Begin((1, 0), 0, mark=mark))
+        one.tell(BeginAttempt((1, 0), 0, mark=mark))
         one.train(1, 0)
         said = one.said()
         assert sum(isinstance(packet, Letter) for packet in said) == (mark == 5)
         asked = [packet.era for packet in said if isinstance(packet, Report) and packet.repeated]
         assert asked == ([(1, 0)] if mark == 6 and not one.noted.said["packet of server"] > 1 else [])
-    one.tell(Begin((1, 1), 0, mark=7))
+    one.tell(BeginAttempt((1, 1), 0, mark=7))
     one.train(1, 1)
     assert [packet.envelope.attempt for packet in one.said() if isinstance(packet, Letter)] == [1]
     one.node.close()
@@ -230,14 +230,14 @@ def test_a_party_that_starts_again_still_knows_the_mark() -> None:
     """What the hub asked before the party was told of this attempt waits, and is dropped."""
     one = Driven(made())
     for r in (0, 1):
-        one.tell(Begin((r, 0), 0, mark=5))
+        one.tell(BeginAttempt((r, 0), 0, mark=5))
     one.train(1, 0)
     one.node.close()
     one.node, one.noted = opened(one.apart, ONE)
     one.train(1, 0)
     assert len(one.node.waiting) == 1
     one.said()
-    one.tell(Begin((1, 0), 0, mark=6))
+    one.tell(BeginAttempt((1, 0), 0, mark=6))
     assert not one.node.waiting
     assert [type(packet).__name__ for packet in one.said()] == ["Report"]
     one.node.close()

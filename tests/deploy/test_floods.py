@@ -11,7 +11,7 @@ from liars import CSP, HUB, OTHER
 
 from coterie.deploy.hub import HubNode
 from coterie.deploy.packets import Letter, wrap
-from coterie.deploy.surroundings import Settings
+from coterie.deploy.surroundings import NodeSettings
 from coterie.protocol.party import To
 from coterie.protocols import averaging
 from coterie.transport.envelope import Envelope
@@ -66,7 +66,7 @@ def test_a_flood_of_messages_that_nobody_has_asked_for_is_bounded(scene: Open) -
 @pytest.mark.parametrize("asked", ["client/0", "client/1"])
 def test_a_flood_of_answers_to_one_request_is_bounded(asked: str) -> None:
     """To a request of its own, and to that of another: one answer is awaited, of the party that was asked."""
-    apart = made(settings=Settings(most=50))
+    apart = made(settings=NodeSettings(most=50))
     hub, _ = opened(apart, "server")
     assert isinstance(hub, HubNode)
     for era in ((0, 0), (1, 0)):

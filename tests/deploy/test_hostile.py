@@ -17,11 +17,11 @@ from nodes import Doom, Nodes, nodes
 
 from coterie.crypto.roster import entry, new_identity
 from coterie.deploy.engine import EngineError, FullError
-from coterie.deploy.hub import HubNode, Round
+from coterie.deploy.hub import HubNode, RoundOutcome
 from coterie.deploy.node import Node, RolledBackError
-from coterie.deploy.packets import Begin, End, Letter, NoAnswer, PlanUpdate, Report, Tally, wrap
+from coterie.deploy.packets import BeginAttempt, End, Letter, NoAnswer, PlanUpdate, Report, Tally, wrap
 from coterie.deploy.store import unpack
-from coterie.deploy.surroundings import NodeObserver, Settings
+from coterie.deploy.surroundings import NodeObserver, NodeSettings
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import To
 from coterie.protocol.randomness import Randomness
@@ -113,10 +113,10 @@ def test_a_packet_is_taken_from_its_sender_by_its_recipient_once() -> None:
     apart = made()
     node, noted = opened(apart, "client/0")
     server, other = keys(apart, "server"), keys(apart, "client/1")
-    begin = wrap(server, "server", "client/0", 5, Begin((0, 0), 0))
+    begin = wrap(server, "server", "client/0", 5, BeginAttempt((0, 0), 0))
     forged = {
         "another's name": ("client/1", begin),
-        "another's inbox": ("server", wrap(server, "server", "client/1", 6, Begin((0, 0), 0))),
+        "another's inbox": ("server", wrap(server, "server", "client/1", 6, BeginAttempt((0, 0), 0))),
         "another's signature": ("server", wrap(other, "client/1", "client/0", 6, End(True))),
         "another number": ("server", _renumbered(begin, 99)),
     }
@@ -140,7 +140,15 @@ def _renumbered(body: bytes, number: int) -> bytes:
 
 @pytest.mark.parametrize(
     "packet",
-    [Begin((0, 1), 0), Begin((9, 0), 0), End(True), End(), PlanUpdate(b""), Tally((0, 0), {}, {}), Report((0, 0), 9)],
+    [
+        BeginAttempt((0, 1), 0),
+        BeginAttempt((9, 0), 0),
+        End(True),
+        End(),
+        PlanUpdate(b""),
+        Tally((0, 0), {}, {}),
+        Report((0, 0), 9),
+    ],
     ids=lambda packet: type(packet).__name__,
 )
 def test_only_the_hub_leads(packet: Any) -> None:
@@ -168,7 +176,7 @@ def test_a_letter_in_anothers_name_is_refused() -> None:
 
 def test_nobody_gives_up_anothers_answer() -> None:
     """A party says that another's answer will not come: the hub waits for that one all the same."""
-    apart = made(settings=Settings(patience_s=20.0, grace_s=0.3, poll_s=0.03))
+    apart = made(settings=NodeSettings(patience_s=20.0, grace_s=0.3, poll_s=0.03))
     lies = keys(apart, "client/2")
 
     def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
@@ -185,7 +193,7 @@ def test_nobody_gives_up_anothers_answer() -> None:
 
 def test_a_flood_is_bounded() -> None:
     """Letters of rounds that never begin: so many wait, and more are refused."""
-    apart = made(settings=Settings(most=20, most_bytes=1 << 20, poll_s=0.01))
+    apart = made(settings=NodeSettings(most=20, most_bytes=1 << 20, poll_s=0.01))
     node, noted = opened(apart, "client/0")
     lies, session = keys(apart, "client/1"), apart.made.common.roster.session.hex()
     for i in range(1, 501):
@@ -264,7 +272,7 @@ def test_a_party_whose_disk_was_put_back_takes_nothing_before_it_knows() -> None
 
     node, _ = opened(apart, "client/0")
     for r in range(2):
-        tell(node, Begin((r, 0), 0))
+        tell(node, BeginAttempt((r, 0), 0))
     old = apart.stores["client/0"].data
     train(node)
     told = node.kept.commits
@@ -273,7 +281,7 @@ def test_a_party_whose_disk_was_put_back_takes_nothing_before_it_knows() -> None
     node, _ = opened(apart, "client/0")
     train(node)
     with pytest.raises(RolledBackError):
-        tell(node, Begin((1, 0), told))
+        tell(node, BeginAttempt((1, 0), told))
     node.close()
 
 
@@ -289,7 +297,7 @@ def test_the_error_says_what_is_older(commit: int, taken: int, says: str) -> Non
     apart = made()
     node, _ = opened(apart, "client/0")
     says = says.format(commits=node.kept.commits, sent=node.queue.numbering.sent)
-    begin = wrap(apart.keys("server"), "server", "client/0", 1, Begin((0, 0), commit, taken))
+    begin = wrap(apart.keys("server"), "server", "client/0", 1, BeginAttempt((0, 0), commit, taken))
     apart.exchange.put("server", "client/0", begin, "begin")
     with pytest.raises(RolledBackError, match=says):
         take_all(node)
@@ -326,7 +334,7 @@ def test_what_could_not_leave_before_a_stop_is_in_every_later_commit() -> None:
 
 def test_a_tally_that_is_lost_is_told_again() -> None:
     """Alone or with a letter. Else the hub would wait for it at the end of the run, and all the time in a rehearsal."""
-    apart = made(settings=Settings(grace_s=0.0, poll_s=0.01))
+    apart = made(settings=NodeSettings(grace_s=0.0, poll_s=0.01))
     node, _ = opened(apart, "client/0")
     node.kept.era, node.kept.tallies = (1, 0), True
     push = node.queue.engine.push
@@ -418,7 +426,7 @@ def test_a_party_that_is_enrolled_anew_begins_anew() -> None:
             lost.set()
         node.serve()
 
-    def closed(one: Round) -> None:
+    def closed(one: RoundOutcome) -> None:
         apart.rounds.append(one)
         assert one.round != 2 or lost.wait(20.0)
 

@@ -12,14 +12,14 @@ from nodes import Nodes, nodes
 
 from coterie.baselines.rfl_ha import Belong, Lead
 from coterie.deploy.node import Node
-from coterie.deploy.packets import Begin, Letter, unwrap, wrap
-from coterie.deploy.surroundings import Settings
+from coterie.deploy.packets import BeginAttempt, Letter, unwrap, wrap
+from coterie.deploy.surroundings import NodeSettings
 from coterie.protocol.messages import Message, bundle
 from coterie.protocol.party import To
 from coterie.runs import registry
 
 TARGETS = planted([0, 0, 1], 16)
-BRISK = Settings(patience_s=20.0, grace_s=5.0, poll_s=0.02)
+BRISK = NodeSettings(patience_s=20.0, grace_s=5.0, poll_s=0.02)
 HEAD = "client/0"
 
 
@@ -73,7 +73,7 @@ def head() -> Any:
     made = rig(registry.get("rfl_ha"), TARGETS, delta=0.0, links=Steady(), clusters=1)
     one = Head(nodes(made, "rfl_ha", TARGETS, settings=BRISK))
     names = bundle([name.encode() for name in one.apart.made.common.clients])
-    one.tell(Begin((0, 0), 0))
+    one.tell(BeginAttempt((0, 0), 0))
     one.ask(Belong(0, HEAD, names, 3), 0)
     one.answered()
     yield one
@@ -82,11 +82,11 @@ def head() -> Any:
 
 def test_messages_that_are_taken_again_lead_one_after_the_other(head: Head) -> None:
     """Two requests of round 0 come in round 1, which is tried again: each attempt leads for the first of them alone."""
-    head.tell(Begin((1, 0), 0))
+    head.tell(BeginAttempt((1, 0), 0))
     first, second = head.lead(1, sent_in=0), head.lead(1, sent_in=0)
     assert head.leads() == first
     for attempt in (1, 2):
-        head.tell(Begin((1, attempt), 0))
+        head.tell(BeginAttempt((1, attempt), 0))
         assert [one.envelope.number for one in head.node.kept.again] == [first, second]
         assert head.leads() == first
         assert head.answered() == [first, second], "both were given up with the attempt before"
@@ -101,7 +101,7 @@ def test_messages_that_are_taken_again_lead_one_after_the_other(head: Head) -> N
 
 def test_a_request_that_waits_is_taken_when_the_first_one_fails(head: Head) -> None:
     """What fails is the leader's own work, with an error that is no refusal."""
-    head.tell(Begin((1, 0), 0))
+    head.tell(BeginAttempt((1, 0), 0))
     first, second = head.lead(1), head.lead(1)
     assert head.leads() == first
 

@@ -20,7 +20,7 @@ pytest.importorskip("nats", reason="the extra deploy is not installed")
 from nats_rig import Rig, drain
 
 from coterie.deploy import nats as engine_over_nats
-from coterie.deploy.engine import EngineError, FullError, Parcel, UndeliverableError
+from coterie.deploy.engine import EngineError, FullError, OutgoingPacket, UndeliverableError
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import _ended
 from coterie.deploy.nats_parts import PART
@@ -70,8 +70,8 @@ def test_packets_to_many_parties_are_pushed_together_and_in_order(rig: Rig) -> N
     large = os.urandom(2 * PART + 5)
     names = [f"client/{number}" for number in range(1, 5)]
     said = [(name, body) for body in (b"first", large, b"last") for name in names]
-    parcels = [Parcel(name, f"together {at}", body) for at, (name, body) in enumerate(said)]
-    stranger = Parcel("client/99", "together x", b"to nobody")
+    parcels = [OutgoingPacket(name, f"together {at}", body) for at, (name, body) in enumerate(said)]
+    stranger = OutgoingPacket("client/99", "together x", b"to nobody")
     *stored, refused = hub.push_all([*parcels, stranger])
     assert stored == [None] * len(parcels)
     assert isinstance(refused, UndeliverableError)

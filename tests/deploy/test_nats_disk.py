@@ -20,7 +20,7 @@ from nats_rig import Rig, drain
 from coterie.deploy import nats as engine_over_nats
 from coterie.deploy.engine import EngineError
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_parts import PART, Assembly, Part, Stored
+from coterie.deploy.nats_parts import PART, Assembly, PacketPart, Stored
 
 PARTIES = ("hub", *(f"client/{number}" for number in range(1, 8)))
 
@@ -96,7 +96,7 @@ def test_a_party_that_finds_no_room_takes_what_others_send_in_the_meantime_after
 
 def test_what_could_not_be_stored_is_forgotten_as_a_whole(tmp_path: Path) -> None:
     assembly = Assembly(tmp_path)
-    parts = [Part("a" * 16, index, 3, 3 * PART) for index in range(3)]
+    parts = [PacketPart("a" * 16, index, 3, 3 * PART) for index in range(3)]
     assert assembly.add("x", parts[0], Stored(1, 0.0), bytes(PART)) is None
     with full_after(PART + 10), pytest.raises(OSError, match="File too large"):
         assembly.add("x", parts[1], Stored(2, 0.0), bytes(PART))

@@ -17,7 +17,7 @@ from nats_rig import PARTIES, Raw, Rig, drain
 
 from coterie.deploy.engine import UndeliverableError
 from coterie.deploy.nats import HEADER
-from coterie.deploy.nats_parts import PART, Part
+from coterie.deploy.nats_parts import PART, PacketPart
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def published(rig: Rig, *messages: tuple[str, bytes, dict[str, Any]]) -> None:
 def test_a_packet_of_its_own_cannot_be_led_into_anothers_subject(rig: Rig) -> None:
     """``tests/deploy/test_nats_replies.py`` tries all other subjects."""
     hub, body = rig.engine("hub"), b"signed by nobody"
-    packet = {"headers": {HEADER: Part("0" * 16, 0, 1, len(body)).text()}}
+    packet = {"headers": {HEADER: PacketPart("0" * 16, 0, 1, len(body)).text()}}
     ask = ("$JS.API.CONSUMER.MSG.NEXT.COT.evil", b"", {"reply": "cot.hub.honest"})
     published(rig, ("cot.evil.evil", body, packet), ask)
     assert drain(hub) == []
@@ -205,12 +205,12 @@ def test_random_bytes_by_the_thousand_are_dropped_and_counted(rig: Rig) -> None:
         None,
         {HEADER: "x"},
         {HEADER: dice(20).hex()},
-        {HEADER: Part("a" * 16, 1, 1, 50).text()},
-        {HEADER: Part("a" * 16, 0, 1, 51).text()},
-        {HEADER: Part("a" * 16, 0, 3, 50).text()},
-        {HEADER: Part("a" * 16, 0, 10**9 - 1, 10**12 - 1).text()},
+        {HEADER: PacketPart("a" * 16, 1, 1, 50).text()},
+        {HEADER: PacketPart("a" * 16, 0, 1, 51).text()},
+        {HEADER: PacketPart("a" * 16, 0, 3, 50).text()},
+        {HEADER: PacketPart("a" * 16, 0, 10**9 - 1, 10**12 - 1).text()},
         {HEADER: f"{'a' * 16} ٠ ١ 50"},
-        {HEADER: Part("a" * 16, 0, 2, 2 * PART).text()},
+        {HEADER: PacketPart("a" * 16, 0, 2, 2 * PART).text()},
     ]
     sent_raw(rig, "client-2", [(dice(50), wrong[number % len(wrong)]) for number in range(1000)])
     honest.push("client/2", b"sense", "k")
@@ -227,7 +227,7 @@ def test_parts_that_contradict_each_other_hold_nothing(rig: Rig) -> None:
     full, two, three = bytes(PART), 2 * PART, 3 * PART
 
     def part(upload: str, index: int, size: int) -> dict[str, str]:
-        return {HEADER: Part(upload * 16, index, size // PART, size).text()}
+        return {HEADER: PacketPart(upload * 16, index, size // PART, size).text()}
 
     messages = [
         (full, part("a", 0, two)),
@@ -254,7 +254,7 @@ def test_an_upload_of_one_does_not_touch_that_of_another(rig: Rig, monkeypatch: 
         nonlocal sent
         sent += 1
         if sent == 3:
-            headers = {HEADER: Part(f"{sent:016x}", 0, 4, 4 * PART).text()}
+            headers = {HEADER: PacketPart(f"{sent:016x}", 0, 4, 4 * PART).text()}
             await asyncio.to_thread(sent_raw, rig, "client-4", [(bytes(PART), headers)])
         await store(*arguments)  # type: ignore[arg-type]
 

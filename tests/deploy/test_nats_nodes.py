@@ -17,9 +17,9 @@ from nats_rig import Rig, delete_stream
 from nodes import Killed, Nodes, nodes
 
 from coterie.deploy import nats as engine_over_nats
-from coterie.deploy.hub import HubNode, Round
+from coterie.deploy.hub import HubNode, RoundOutcome
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.surroundings import Settings
+from coterie.deploy.surroundings import NodeSettings
 from coterie.runs import registry
 from coterie.runs.evaluation import models_digest
 
@@ -61,12 +61,12 @@ def test_a_hub_whose_broker_has_lost_its_stream_waits_and_loses_no_round(
     """It was not asking for packets when the stream went, so it hears of it only when it sends some."""
     monkeypatch.setattr(engine_over_nats, "PULL_S", 0.3)
     parties = rig(registry.get("fedavg"), TARGETS, links=Steady())
-    apart = nodes(parties, "fedavg", TARGETS, settings=Settings(patience_s=20.0, grace_s=2.0, poll_s=0.1))
+    apart = nodes(parties, "fedavg", TARGETS, settings=NodeSettings(patience_s=20.0, grace_s=2.0, poll_s=0.1))
     made = OverNats(tmp_path, list(parties.federation.parties))
     apart.exchange = made  # type: ignore[assignment]
     said: list[tuple[int, str]] = []
 
-    def closed(one: Round) -> None:
+    def closed(one: RoundOutcome) -> None:
         apart.rounds.append(one)
         if one.round == 2:
             time.sleep(0.6)

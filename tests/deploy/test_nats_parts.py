@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.deploy import nats_parts
-from coterie.deploy.nats_parts import CONTRADICTS, GIVEN_UP, MESSAGE, PART, Assembly, Part, Stored, Upload, parts_of
+from coterie.deploy.nats_parts import (
+    CONTRADICTS,
+    GIVEN_UP,
+    MESSAGE,
+    PART,
+    Assembly,
+    PacketPart,
+    Stored,
+    Upload,
+    parts_of,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -19,10 +29,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_parts, "PART", 4)
 
 
-def cut(upload: int, body: bytes) -> list[tuple[Part, bytes]]:
+def cut(upload: int, body: bytes) -> list[tuple[PacketPart, bytes]]:
     size, count = len(body), max(1, -(-len(body) // 4))
     name = f"{upload:016x}"
-    return [(Part(name, index, count, size), body[4 * index : 4 * index + 4]) for index in range(count)]
+    return [(PacketPart(name, index, count, size), body[4 * index : 4 * index + 4]) for index in range(count)]
 
 
 @pytest.mark.parametrize(("size", "count"), [(0, 1), (1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
@@ -31,17 +41,17 @@ def test_the_number_of_parts(size: int, count: int) -> None:
 
 
 def test_a_part_and_its_headers_fit_in_a_message() -> None:
-    text = Part("f" * 16, 10**9 - 1, 10**9 - 1, 10**12 - 1).text()
+    text = PacketPart("f" * 16, 10**9 - 1, 10**9 - 1, 10**12 - 1).text()
     assert PART + len(text) + 2048 < MESSAGE
 
 
 @given(st.binary(max_size=40), st.integers(0, 2**64 - 1))
 def test_what_a_part_says_is_read_back(body: bytes, upload: int) -> None:
     for part, data in cut(upload, body):
-        assert Part.read(part.text(), len(data), 40) == part
-        assert Part.read(part.text(), len(data) + 1, 40) is None
-        assert Part.read(part.text(), len(data), len(body) - 1) is None
-        assert Part.read(part.text() + " 1", len(data), 40) is None
+        assert PacketPart.read(part.text(), len(data), 40) == part
+        assert PacketPart.read(part.text(), len(data) + 1, 40) is None
+        assert PacketPart.read(part.text(), len(data), len(body) - 1) is None
+        assert PacketPart.read(part.text() + " 1", len(data), 40) is None
 
 
 @given(
@@ -49,7 +59,7 @@ def test_what_a_part_says_is_read_back(body: bytes, upload: int) -> None:
 )
 def test_a_header_that_says_anything_gives_a_part_that_fits_or_none(text: str | None) -> None:
     for length in (0, 1, 4):
-        part = Part.read(text, length, 40)
+        part = PacketPart.read(text, length, 40)
         if part is not None:
             assert part.size <= 40
             assert 0 <= part.index < part.count == parts_of(part.size)
@@ -57,7 +67,7 @@ def test_a_header_that_says_anything_gives_a_part_that_fits_or_none(text: str | 
 
 
 def add(
-    assembly: Assembly, src: str, part: Part, sequence: int, data: bytes, at_s: float = 0.0
+    assembly: Assembly, src: str, part: PacketPart, sequence: int, data: bytes, at_s: float = 0.0
 ) -> tuple[list[int], object]:
     """What is overtaken by a part, as numbers of its messages, and what becomes of the part."""
     message = Stored(sequence, at_s)
@@ -76,7 +86,7 @@ def test_packets_of_several_senders_come_whole_and_in_order(attempts: list, dice
 
     Parts of one attempt but the last come in any order.
     """
-    ways: dict[str, list[tuple[Part, bytes]]] = {"a": [], "b": [], "c": []}
+    ways: dict[str, list[tuple[PacketPart, bytes]]] = {"a": [], "b": [], "c": []}
     expected: dict[str, list[bytes]] = {"a": [], "b": [], "c": []}
     for number, (src, body, stops, shuffled) in enumerate(attempts):
         parts = cut(number, body)
@@ -87,7 +97,7 @@ def test_packets_of_several_senders_come_whole_and_in_order(attempts: list, dice
         else:
             ways[src].extend([*first, last])
             expected[src].append(body)
-    waiting: dict[str, Iterator[tuple[Part, bytes]]] = {src: iter(way) for src, way in ways.items() if way}
+    waiting: dict[str, Iterator[tuple[PacketPart, bytes]]] = {src: iter(way) for src, way in ways.items() if way}
     assembly, came, dropped, sequence = Assembly(), {"a": [], "b": [], "c": []}, [], 0
     while waiting:
         src = dice.choice(sorted(waiting))  # type: ignore[attr-defined]
@@ -164,5 +174,5 @@ def test_what_is_not_complete_lies_in_the_folder_and_not_in_memory(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [], "a file with a name outlives a crash"
 
 
-def with_sequence(cut_part: tuple[Part, bytes], sequence: int) -> tuple[Part, int, bytes]:
+def with_sequence(cut_part: tuple[PacketPart, bytes], sequence: int) -> tuple[PacketPart, int, bytes]:
     return cut_part[0], sequence, cut_part[1]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from deployments import FACTS, NOW_S, Study, samples
 
-from coterie.deploy.own_data import OwnData, read_data, write_data
-from coterie.deploy.plan import Facts
+from coterie.deploy.own_data import OwnSamples, read_data, write_data
+from coterie.deploy.plan import SampleForm
 from coterie.protocol.errors import UserError
 
 X = np.random.default_rng(0).random((20, 1, 8, 8))
@@ -47,9 +47,9 @@ def test_bytes_are_divided_by_255(tmp_path: Path) -> None:
 
 def test_other_tasks(tmp_path: Path) -> None:
     x = X[:, 0, 0, :4]
-    several = read_data(samples(tmp_path / "a.npz", x=x, y=np.eye(20, 3)), Facts((4,), 3, "multilabel"))
+    several = read_data(samples(tmp_path / "a.npz", x=x, y=np.eye(20, 3)), SampleForm((4,), 3, "multilabel"))
     assert several.y.shape == (16, 3)
-    numbers = read_data(samples(tmp_path / "a.npz", x=x, y=Y / 7), Facts((4,), 1, "regression"))
+    numbers = read_data(samples(tmp_path / "a.npz", x=x, y=Y / 7), SampleForm((4,), 1, "regression"))
     assert (numbers.y.shape, numbers.y.dtype) == ((16, 1), np.float32)
 
 
@@ -102,7 +102,7 @@ def test_samples_that_are_refused_leave_no_home(tmp_path: Path, arrays: dict[str
 )
 def test_labels_of_other_tasks_that_are_refused(tmp_path: Path, task: str, y: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        read_data(samples(tmp_path / "a.npz", x=X, y=y), Facts((1, 8, 8), 3, task))
+        read_data(samples(tmp_path / "a.npz", x=X, y=y), SampleForm((1, 8, 8), 3, task))
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_party_whose_data_are_refused_has_no_home(tmp_path: Path) -> None:
         assert not (tmp_path / "home").exists()
     home, _ = study.join(text, report=["local_accuracy"], epochs=1, accelerator="auto")
     assert (home.report, home.about.epochs, home.about.accelerator) == (("local_accuracy",), 1, "auto")
-    assert isinstance(read_data(home.data, FACTS), OwnData)
+    assert isinstance(read_data(home.data, FACTS), OwnSamples)
 
 
 @pytest.mark.parametrize("rows", [[[1, 2], [3]], [None, 1.0], [{}, {}]])

@@ -14,7 +14,7 @@ import pytest
 from memory_engine import Exchange, MemoryEngine
 
 from coterie.crypto.roster import simulated
-from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
+from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, OutgoingPacket, UndeliverableError
 from coterie.deploy.packet_queue import PacketQueue
 from coterie.deploy.packets import Letter, PlanUpdate, Report, Tally
 from coterie.deploy.store import FileStore, Numbering
@@ -121,7 +121,7 @@ def test_what_is_not_done_comes_again_and_what_is_done_does_not() -> None:
 def test_what_the_engine_says_of_failures() -> None:
     """Failures are tried again; a packet that can never be stored is given up; a party that is not admitted ends."""
     _, hub, _, refused = queues()
-    parcel, tries = Parcel("a", "hub.1", b"x"), [EngineError("away"), EngineError("away"), None]
+    parcel, tries = OutgoingPacket("a", "hub.1", b"x"), [EngineError("away"), EngineError("away"), None]
 
     class Failing(MemoryEngine):
         def push(self, dst: str, body: bytes, key: str) -> None:
@@ -150,7 +150,7 @@ def test_that_nothing_can_be_stored_for_anybody_is_told_once_and_that_it_goes_on
     away, full, gone = EngineError("no stream"), FullError("full"), UndeliverableError("gone")
     tries = [[away, away], [away, None], [None], [away, None], [away], [None], [full, gone]]
 
-    def push_all(parcels: Sequence[Parcel]) -> list[EngineError | None]:
+    def push_all(parcels: Sequence[OutgoingPacket]) -> list[EngineError | None]:
         found = tries.pop(0)
         assert len(found) == len(parcels)
         return list(found)
@@ -197,16 +197,16 @@ def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
     late = threading.Timer(20.0, hub._stopped.set)
     late.daemon = True
     late.start()
-    assert hub.push([Parcel("a", "hub.1", b"x")])
+    assert hub.push([OutgoingPacket("a", "hub.1", b"x")])
     assert not hub._stopped.is_set()
     waited = len(refused)
-    assert hub.push([Parcel("a", "hub.2", b"x")])
+    assert hub.push([OutgoingPacket("a", "hub.2", b"x")])
     assert len(refused) == waited + 1  # not waited for again
     full = False
     time.sleep(1.0)  # long after, it is waited for once more
-    assert hub.push([Parcel("a", "hub.3", b"x")]) == []
+    assert hub.push([OutgoingPacket("a", "hub.3", b"x")]) == []
     full = True
-    assert hub.push([Parcel("a", "hub.4", b"x")])
+    assert hub.push([OutgoingPacket("a", "hub.4", b"x")])
     assert len(refused) > waited + 2
 
 
@@ -231,8 +231,8 @@ def test_a_recipient_that_makes_room_for_one_packet_at_a_time_stops_nobody() -> 
     began = time.monotonic()
     for number in range(4):
         room[0] = 1
-        assert hub.push([Parcel("a", f"hub.{number}", b"x")]) == []
-        assert hub.push([Parcel("a", f"hub.{number}.again", b"x")])
+        assert hub.push([OutgoingPacket("a", f"hub.{number}", b"x")]) == []
+        assert hub.push([OutgoingPacket("a", f"hub.{number}.again", b"x")])
     assert time.monotonic() < began + 1.5  # one wait is half a second, and four would be two
 
 
@@ -286,9 +286,9 @@ def picky(problems: dict[bytes, list[EngineError]]) -> tuple[Exchange, PacketQue
     return exchange, hub, engine
 
 
-def parcels(*said: str) -> list[Parcel]:
+def parcels(*said: str) -> list[OutgoingPacket]:
     """Of "a1": packet 1 to a."""
-    return [Parcel(one[0], f"hub.{one[1:]}", one.encode()) for one in said]
+    return [OutgoingPacket(one[0], f"hub.{one[1:]}", one.encode()) for one in said]
 
 
 def bodies(exchange: Exchange, name: str) -> list[bytes]:
@@ -328,7 +328,7 @@ def test_what_was_put_aside_leaves_before_what_is_pushed_later_and_is_lost_to_fl
 def test_what_is_put_aside_takes_little_memory() -> None:
     exchange, hub, engine = picky({})
     for at in range(5):
-        hub.put_aside(Parcel("a", f"hub.{at}", bytes(3 << 20)))
+        hub.put_aside(OutgoingPacket("a", f"hub.{at}", bytes(3 << 20)))
     assert len(engine.tried) == 3  # as soon as it is more than 8 MiB
     hub.flush()
     assert len(bodies(exchange, "a")) == 5

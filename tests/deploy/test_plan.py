@@ -16,7 +16,7 @@ from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.home import keyring_of, plan_of, read_home, take_plan, write_private
-from coterie.deploy.plan import Facts, Plan, Settings, Signed
+from coterie.deploy.plan import Plan, SampleForm, Settings, SignedPlan
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.randomness import Randomness
 
@@ -25,7 +25,7 @@ PUBLIC = OPERATOR.public.to_bytes()
 MEMBERS = (("server", "server"), ("hospital-a", "client"), ("client/3", "client"))
 ENTRIES = tuple(entry(n, r, new_identity(n, Randomness(1, emulated=True))) for n, r in MEMBERS)
 ROSTER = sign_roster(ENTRIES, OPERATOR, bytes(16))
-PLAN = Plan(3, 'system = "fedavg"\n', Facts((4,), 2), Settings("nats://h:1"), MEMBERS, ROSTER)
+PLAN = Plan(3, 'system = "fedavg"\n', SampleForm((4,), 2), Settings("nats://h:1"), MEMBERS, ROSTER)
 DATA = plans.sign(PLAN, OPERATOR)
 change = msgspec.structs.replace
 
@@ -39,12 +39,12 @@ def test_what_is_signed_is_read() -> None:
 def test_the_hash_is_of_all_that_the_operator_signs() -> None:
     """Two parties that compare it run the same thing, whatever of the plan differs."""
     one = plans.plan_hash(PLAN)
-    assert one == hashlib.sha256(msgspec.msgpack.decode(DATA, type=Signed).body).hexdigest()
+    assert one == hashlib.sha256(msgspec.msgpack.decode(DATA, type=SignedPlan).body).hexdigest()
     assert one == plans.plan_hash(plans.check(DATA, PUBLIC))
     others = {
         "version": 4,
         "config": 'system = "fedavg"\nmode = "paper"\n',
-        "facts": Facts((5,), 2),
+        "facts": SampleForm((5,), 2),
         "settings": Settings("nats://h:1", patience_s=1.0),
         "members": (*MEMBERS, ("b", "client")),
         "roster": sign_roster(ENTRIES[:2], OPERATOR, bytes(16)),
@@ -81,7 +81,7 @@ def test_another_operators_plan() -> None:
 def test_a_signature_of_the_operator_for_something_else() -> None:
     body = msgspec.msgpack.encode(PLAN)
     with pytest.raises(PeerError):
-        plans.check(msgspec.msgpack.encode(Signed(body, OPERATOR.sign("certificate", body))), PUBLIC)
+        plans.check(msgspec.msgpack.encode(SignedPlan(body, OPERATOR.sign("certificate", body))), PUBLIC)
 
 
 def test_a_roster_that_does_not_fit_the_members() -> None:

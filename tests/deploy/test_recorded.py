@@ -14,7 +14,7 @@ from liars import HUB, OTHER, apart
 from nodes import Nodes
 
 from coterie.deploy import logs
-from coterie.deploy.plan import Facts, Plan, Settings
+from coterie.deploy.plan import Plan, SampleForm, Settings
 from coterie.deploy.recorder import HubJournal, Recorder
 from coterie.operate.prometheus import serving
 from coterie.record.load import Run, load
@@ -30,7 +30,7 @@ def plan_of(one: Nodes) -> Plan:
     return Plan(
         version=1,
         config=to_toml(config),
-        facts=Facts((1,), 10),
+        facts=SampleForm((1,), 10),
         settings=Settings(server="nats://here", scores=("local_accuracy",)),
         members=tuple((entry.name, entry.role) for entry in roster.entries),
         roster=roster,

@@ -15,12 +15,12 @@ import pytest
 
 from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
-from coterie.deploy.hub import EXCLUDED, Round
+from coterie.deploy.hub import EXCLUDED, RoundOutcome
 from coterie.deploy.packets import Report
-from coterie.deploy.plan import Facts, Plan, Settings, fingerprint
-from coterie.deploy.recorder import HubJournal, Open, Recorder
-from coterie.deploy.reported import Check, Sums
-from coterie.deploy.status import Status
+from coterie.deploy.plan import Plan, SampleForm, Settings, fingerprint
+from coterie.deploy.recorder import HubJournal, OpenRounds, Recorder
+from coterie.deploy.reported import Check, ReportedSums
+from coterie.deploy.status import RunStatus
 from coterie.operate.watching import is_alive, read_status
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
@@ -42,7 +42,7 @@ def plan(*, joined: int = 4, version: int = 1, session: bytes = b"s" * 16, **con
     return Plan(
         version=version,
         config=to_toml(options),
-        facts=Facts((64,), 10),
+        facts=SampleForm((64,), 10),
         settings=Settings(server="nats://somewhere", scores=("local_accuracy", "local_loss")),
         members=tuple(roles.items()),
         roster=sign_roster(entries, SigningKey.generate(lambda n: b"k" * n), session),
@@ -73,7 +73,7 @@ def rounds(recorder: Recorder, last: int, first: int = 1, reporting: int = 4) ->
         for i, name in enumerate(CLIENTS):
             if r > 1:
                 recorder.heard(name, told(r - 1, scores=scores(0.1 * r + 0.01 * i) if i < reporting else {}))
-        recorder.closed(Round(r, {"participants": 4}, seconds=2.0, bytes_up=7))
+        recorder.closed(RoundOutcome(r, {"participants": 4}, seconds=2.0, bytes_up=7))
 
 
 def wait_for(true: Callable[[], bool]) -> None:
@@ -90,7 +90,7 @@ def wait_for(true: Callable[[], bool]) -> None:
 
 def test_the_folder_holds_what_was_reported_and_draws_a_report(recorder: Recorder) -> None:
     recorder.begins(0, 0)
-    recorder.closed(Round(0, seconds=1.0))
+    recorder.closed(RoundOutcome(0, seconds=1.0))
     rounds(recorder, 3, reporting=3)
     for i, name in enumerate(CLIENTS[:2]):
         recorder.heard(name, told(3, scores=scores(0.5 + 0.2 * i, 2.0)))
@@ -156,7 +156,7 @@ def test_reports_of_all_attempts_count_and_the_newest_of_an_attempt_replaces(rec
     recorder.begins(1, 1)
     recorder.heard("csp", told((1, 0), bytes_up=60))
     recorder.heard("csp", told((1, 1), bytes_up=1000))
-    recorder.closed(Round(1, attempts=["csp was killed"], gone={"client/2": "gone"}))
+    recorder.closed(RoundOutcome(1, attempts=["csp was killed"], gone={"client/2": "gone"}))
     recorder.ended()
     (line,) = read_lines(recorder.folder / "metrics.jsonl")
     assert line["bytes_up"]["csp"] == 1060
@@ -181,7 +181,7 @@ def test_a_hub_that_was_killed_goes_on_as_if_nothing_had_happened(tmp_path: Path
         recorder.begins(3, 1)
         for i, name in enumerate(CLIENTS):
             recorder.heard(name, told(2, scores=scores(0.3 + 0.01 * i)))
-        recorder.closed(Round(3, {"participants": 4}, seconds=2.0, bytes_up=7))
+        recorder.closed(RoundOutcome(3, {"participants": 4}, seconds=2.0, bytes_up=7))
         recorder.ended()
         recorder.close()
         return read_lines(recorder.folder / "metrics.jsonl")
@@ -190,7 +190,7 @@ def test_a_hub_that_was_killed_goes_on_as_if_nothing_had_happened(tmp_path: Path
     begin(through)
     begin(killed)
     path = tmp_path / "two" / "open.bin"
-    wait_for(lambda: (2, 0) in msgspec.msgpack.decode(path.read_bytes(), type=Open).reports.get("csp", {}))
+    wait_for(lambda: (2, 0) in msgspec.msgpack.decode(path.read_bytes(), type=OpenRounds).reports.get("csp", {}))
     left = shutil.ignore_patterns(".*")  # files that are being written
     shutil.copytree(tmp_path / "two", tmp_path / "three", ignore=left)  # as the disk is after kill -9
     again = Recorder(tmp_path / "three", plan(), done=2)
@@ -265,7 +265,7 @@ def test_a_simulations_folder_is_not_written_over(tmp_path: Path) -> None:
 def test_a_report_that_says_what_cannot_be_is_dropped_and_counted(recorder: Recorder, wrong: dict[str, Any]) -> None:
     recorder.begins(1, 0)
     recorder.heard("client/0", told(1, **wrong))
-    recorder.closed(Round(1))
+    recorder.closed(RoundOutcome(1))
     recorder.ended()
     one = next(one for one in recorder.status.parties if one.name == "client/0")
     assert one.implausible == 1
@@ -287,7 +287,7 @@ def test_reports_of_a_round_come_for_two_more_rounds_and_then_no_more(recorder: 
     """A hub that ends a round without waiting for anybody hears of it later."""
     for r in (1, 2, 3):
         recorder.begins(r, 0)
-        recorder.closed(Round(r))
+        recorder.closed(RoundOutcome(r))
         if r == 2:
             recorder.heard("client/0", told(1, scores=scores(0.5)))
     recorder.heard("client/1", told(1, scores=scores(0.9)))
@@ -301,7 +301,7 @@ def test_reports_of_a_round_come_for_two_more_rounds_and_then_no_more(recorder: 
 
 def test_a_line_is_written_when_all_have_reported(recorder: Recorder) -> None:
     recorder.begins(1, 0)
-    recorder.closed(Round(1))
+    recorder.closed(RoundOutcome(1))
     recorder.begins(2, 0)
     others = [one.name for one in recorder.status.parties][1:]
     for name in others:
@@ -328,7 +328,7 @@ def test_scores_count_only_if_the_plan_allows_them_and_a_client_sends_them(recor
     recorder.begins(1, 0)
     recorder.heard("client/0", told(1, scores={"local_accuracy": 0.5, "weight_0": 0.25}))
     recorder.heard("csp", told(1, scores={"local_accuracy": 1.0}))
-    recorder.closed(Round(1))
+    recorder.closed(RoundOutcome(1))
     recorder.ended()
     (line,) = read_lines(recorder.folder / "metrics.jsonl")
     assert line["local_accuracy"] == 0.5
@@ -418,7 +418,7 @@ def test_a_damaged_status_is_a_clear_error(tmp_path: Path, content: bytes) -> No
 def test_every_reason_of_the_hub_has_a_name(recorder: Recorder) -> None:
     names = [one.name for one in recorder.status.parties][1 : 1 + len(EXCLUDED)]
     recorder.begins(1, 0)
-    recorder.closed(Round(1, gone=dict(zip(names, EXCLUDED.values(), strict=True))))
+    recorder.closed(RoundOutcome(1, gone=dict(zip(names, EXCLUDED.values(), strict=True))))
     missed = {one.name: [*one.missed] for one in recorder.status.parties if one.name in names}
     assert missed == {name: [why] for name, why in zip(names, EXCLUDED, strict=True)}
 
@@ -429,7 +429,7 @@ def test_the_hubs_observer_tells_the_recorder(recorder: Recorder) -> None:
     journal.late("client/3")
     journal.present(["csp"])
     journal.seen("client/2")
-    status: Status = recorder.status
+    status: RunStatus = recorder.status
     assert (status.round, status.attempt, status.phase) == (2, 1, "round")
     parties = {one.name: one for one in status.parties}
     assert parties["client/3"].missed == {"late": 1}
@@ -442,8 +442,8 @@ def test_the_largest_numbers_that_are_believed_can_be_stored_after_many_rounds(r
     most = {"bytes_up": 1 << 50, "bytes_down": 1 << 50, "refused": dict.fromkeys(map(str, range(256)), 1 << 40)}
     checked = recorder._check(told(0, **most), "client", "client")
     assert checked is not None
-    sums = Sums()
+    sums = ReportedSums()
     for _ in range(1 << 17):
         sums.add(checked)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sums), type=Sums) == sums
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sums), type=ReportedSums) == sums
     assert sums.bytes_up >= 1 << 60

@@ -15,10 +15,10 @@ from nodes import Doom, Nodes, nodes
 
 from coterie.baselines.rfl_ha import Belong, Lead
 from coterie.deploy.engine import FullError
-from coterie.deploy.hub import HubNode, Round
+from coterie.deploy.hub import HubNode, RoundOutcome
 from coterie.deploy.node import Node
-from coterie.deploy.packets import Begin, Era, Letter, wrap
-from coterie.deploy.surroundings import Settings
+from coterie.deploy.packets import BeginAttempt, Era, Letter, wrap
+from coterie.deploy.surroundings import NodeSettings
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import Message, bundle
 from coterie.protocol.party import To
@@ -27,10 +27,10 @@ from coterie.runs.evaluation import models_digest
 
 ROUNDS, SIZE = 3, 16
 TARGETS = planted([0, 0, 1], SIZE)
-BRISK = Settings(patience_s=20.0, grace_s=0.3, poll_s=0.02)
+BRISK = NodeSettings(patience_s=20.0, grace_s=0.3, poll_s=0.02)
 
 
-def made(name: str = "fedavg", settings: Settings = BRISK, **options: Any) -> Nodes:
+def made(name: str = "fedavg", settings: NodeSettings = BRISK, **options: Any) -> Nodes:
     return nodes(
         rig(registry.get(name), TARGETS, delta=0.0, links=Steady(), **options), name, TARGETS, settings=settings
     )
@@ -136,7 +136,7 @@ def run_hub(apart: Nodes, rounds: int) -> None:
 
 
 def test_a_set_up_that_fails_ends_the_run() -> None:
-    apart = made(settings=Settings(patience_s=20.0, grace_s=0.3, poll_s=0.02, retries=0))
+    apart = made(settings=NodeSettings(patience_s=20.0, grace_s=0.3, poll_s=0.02, retries=0))
 
     def change(node: Node) -> None:
         def setup() -> Any:
@@ -151,7 +151,7 @@ def test_a_set_up_that_fails_ends_the_run() -> None:
 
 
 def test_a_set_up_that_has_failed_is_tried_again_by_the_next_start() -> None:
-    apart, left = made(settings=Settings(patience_s=20.0, grace_s=0.3, poll_s=0.02, retries=0)), [1]
+    apart, left = made(settings=NodeSettings(patience_s=20.0, grace_s=0.3, poll_s=0.02, retries=0)), [1]
 
     def change(node: Node) -> None:
         def setup() -> Any:
@@ -197,7 +197,7 @@ def test_a_run_that_ends_early_has_its_finish_and_no_further_round(killed: bool)
         np.testing.assert_array_equal(apart.system.own_model(apart.parties[name]), hub.state.weights)
 
 
-def leaving(apart: Nodes, closed: Callable[[Round], None], back: threading.Event) -> Callable[[str, int], None]:
+def leaving(apart: Nodes, closed: Callable[[RoundOutcome], None], back: threading.Event) -> Callable[[str, int], None]:
     """How the parties live if client/1 stops as round 2 begins, and comes again when ``back`` is set."""
 
     def live(name: str, rounds: int) -> None:
@@ -219,7 +219,7 @@ def test_a_party_that_leaves_is_missed_after_a_while_and_welcomed_back() -> None
     """It stops after round 1 and comes again in round 3; its state is what it was."""
     apart, again = made(), threading.Event()
 
-    def closed(one: Round) -> None:
+    def closed(one: RoundOutcome) -> None:
         apart.rounds.append(one)
         if one.round == 2:
             again.set()
@@ -239,7 +239,7 @@ def test_a_party_that_was_paused_for_long_takes_the_newest_round_alone() -> None
     changed(apart, "server", failing(1, in_round=5))
     held: list[Node] = []
 
-    def closed(one: Round) -> None:
+    def closed(one: RoundOutcome) -> None:
         apart.rounds.append(one)
         if one.round == 9:
             awake.set()
@@ -282,7 +282,7 @@ def test_nothing_piles_up_for_a_party_that_is_away() -> None:
     apart, counts = made(), list[int]()
     over = threading.Event()
 
-    def closed(one: Round) -> None:
+    def closed(one: RoundOutcome) -> None:
         apart.rounds.append(one)
         counts.append(apart.exchange.packets["server", "client/1"])
         if one.round == 5:
@@ -295,7 +295,7 @@ def test_nothing_piles_up_for_a_party_that_is_away() -> None:
 
 def test_a_party_that_is_there_and_takes_no_packets_is_not_waited_for() -> None:
     """The broker takes no more for it. Others wait for so long as a party may be away, and for patience never."""
-    apart = made(settings=Settings(patience_s=20.0, grace_s=0.3, poll_s=0.02))
+    apart = made(settings=NodeSettings(patience_s=20.0, grace_s=0.3, poll_s=0.02))
     put, full = apart.exchange.put, threading.Event()
 
     def refusing(src: str, dst: str, body: bytes, key: str) -> None:
@@ -303,7 +303,7 @@ def test_a_party_that_is_there_and_takes_no_packets_is_not_waited_for() -> None:
             raise FullError("4,096 packets wait")
         put(src, dst, body, key)
 
-    def closed(one: Round) -> None:
+    def closed(one: RoundOutcome) -> None:
         apart.rounds.append(one)
         if one.round in (1, 3):
             (full.set if one.round == 1 else full.clear)()
@@ -322,7 +322,7 @@ def test_a_party_that_is_there_and_takes_no_packets_is_not_waited_for() -> None:
 
 
 def test_a_party_that_says_nothing_is_waited_for_no_longer_than_patience() -> None:
-    apart = made(settings=Settings(patience_s=0.6, grace_s=0.5, poll_s=0.02))
+    apart = made(settings=NodeSettings(patience_s=0.6, grace_s=0.5, poll_s=0.02))
     lost = [1]
 
     def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
@@ -357,13 +357,13 @@ def test_a_request_that_waited_for_its_leader_begins_nothing_in_the_next_round()
     head.open()
     weights = apart.made.common.initial
     names = bundle([name.encode() for name in apart.made.common.clients])
-    tell(Begin((0, 0), 0))
+    tell(BeginAttempt((0, 0), 0))
     ask(Belong(0, "client/0", names, 3), 0)
-    tell(Begin((1, 0), 0))
+    tell(BeginAttempt((1, 0), 0))
     for _ in range(2):
         ask(Lead(1, apart.made.common.spec.digest, weights, b"\1\1\1"), 1)
     assert head.lead is not None
-    tell(Begin((2, 0), 0))
+    tell(BeginAttempt((2, 0), 0))
     assert head.lead is None
     assert head.kept.era == (2, 0)
     head.turn()  # nothing comes, so there is time to store that the round has begun
@@ -373,7 +373,7 @@ def test_a_request_that_waited_for_its_leader_begins_nothing_in_the_next_round()
 
 def test_a_member_that_says_nothing_costs_its_leader_no_answer() -> None:
     """A leader waits less long than the hub waits for it, so what the others have sent is not lost with it."""
-    apart = made("rfl_ha", Settings(patience_s=2.0, grace_s=2.0, poll_s=0.02), clusters=1)
+    apart = made("rfl_ha", NodeSettings(patience_s=2.0, grace_s=2.0, poll_s=0.02), clusters=1)
 
     def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
         """One member never says anything to its head."""

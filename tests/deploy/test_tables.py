@@ -13,12 +13,12 @@ from hospitals import COLUMNS, write_hospitals
 from coterie.data.own import PARTIES, is_path
 from coterie.deploy.built_party import build_party
 from coterie.deploy.packets import Report
-from coterie.deploy.plan import Facts, Plan, Settings
+from coterie.deploy.plan import Plan, SampleForm, Settings
 from coterie.deploy.reported import Check, scored
 from coterie.operate import authority, founding, joining
 from coterie.operate.deployable import deployable, scores_of
 from coterie.operate.folder import Folder, current_plan
-from coterie.operate.members import Member
+from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, from_text, resolve
@@ -126,8 +126,8 @@ def test_a_party_scores_what_its_owner_allows(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=x[:150], y=(x[:150, 0] > 1), x_test=x[150:], y_test=(x[150:, 0] > 1))
     config = RunConfig("fedavg", data=PARTIES, metrics="auroc", rounds=2)
     settings = Settings("nats://hub.example.org:4222", scores=scores_of(config))
-    members = (Member("server", "server", "hub.example.org"), Member("a", "client"))
-    founding.init(tmp_path / "study", config, members, settings, Facts((COLUMNS,), 2))
+    members = (PlannedMember("server", "server", "hub.example.org"), PlannedMember("a", "client"))
+    founding.init(tmp_path / "study", config, members, settings, SampleForm((COLUMNS,), 2))
     home, request = joining.join(
         authority.invite(tmp_path / "study", "a"), tmp_path / "a", tmp_path / "own.npz", report=("local_auroc",
         "local_accuracy"), out=tmp_path,

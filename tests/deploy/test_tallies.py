@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coterie.deploy.engine import EngineError, FullError, UndeliverableError
 from coterie.deploy.hub import HubNode
-from coterie.deploy.packets import Begin, End, Era, Letter, NoAnswer, PlanUpdate, Report, Tally, unwrap
+from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NoAnswer, PlanUpdate, Report, Tally, unwrap
 from tests.deploy.test_leading import HEAD, Head, head  # noqa: F401
 from tests.deploy.test_packet_queue import NAMES, queues
 
@@ -98,21 +98,21 @@ def test_a_party_that_takes_messages_again_tells_nothing_before(head: Head) -> N
 
     By the tally in its report, the hub would believe that nothing is under way.
     """
-    head.tell(Begin((1, 0), 0))
+    head.tell(BeginAttempt((1, 0), 0))
     head.lead(1, sent_in=0)
     head.node.kept.tallies = True
     told(head, (1, 0))
-    head.tell(Begin((1, 1), 0, mark=5))
+    head.tell(BeginAttempt((1, 1), 0, mark=5))
     head.node.tally()
     assert head.leads()
     assert [sum(tally.sent.values()) for tally in told(head, (1, 1))] == [2]
 
 
 def test_a_party_that_has_started_tells_nothing_before_the_hub_has_said_begin(head: Head) -> None:  # noqa: F811
-    head.tell(Begin((1, 0), 0))
+    head.tell(BeginAttempt((1, 0), 0))
     head.lead(1, sent_in=0)
     head.node.kept.tallies = True
-    head.tell(Begin((1, 1), 0, mark=5))
+    head.tell(BeginAttempt((1, 1), 0, mark=5))
     head.node.close()
     told(head, (1, 1))
     head.node = head.apart.node(HEAD)
@@ -120,14 +120,14 @@ def test_a_party_that_has_started_tells_nothing_before_the_hub_has_said_begin(he
     assert head.node.awaits_begin
     head.node.tally()
     assert told(head, (1, 1)) == []
-    head.tell(Begin((1, 1), 0, mark=5))
+    head.tell(BeginAttempt((1, 1), 0, mark=5))
     head.node.tally()
     assert len(told(head, (1, 1))) == 1
 
 
 def test_what_a_leader_sends_in_the_middle_of_its_work_tells_nothing(head: Head) -> None:  # noqa: F811
     """It may compute and send more, without another packet."""
-    head.tell(Begin((1, 0), 0))
+    head.tell(BeginAttempt((1, 0), 0))
     head.lead(1)
     node = head.node
     node.kept.tallies = True
@@ -153,7 +153,7 @@ def test_what_a_leader_sends_in_the_middle_of_its_work_tells_nothing(head: Head)
 
 def test_what_waits_for_a_leader_is_taken_at_the_end(head: Head) -> None:  # noqa: F811
     """Else the hub has sent more than was taken, and waits until it has heard nothing for ``grace_s``."""
-    head.tell(Begin((1, 0), 0))
+    head.tell(BeginAttempt((1, 0), 0))
     first, second = head.lead(1), head.lead(1)
     head.answered()
     head.tell(End())

@@ -16,7 +16,19 @@ from nodes import QUICK, Nodes
 
 from coterie.crypto.roster import new_identity
 from coterie.deploy.node import Node, RolledBackError
-from coterie.deploy.packets import FORMAT, Begin, End, Letter, NoAnswer, Packet, Report, Tally, Wrapped, unwrap, wrap
+from coterie.deploy.packets import (
+    FORMAT,
+    BeginAttempt,
+    End,
+    Letter,
+    NoAnswer,
+    Packet,
+    Report,
+    Tally,
+    Wrapped,
+    unwrap,
+    wrap,
+)
 from coterie.deploy.surroundings import NodeObserver
 from coterie.protocol.randomness import Randomness
 from coterie.protocols.key_centre import Deal, Granted, Ready
@@ -143,7 +155,7 @@ def scene(ran: Nodes) -> Iterator[Open]:
         opened.append((node, kept))
         made = Scene(ran, node, reasons)
         if name != HUB:  # it has asked the hub where it is
-            made.packet(HUB, Begin(node.era, 0, mark=node.kept.mark))
+            made.packet(HUB, BeginAttempt(node.era, 0, mark=node.kept.mark))
             made.take()
         return made
 
@@ -231,7 +243,13 @@ def test_the_right_certificate_claims_no_other_role(scene: Open, role: str) -> N
 def test_only_the_hub_begins_rounds_and_ends_the_run(scene: Open) -> None:
     one = scene(CSP)
     era, before = one.node.kept.era, one.state()
-    for packet in (Begin((9, 0), 0), Begin((ROUNDS, 5), 0), End(final=True), Report((1, 0), 1), Tally((1, 0), {}, {})):
+    for packet in (
+        BeginAttempt((9, 0), 0),
+        BeginAttempt((ROUNDS, 5), 0),
+        End(final=True),
+        Report((1, 0), 1),
+        Tally((1, 0), {}, {}),
+    ):
         one.packet(CLIENT, packet)
     assert one.take() == 5
     assert one.state() == before
@@ -241,7 +259,7 @@ def test_only_the_hub_begins_rounds_and_ends_the_run(scene: Open) -> None:
 def test_the_hub_takes_no_orders(scene: Open) -> None:
     one = scene(HUB)
     before, era = one.state(), one.node.kept.era
-    for packet in (Begin((9, 0), 0), End(final=True)):
+    for packet in (BeginAttempt((9, 0), 0), End(final=True)):
         one.packet(CLIENT, packet)
     one.letter(CLIENT, Ready(0, ""), src=CSP, role=CSP)
     one.letter(CLIENT, Ready(0, ""), session="00" * 16)
@@ -291,7 +309,7 @@ def some_packet(draw: random.Random, one: Scene, template: Sequence[Letter]) -> 
     if kind == 2:
         return Tally(era, counts, counts)
     if kind == 3:
-        return Begin(era, number)
+        return BeginAttempt(era, number)
     letter = draw.choice(template)
     changes = {
         "kind": draw.choice([letter.envelope.kind, "Upload", "x" * 1000, "\0"]),

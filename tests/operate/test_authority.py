@@ -222,12 +222,12 @@ def test_what_cannot_be_founded(tmp_path: Path, options: dict[str, Any], says: s
 
 def test_a_hub_with_public_samples(tmp_path: Path) -> None:
     from coterie.deploy.own_data import read_data
-    from coterie.operate.members import Member
+    from coterie.operate.members import PlannedMember
     from coterie.runs import registry
 
     study = Study(tmp_path)
     roles = tuple(registry.get("clsm_fl").parties(registry.get("clsm_fl").config()))
-    named = [*(Member(role, role, f"{role}.org") for role in roles[:-1]), Member("a", roles[-1])]
+    named = [*(PlannedMember(role, role, f"{role}.org") for role in roles[:-1]), PlannedMember("a", roles[-1])]
     with pytest.raises(UserError, match="needs public samples"):
         study.found(RunConfig("clsm_fl"), named)
     plan = study.found(RunConfig("clsm_fl"), named, public=samples(tmp_path / "public.npz", 20))

@@ -22,9 +22,9 @@ from coterie.deploy import plan as plans
 from coterie.deploy.home import Home, read_home, read_private, write_private
 from coterie.deploy.plan import plan_hash, shown, sign
 from coterie.operate.certificates import DAY_S
-from coterie.operate.doctor import Finding, Patterns, doctor, forms, of_pem
+from coterie.operate.doctor import Diagnosis, Patterns, doctor, forms, of_pem
 from coterie.operate.folder import current_plan
-from coterie.operate.members import Member
+from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 
@@ -51,7 +51,7 @@ def homes(study: Study) -> list[Path]:
     return [study.at / home for home in "abc"]
 
 
-def looked(study: Study, *more: Path, now_s: float = NOW_S) -> list[Finding]:
+def looked(study: Study, *more: Path, now_s: float = NOW_S) -> list[Diagnosis]:
     return doctor([study.path, *homes(study), *more], now_s)
 
 
@@ -209,8 +209,8 @@ def test_what_the_hub_writes_for_the_operator_alone(study: Study) -> None:
 
 def test_servers_on_one_machine(tmp_path: Path) -> None:
     study = Study(tmp_path)
-    named = [Member(role, role, f"{role}.org") for role in ("business_server", "key_centre", "csp")]
-    study.found(RunConfig("fedcaprivacy"), [*named, Member("a", "participant")])
+    named = [PlannedMember(role, role, f"{role}.org") for role in ("business_server", "key_centre", "csp")]
+    study.found(RunConfig("fedcaprivacy"), [*named, PlannedMember("a", "participant")])
     study.join(study.invite("csp"), "csp", data=False)
     (found,) = [one for one in doctor([study.path, tmp_path / "csp"], NOW_S) if one.level == "problem"]
     assert (found.where, "on one machine" in found.text) == ("business_server, csp", True)
@@ -219,8 +219,8 @@ def test_servers_on_one_machine(tmp_path: Path) -> None:
 
 def test_a_rehearsal_is_on_one_machine(tmp_path: Path) -> None:
     study = Study(tmp_path)
-    named = [Member(role, role) for role in ("business_server", "key_centre", "csp")]
-    study.found(RunConfig("fedcaprivacy"), [*named, Member("a", "participant")], settings={"rehearsal": True})
+    named = [PlannedMember(role, role) for role in ("business_server", "key_centre", "csp")]
+    study.found(RunConfig("fedcaprivacy"), [*named, PlannedMember("a", "participant")], settings={"rehearsal": True})
     study.join(study.invite("csp"), "study/homes/csp", data=False)
     found = doctor([study.path], NOW_S)
     assert [one for one in found if one.level == "problem"] == []

@@ -50,11 +50,11 @@ def test_members_may_join_in_any_order(study: Study) -> None:
 
 
 def test_servers_join_without_data(tmp_path: Path) -> None:
-    from coterie.operate.members import Member
+    from coterie.operate.members import PlannedMember
 
     study = Study(tmp_path)
-    named = [Member(role, role, f"{role}.example.org") for role in ("business_server", "key_centre", "csp")]
-    study.found(RunConfig("fedcaprivacy"), [*reversed(named), Member("client/0", "participant")])
+    named = [PlannedMember(role, role, f"{role}.example.org") for role in ("business_server", "key_centre", "csp")]
+    study.found(RunConfig("fedcaprivacy"), [*reversed(named), PlannedMember("client/0", "participant")])
     text = study.invite("csp")
     with pytest.raises(UserError, match="has no samples"):
         study.join(text)

@@ -25,17 +25,17 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from coterie.cli import deploy_watching
-from coterie.cli.command import Command, Group
+from coterie.cli.command import Command, CommandGroup
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import logs
-from coterie.deploy.status import PartyStatus, Status, at_words
+from coterie.deploy.status import PartyStatus, RunStatus, at_words
 from coterie.operate import prometheus
 from coterie.operate.watching import read_log
 from coterie.protocol.errors import UserError
 from coterie.protocol.setup_info import Identity
 from coterie.transport.envelope import Envelope
 
-STATUS = Status(
+STATUS = RunStatus(
     system="fedavg",
     title="FedAvg",
     mode="paper",
@@ -75,7 +75,7 @@ STATUS = Status(
     ),
 )
 
-app = typer.Typer(cls=Group)
+app = typer.Typer(cls=CommandGroup)
 app.command("status", cls=Command)(deploy_watching.status)
 app.command("logs", cls=Command)(deploy_watching.logs)
 
@@ -271,7 +271,7 @@ def test_the_status_is_shown_in_words_and_as_json(tmp_path: Path) -> None:
     assert "process 1 has ended" in shown
     for words in ("client/0", "89ab cdef", "1.50 kB", "refused 2 × Train", "1 × late", "local accuracy 50.0 %"):
         assert words in shown
-    assert msgspec.json.decode(run("status", str(tmp_path), "--json"), type=Status) == STATUS
+    assert msgspec.json.decode(run("status", str(tmp_path), "--json"), type=RunStatus) == STATUS
     live = msgspec.structs.replace(STATUS, written=1e12, since=1e12)
     (tmp_path / "status.json").write_bytes(msgspec.json.encode(live))
     assert "Round 4 of 10, attempt 2" in run("status", str(tmp_path))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coterie.deploy.addresses import addresses
-from coterie.deploy.plan import Facts
+from coterie.deploy.plan import SampleForm
 from coterie.operate.deployable import deployable, facts_of
-from coterie.operate.members import Member, check_members, read_members
+from coterie.operate.members import PlannedMember, check_members, read_members
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, from_text, from_toml, resolve, to_toml
@@ -39,7 +39,7 @@ host = "2001:db8::1"
 """
 
 
-def ordered(text: str, rehearsal: bool = False) -> tuple[Member, ...]:
+def ordered(text: str, rehearsal: bool = False) -> tuple[PlannedMember, ...]:
     Path("members.toml").write_text(text)
     system = registry.get("fedcaprivacy")
     named = read_members(Path("members.toml"))
@@ -199,9 +199,9 @@ def test_the_config_of_a_run_tells_all_that_is_to_be_left_out() -> None:
 
 
 def test_what_samples_look_like() -> None:
-    assert facts_of(RunConfig("fedavg")) == Facts((1, 8, 8), 10)
-    assert facts_of(RunConfig("fedavg"), "30", 2) == Facts((30,), 2)
-    assert facts_of(RunConfig("fedavg", model="cnn"), "3x32x32", 5) == Facts((3, 32, 32), 5)
+    assert facts_of(RunConfig("fedavg")) == SampleForm((1, 8, 8), 10)
+    assert facts_of(RunConfig("fedavg"), "30", 2) == SampleForm((30,), 2)
+    assert facts_of(RunConfig("fedavg", model="cnn"), "3x32x32", 5) == SampleForm((3, 32, 32), 5)
 
 
 @pytest.mark.parametrize(

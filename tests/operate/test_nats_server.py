@@ -29,7 +29,7 @@ from coterie.deploy.engine import EngineError
 from coterie.deploy.nats_names import Access, subject
 from coterie.deploy.plan import Settings
 from coterie.operate import founding, nats_server
-from coterie.operate.nats_server import Cluster, Listen, Server, binary, configuration, free_port
+from coterie.operate.nats_server import Listen, NatsServer, ServerCluster, binary, configuration, free_port
 from coterie.operate.service_files import service_files
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
@@ -96,8 +96,8 @@ def test_subjects_name_recipient_and_sender() -> None:
     assert subject("client/3", "hub") == "cot.client-3.hub"
 
 
-@pytest.mark.parametrize("cluster", [None, Cluster(6222, ["b.example:6222", "[::1]:6222"], ["3" * 64])])
-def test_the_server_takes_the_text(tmp_path: Path, cluster: Cluster | None) -> None:
+@pytest.mark.parametrize("cluster", [None, ServerCluster(6222, ["b.example:6222", "[::1]:6222"], ["3" * 64])])
+def test_the_server_takes_the_text(tmp_path: Path, cluster: ServerCluster | None) -> None:
     """``nats-server -t`` checks a configuration; files of keys are read for it."""
     own = Authority(tmp_path / 'it\'s "here"').tls("engine", ["localhost"])
     listen = Listen(tmp_path / "store", own.certificate, own.key, own.authority, host="::1", cluster=cluster)
@@ -110,18 +110,20 @@ def test_the_server_takes_the_text(tmp_path: Path, cluster: Cluster | None) -> N
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     own = Authority(tmp_path / "keys").tls("engine", ["127.0.0.1"])
     listen = Listen(tmp_path / "store", own.certificate, own.key, own.authority, port=free_port())
-    first = Server(tmp_path / "first", Access({}), listen)
+    first = NatsServer(tmp_path / "first", Access({}), listen)
     first.start()
     try:
         assert first.pid is not None
-        second = Server(tmp_path / "second", Access({}), Listen(tmp_path / "2", *own_files(listen), port=listen.port))
+        second = NatsServer(
+            tmp_path / "second", Access({}), Listen(tmp_path / "2", *own_files(listen), port=listen.port)
+        )
         with pytest.raises(EngineError, match=r"did not start at nats://127.0.0.1:\d+: .*address already in use"):
             second.start()
         assert second.pid is None
     finally:
         first.stop()
     with pytest.raises(EngineError, match=r"no_such\.pem: no such file"):
-        Server(
+        NatsServer(
             tmp_path / "third", Access({}), Listen(tmp_path / "3", tmp_path / "no_such.pem", *own_files(listen)[1:])
         ).start()
 

@@ -14,7 +14,7 @@ from deployments import NOW_S, Study, members
 
 from coterie.deploy.plan import Settings
 from coterie.operate import authority, founding
-from coterie.operate.members import Member
+from coterie.operate.members import PlannedMember
 from coterie.operate.service_files import Service, service_files
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
@@ -26,9 +26,10 @@ ROLES = ("business_server", "key_centre", "csp")
 def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = Study(tmp_path_factory.mktemp("founded"))
     hosts = ("hub.example.org", "keys.example.org", "csp.example.org")
-    named = [Member(role, role, host) for role, host in zip(ROLES, hosts, strict=True)]
+    named = [PlannedMember(role, role, host) for role, host in zip(ROLES, hosts, strict=True)]
     made.found(
-        RunConfig("fedcaprivacy"), [*named, Member("a", "participant", "x.org"), Member("client/1", "participant")]
+        RunConfig("fedcaprivacy"),
+        [*named, PlannedMember("a", "participant", "x.org"), PlannedMember("client/1", "participant")],
     )
     return made.path
 

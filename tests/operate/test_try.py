@@ -15,7 +15,7 @@ from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import build
-from coterie.runs.runner import Result, run
+from coterie.runs.runner import FinishedRun, run
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
@@ -65,7 +65,7 @@ def simulated(name: str, **more: Any) -> str:
     return found
 
 
-def rehearsed(folder: Path, name: str, *kills: str, **more: Any) -> Result:
+def rehearsed(folder: Path, name: str, *kills: str, **more: Any) -> FinishedRun:
     return rehearse(folder, RunConfig(name, **options(**more)), kills)
 
 

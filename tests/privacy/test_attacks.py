@@ -31,7 +31,7 @@ from coterie.privacy.attacks.labels import (
     similar_pairs,
     top_label_hit_rate,
 )
-from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Attack
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec, Part
@@ -53,7 +53,7 @@ def two_rounds(rng, n=20, d=60, movement=0.01, separation=1.0):
 def test_clients_that_move_less_than_they_differ_are_re_linked(seed):
     before, after, truth = two_rounds(np.random.default_rng(seed))
     result = relink_accuracy(relink(before, after), truth, len(before))
-    assert result == Result("re-linked clients (share)", 1.0, 1 / 20, 1.0, 20, pytest.approx(1 / 20))
+    assert result == AttackResult("re-linked clients (share)", 1.0, 1 / 20, 1.0, 20, pytest.approx(1 / 20))
     assert result.leak == 1.0
 
 
@@ -403,9 +403,9 @@ def test_every_attack_is_described_and_every_score_says_what_chance_gives():
 
 
 def test_leak_is_a_fraction_of_what_could_leak():
-    assert Result("accuracy", 0.5, 0.2, 1.0, 10).leak == pytest.approx(0.375)
-    assert Result("error", 0.01, 0.05, 0.0, 10).leak == pytest.approx(0.8)
-    assert Result("accuracy", 1.0, 1.0, 1.0, 1).leak == 0.0
+    assert AttackResult("accuracy", 0.5, 0.2, 1.0, 10).leak == pytest.approx(0.375)
+    assert AttackResult("error", 0.01, 0.05, 0.0, 10).leak == pytest.approx(0.8)
+    assert AttackResult("accuracy", 1.0, 1.0, 1.0, 1).leak == 0.0
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from coterie.privacy.attacks.identity import (
     expected_accuracy,
     identity_accuracy,
 )
-from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.result import AttackResult
 from coterie.protocol.errors import UserError
 
 DEFAULT = IdentityLaw(5, 0.5, 2)
@@ -124,7 +124,7 @@ def test_the_score_shares_ties_and_knows_what_chance_is():
     sd = math.sqrt(1 / 3 * 2 / 3 / 4)
     expected = (1 / 2 + 1 + 1 / 3 + 0) / 4
     name = "true cluster guessed (share)"
-    assert result == Result(name, pytest.approx(expected), pytest.approx(1 / 3), 1.0, 4, pytest.approx(sd))
+    assert result == AttackResult(name, pytest.approx(expected), pytest.approx(1 / 3), 1.0, 4, pytest.approx(sd))
     by_size = identity_accuracy(posterior, truth, np.array([5, 1, 5]))
     assert (by_size.chance, by_size.chance_sd) == (pytest.approx(3 / 4 / 2), pytest.approx(math.sqrt(3 / 4) / 4))
     largest = identity_accuracy(posterior, truth, np.array([5, 1, 2]))

@@ -11,7 +11,7 @@ import pytest
 
 from coterie.dp.uploads import Standard, shared_set
 from coterie.privacy.attacks.membership import upload_membership, uploaded_model
-from coterie.privacy.attacks.noisy_uploads import Audited, audit_heuristic, audit_standard
+from coterie.privacy.attacks.noisy_uploads import NoiseAudit, audit_heuristic, audit_standard
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
 
@@ -59,7 +59,7 @@ def test_a_row_is_json_and_infinity_a_word() -> None:
     row = audit_heuristic(2.0, DELTA, math.inf, trials=100).row()
     assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert (row["exact_epsilon"], row["holds"]) == ("infinite", False)
-    assert Audited("m", "n", 1.0, 0.5, DELTA, 100).row()["exact_epsilon"] is None
+    assert NoiseAudit("m", "n", 1.0, 0.5, DELTA, 100).row()["exact_epsilon"] is None
 
 
 @pytest.mark.parametrize(

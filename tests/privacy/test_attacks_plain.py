@@ -11,7 +11,7 @@ from torch import nn
 
 from coterie.privacy.attacks.inversion import best_correlation, dense_inputs, recovery
 from coterie.privacy.attacks.membership import membership_auc
-from coterie.privacy.attacks.result import Expected, Result, verdict
+from coterie.privacy.attacks.result import AttackResult, Expected, verdict
 from coterie.privacy.audits import Finding
 from coterie.privacy.plain import like_samples
 from coterie.protocol.errors import UserError
@@ -21,19 +21,19 @@ from coterie.training.model import Model
 
 
 def finding(*values: float, sd: float = 0.0, closed: float | None = None) -> Finding:
-    results = tuple(Result("share", value, 0.2, 1.0, 10, sd) for value in values)
+    results = tuple(AttackResult("share", value, 0.2, 1.0, 10, sd) for value in values)
     return Finding(
         "server", "it", "other", results, () if closed is None else (Expected(closed, 0.1, 0.1),) * len(values)
     )
 
 
 def test_a_leak_has_one_direction_whatever_the_measure() -> None:
-    assert Result("error", 0.0, 2.0, 0.0, 1).leak == 1
-    assert Result("error", 2.0, 2.0, 0.0, 1).leak == 0
+    assert AttackResult("error", 0.0, 2.0, 0.0, 1).leak == 1
+    assert AttackResult("error", 2.0, 2.0, 0.0, 1).leak == 0
     assert finding(1.0).leak == 1
     assert finding(0.2, 0.6).leak == pytest.approx(0.25)
-    assert Finding("a", "b", "other", (Result("error", 1e9, 2.0, 0.0, 1),)).leak == -1
-    assert Finding("a", "b", "other", (Result("error", float("nan"), 2.0, 0.0, 1),)).verdict == "nothing found"
+    assert Finding("a", "b", "other", (AttackResult("error", 1e9, 2.0, 0.0, 1),)).leak == -1
+    assert Finding("a", "b", "other", (AttackResult("error", float("nan"), 2.0, 0.0, 1),)).verdict == "nothing found"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from coterie.protocol.system import Sees, System
 from coterie.protocols.local_training import LocalTraining, batch_seed
 from coterie.runs import RunConfig, build
 from coterie.runs.interpreter import LocalEffects
-from coterie.runs.on_data import ClientData, Samples
+from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.models import build as build_model
 from coterie.training.solvers import Sgd
 
@@ -86,7 +86,7 @@ NAMES = tuple(f"client/{i}" for i in range(4))
 
 def data() -> dict[str, ClientData]:
     source, none = np.random.default_rng(3), np.zeros(0, np.int64)
-    test = Samples(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
+    test = TensorSamples(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
     return {
         name: ClientData(
             torch.from_numpy(source.normal(size=(5 + i, 6)).astype(np.float32)),

@@ -21,7 +21,7 @@ from coterie.protocol.randomness import Randomness, Secrets
 from coterie.protocol.setup_info import Own
 from coterie.protocols.sparsity import Described, Halves, Noise, describe, described, halves, pretraining, public
 from coterie.runs.interpreter import LocalEffects
-from coterie.runs.on_data import ClientData, Samples
+from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.jobs import Job
 from coterie.training.model import Model
 from coterie.training.models import build
@@ -126,7 +126,7 @@ MODELS: Mapping[str, tuple[Model, str]] = {
 
 def simulation(model: Model, sizes: tuple[int, ...]) -> LocalEffects:
     source = np.random.default_rng(3)
-    test = Samples(torch.zeros(0, *model.input_shape), torch.zeros(0, dtype=torch.int64))
+    test = TensorSamples(torch.zeros(0, *model.input_shape), torch.zeros(0, dtype=torch.int64))
     data = {
         f"client/{i}": ClientData(
             torch.from_numpy(source.normal(size=(n, *model.input_shape)).astype(np.float32)),

@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def groups(tmp_path_factory: pytest.TempPathFactory) -> list[comparison.Group]:
+def groups(tmp_path_factory: pytest.TempPathFactory) -> list[comparison.RunGroup]:
     folder = write_comparison(tmp_path_factory.mktemp("compared"), clients=5, seeds=3, rounds=12)
     return comparison.group([load(each) for each in find([folder])])
 
@@ -251,7 +251,7 @@ def test_pixels_split_a_cell_evenly() -> None:
 # --- comparisons ------------------------------------------------------------------------------------------------------
 
 
-def test_seeds_of_one_method_are_one_group(groups: list[comparison.Group]) -> None:
+def test_seeds_of_one_method_are_one_group(groups: list[comparison.RunGroup]) -> None:
     assert {found.label: [run.result.seed for run in found.runs] for found in groups} == {
         "FedAvg": [0, 1, 2],
         "FedCAPrivacy": [0, 1, 2],
@@ -259,7 +259,7 @@ def test_seeds_of_one_method_are_one_group(groups: list[comparison.Group]) -> No
     }
 
 
-def test_curves_are_mean_and_sample_deviation(groups: list[comparison.Group]) -> None:
+def test_curves_are_mean_and_sample_deviation(groups: list[comparison.RunGroup]) -> None:
     for found in groups:
         rounds, mean, std = found.curve("local_accuracy")
         assert std is not None
@@ -270,7 +270,7 @@ def test_curves_are_mean_and_sample_deviation(groups: list[comparison.Group]) ->
             assert std[i] == pytest.approx((sum((v - sum(values) / 3) ** 2 for v in values) / 2) ** 0.5)
 
 
-def test_target_is_reached_by_all_and_by_somebody_only_just(groups: list[comparison.Group]) -> None:
+def test_target_is_reached_by_all_and_by_somebody_only_just(groups: list[comparison.RunGroup]) -> None:
     target = comparison.common_target(groups, "global_accuracy")
     assert target is not None
     assert round(100 * target) == pytest.approx(100 * target)
@@ -281,7 +281,7 @@ def test_target_is_reached_by_all_and_by_somebody_only_just(groups: list[compari
     assert any(found.rounds_to("global_accuracy", target + 0.01) is None for found in groups)
 
 
-def test_comparison_lines_are_the_curves_and_costs(groups: list[comparison.Group]) -> None:
+def test_comparison_lines_are_the_curves_and_costs(groups: list[comparison.RunGroup]) -> None:
     figure, _ = undrawn(plots.compared_scores, groups)
     for line, found in zip(figure.axes[1].lines[::2], groups, strict=True):
         assert line.get_ydata().tolist() == found.curve("local_accuracy")[1].tolist()
@@ -316,7 +316,7 @@ def test_a_comparison_keeps_the_order_in_which_it_was_asked_for(tmp_path: Path) 
     assert [folder.name for folder in find([tmp_path, tmp_path / "ifca-0"])] == [n for row in rows for n in row["runs"]]
 
 
-def test_the_best_is_best_with_fine_tuning_counted(groups: list[comparison.Group]) -> None:
+def test_the_best_is_best_with_fine_tuning_counted(groups: list[comparison.RunGroup]) -> None:
     table = tables.comparison_table(groups)
     for kind in ("global_accuracy", "local_accuracy"):
         means = [np.mean([getattr(run.result, kind) for run in found.runs]) for found in groups]

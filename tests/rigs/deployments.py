@@ -14,16 +14,16 @@ import pytest
 from coterie.crypto.roster import new_identity
 from coterie.crypto.signing import SigningKey
 from coterie.deploy.home import Home
-from coterie.deploy.plan import Facts, Plan, Settings
+from coterie.deploy.plan import Plan, SampleForm, Settings
 from coterie.operate import authority, certificates, founding, joining, tokens
 from coterie.operate.folder import Folder
-from coterie.operate.members import Member
+from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.setup_info import Identity
 from coterie.runs.config import RunConfig
 
-FACTS = Facts((1, 8, 8), 10)
+FACTS = SampleForm((1, 8, 8), 10)
 SERVER = "nats://hub.example.org:4222"
 CLIENTS = ("hospital-a", "hospital-b", "client/3")
 NOW_S = 1_800_000_000.0
@@ -38,9 +38,9 @@ def samples(path: Path, n: int = 12, **arrays: Any) -> Path:
     return path
 
 
-def members(clients: Sequence[str] = CLIENTS) -> tuple[Member, ...]:
+def members(clients: Sequence[str] = CLIENTS) -> tuple[PlannedMember, ...]:
     """Of FedAvg."""
-    return (Member("server", "server", "hub.example.org"), *(Member(name, "client") for name in clients))
+    return (PlannedMember("server", "server", "hub.example.org"), *(PlannedMember(name, "client") for name in clients))
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ class Study:
     def folder(self) -> Folder:
         return Folder(self.path)
 
-    def found(self, config: RunConfig | None = None, named: Sequence[Member] | None = None, **options: Any) -> Plan:
+    def found(
+        self, config: RunConfig | None = None, named: Sequence[PlannedMember] | None = None, **options: Any
+    ) -> Plan:
         server = options.pop("server", SERVER)
         settings = Settings(server, scores=("local_accuracy",), **options.pop("settings", {}))
         config = config or RunConfig("fedavg", rounds=2)
@@ -99,7 +101,7 @@ def asked(
     text: str,
     identity: Identity | None = None,
     tls: bytes | None = None,
-    forge: Callable[[tokens.Keys], tokens.Keys] = lambda keys: keys,
+    forge: Callable[[tokens.KeyRequest], tokens.KeyRequest] = lambda keys: keys,
     secret: bytes | None = None,
     possession: bytes | None = None,
     signing: bytes | None = None,

@@ -15,14 +15,14 @@ from coterie.deploy.home import Home, hub_home
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
 from coterie.deploy.nats_names import Tls
-from coterie.deploy.plan import Facts, Settings
+from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate import authority, joining
 from coterie.operate.deployable import scores_of
 from coterie.operate.folder import Folder
 from coterie.operate.founding import init
-from coterie.operate.members import Member
-from coterie.operate.nats_server import Listen, Server, free_port
+from coterie.operate.members import PlannedMember
+from coterie.operate.nats_server import Listen, NatsServer, free_port
 from coterie.operate.server import access_of
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError
@@ -30,7 +30,7 @@ from coterie.protocol.system import System
 from coterie.runs import registry
 from coterie.runs.config import RunConfig
 
-FACTS = Facts((1, 8, 8), 10)
+FACTS = SampleForm((1, 8, 8), 10)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Live:
     folder: Folder
     hub: str
     homes: dict[str, Home]
-    server: Server
+    server: NatsServer
 
     def run(
         self, tell: Callable[[], None] = lambda: None, kills: Sequence[Kill] = (), failing: Sequence[str] = ()
@@ -80,7 +80,7 @@ def live(
     clients: Sequence[str],
     *,
     samples: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
-    facts: Facts = FACTS,
+    facts: SampleForm = FACTS,
     report: Sequence[str] | None = None,
     absent: Sequence[str] = (),
     **settings: Any,
@@ -88,8 +88,8 @@ def live(
     """A deployment that nobody has run yet, with its server. absent: clients that never join."""
     system: System = registry.get(config.system)
     *servers, client = system.factories(system.config(**config.settings), config.mode)
-    members = [Member(role, role, f"{safe(role)}.example.org") for role in servers]
-    members += [Member(name, client) for name in clients]
+    members = [PlannedMember(role, role, f"{safe(role)}.example.org") for role in servers]
+    members += [PlannedMember(name, client) for name in clients]
     url = f"nats://127.0.0.1:{free_port()}"
     folder = Folder(at / "d")
     warm()
@@ -117,7 +117,7 @@ def live(
     nats = folder.nats
     port = int(url.rpartition(":")[2])
     listen = Listen(nats / "store", nats / "certificate.pem", nats / "key.pem", nats / "authority.pem", port)
-    server = Server(nats, access_of(folder), listen)
+    server = NatsServer(nats, access_of(folder), listen)
     server.start()
     try:
         provision([url], Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca), server.access)

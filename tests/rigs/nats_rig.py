@@ -21,7 +21,7 @@ from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_names import STREAM, Access, Tls
 from coterie.deploy.nats_stream import provision
 from coterie.operate import certificates
-from coterie.operate.nats_server import OPERATOR, Server
+from coterie.operate.nats_server import OPERATOR, NatsServer
 
 T = TypeVar("T")
 DAYS = 30.0
@@ -74,7 +74,7 @@ class Rig:
         self.engines: list[NatsEngine] = []
 
     @property
-    def server(self) -> Server:
+    def server(self) -> NatsServer:
         return self.servers[0]
 
     @property

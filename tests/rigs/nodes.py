@@ -14,9 +14,9 @@ from federation import Pulled, Rig, public_target
 from memory_engine import Exchange, MemoryDelivery, MemoryEngine, MemoryStore
 
 from coterie.deploy.clock import RehearsedClock
-from coterie.deploy.hub import HubNode, Round
+from coterie.deploy.hub import HubNode, RoundOutcome
 from coterie.deploy.node import Node
-from coterie.deploy.surroundings import Settings
+from coterie.deploy.surroundings import NodeSettings
 from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import System
@@ -24,7 +24,7 @@ from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.member import Member
 
-QUICK = Settings(patience_s=20.0, grace_s=5.0, poll_s=0.03)
+QUICK = NodeSettings(patience_s=20.0, grace_s=5.0, poll_s=0.03)
 
 
 class Killed(BaseException):
@@ -94,14 +94,14 @@ class Nodes:
     made: Rig
     system: System
     targets: np.ndarray
-    settings: Settings = QUICK
+    settings: NodeSettings = QUICK
     rehearsed: bool = False
     exchange: Exchange = field(init=False)
     stores: dict[str, _Store] = field(init=False)
     parties: dict[str, Party] = field(init=False)
     dooms: dict[str, Doom] = field(default_factory=dict)
     errors: dict[str, BaseException] = field(default_factory=dict)
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[RoundOutcome] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         names = list(self.made.federation.parties)

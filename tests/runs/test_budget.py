@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from coterie.protocol.errors import UserError
-from coterie.runs.comparison import BUDGET, OPTIONS, WITHOUT, Plan, plan
+from coterie.runs.comparison import BUDGET, OPTIONS, WITHOUT, ComparisonPlan, plan
 from coterie.runs.config import resolve
 from coterie.runs.intervals import mean_and_interval, spread
 
 DIGITS = {"data": "digits", "clients": 6, "rounds": 2}
 
 
-def settings(planned: Plan) -> dict[str, dict[str, Any]]:
+def settings(planned: ComparisonPlan) -> dict[str, dict[str, Any]]:
     """Every method's resolved settings, by its label."""
     return {label: dict(resolve(config).settings) for label, config in planned.methods.items()}
 
 
-def delayed(planned: Plan) -> dict[str, tuple[float | None, str]]:
+def delayed(planned: ComparisonPlan) -> dict[str, tuple[float | None, str]]:
     """Every method's resolved delays."""
     resolved = {label: resolve(config) for label, config in planned.methods.items()}
     return {label: (config.delta, config.delay) for label, config in resolved.items()}
 
 
-def differing(planned: Plan) -> set[tuple[str, str]]:
+def differing(planned: ComparisonPlan) -> set[tuple[str, str]]:
     return {(found.method, found.setting) for found in planned.differences}
 
 

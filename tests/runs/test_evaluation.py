@@ -13,8 +13,8 @@ import torch
 from coterie.data import load
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs import RunConfig, build, evaluation
-from coterie.runs.evaluation import Observer
-from coterie.runs.on_data import ClientData, Samples
+from coterie.runs.evaluation import Evaluator
+from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training import evaluate
 from coterie.training.evaluate import judge_many
 from coterie.training.model import Model
@@ -25,12 +25,12 @@ RNG = np.random.default_rng(3)
 X = torch.from_numpy(RNG.normal(size=(57, 6)).astype(np.float32))
 Y = torch.from_numpy(RNG.integers(0, 4, 57))
 OWN = {f"client/{i}": np.sort(RNG.permutation(57)[: 3 + 4 * i]) for i in range(5)}
-TEST, OTHER = Samples(X, Y), Samples(-X, (Y + 1) % 4)
+TEST, OTHER = TensorSamples(X, Y), TensorSamples(-X, (Y + 1) % 4)
 DATA = {name: ClientData(X[i : 2 * i + 5], Y[i : 2 * i + 5], test, TEST) for i, (name, test) in enumerate(OWN.items())}
 
 
 def slow(
-    model: Model, weights: ClientModel, samples: Samples, indices: np.ndarray | None = None
+    model: Model, weights: ClientModel, samples: TensorSamples, indices: np.ndarray | None = None
 ) -> tuple[float, float]:
     """Accuracy and loss, a sample at a time, in float64 from the logits on."""
     indices = np.arange(len(samples.y)) if indices is None else indices
@@ -54,7 +54,7 @@ def models() -> dict[str, np.ndarray]:
 
 
 def test_scores_equal_the_plain_loop() -> None:
-    scores = Observer(MODEL, DATA).scores(models())
+    scores = Evaluator(MODEL, DATA).scores(models())
     for i, (name, weights) in enumerate(models().items()):
         accuracy, loss = slow(MODEL, weights, TEST)
         assert scores.values["global_accuracy"][i] == pytest.approx(accuracy)
@@ -73,7 +73,7 @@ def test_every_client_is_scored_on_the_test_set_of_its_own_task() -> None:
     data = {name: ClientData(X, Y, own, (TEST, OTHER)[i % 2]) for i, (name, own) in enumerate(OWN.items())}
     a, b = MODEL.initial(0), Mixture(np.array([0.3, 0.7]), np.stack([MODEL.initial(1), MODEL.initial(2)]))
     mixed: dict[str, ClientModel] = dict(zip(OWN, (a, a, b, b, a), strict=True))
-    scores = Observer(MODEL, data).scores(mixed)
+    scores = Evaluator(MODEL, data).scores(mixed)
     for i, (name, model) in enumerate(mixed.items()):
         for indices, kind in ((None, "global"), (OWN[name], "local")):
             accuracy, loss = slow(MODEL, model, data[name].test_set, indices)
@@ -83,8 +83,10 @@ def test_every_client_is_scored_on_the_test_set_of_its_own_task() -> None:
 
 
 def test_training_accuracies_equal_the_plain_loop() -> None:
-    found = Observer(MODEL, DATA).train_accuracies(models())
-    expected = [slow(MODEL, weights, Samples(DATA[name].x, DATA[name].y))[0] for name, weights in models().items()]
+    found = Evaluator(MODEL, DATA).train_accuracies(models())
+    expected = [
+        slow(MODEL, weights, TensorSamples(DATA[name].x, DATA[name].y))[0] for name, weights in models().items()
+    ]
     np.testing.assert_allclose(found, expected)
 
 
@@ -96,7 +98,7 @@ def test_each_distinct_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> Non
         return judge_many(model, weights, *args, **options)
 
     monkeypatch.setattr(evaluation, "judge_many", counted)
-    Observer(MODEL, DATA).scores(models())
+    Evaluator(MODEL, DATA).scores(models())
     assert runs == [3]
 
 
@@ -112,10 +114,10 @@ def test_a_model_that_many_clients_share_is_hashed_once(monkeypatch: pytest.Monk
 
 
 def test_the_size_of_a_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Observer(MODEL, DATA).scores(models())
+    whole = Evaluator(MODEL, DATA).scores(models())
     monkeypatch.setattr(evaluation, "_BATCH_BYTES", 1)
     monkeypatch.setattr(evaluate, "_CHUNK_BYTES", 1)
-    parts = Observer(MODEL, DATA).scores(models())
+    parts = Evaluator(MODEL, DATA).scores(models())
     np.testing.assert_array_equal(whole.values["local_accuracy"], parts.values["local_accuracy"])
     np.testing.assert_allclose(whole.values["global_loss"], parts.values["global_loss"], rtol=1e-6)
 
@@ -123,14 +125,14 @@ def test_the_size_of_a_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_memory_does_not_grow_with_the_number_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """160 models of 1.3 MB, 205 MB in all, under a bound of 8 MiB. They are one, which is taken for many."""
     model = build_model("mlp", (1500,), 4)
-    test = Samples(torch.zeros(70, 1500), torch.zeros(70, dtype=torch.int64))
+    test = TensorSamples(torch.zeros(70, 1500), torch.zeros(70, dtype=torch.int64))
     data = {f"client/{i}": ClientData(test.x, test.y, np.arange(5), test) for i in range(160)}
     many = dict.fromkeys(data, model.initial(0))
     monkeypatch.setattr(evaluation, "_BATCH_BYTES", 8 << 20)
     monkeypatch.setattr(evaluation, "_sharing", lambda arrays: [[key] for key in arrays])
     tracemalloc.start()
     try:
-        Observer(model, data).scores(many)
+        Evaluator(model, data).scores(many)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -143,7 +145,7 @@ def test_a_model_that_has_blown_up_is_simply_bad() -> None:
     broken: dict[str, ClientModel] = {**sound, "client/1": np.full(MODEL.spec.size, 1e30, np.float32)}
     vectors = np.stack([sound["client/0"], np.full(MODEL.spec.size, np.nan, np.float32)])
     broken["client/4"] = Mixture(np.array([0.5, 0.5]), vectors)
-    scores, before = Observer(MODEL, DATA).scores(broken), Observer(MODEL, DATA).scores(sound)
+    scores, before = Evaluator(MODEL, DATA).scores(broken), Evaluator(MODEL, DATA).scores(sound)
     assert np.isnan(scores.values["global_loss"][[1, 4]]).all()
     assert np.isnan(scores.values["local_loss"][[1, 4]]).all()
     assert (scores.values["global_accuracy"][[1, 4]] < 0.5).all()
@@ -158,7 +160,7 @@ def test_a_model_that_has_blown_up_is_simply_bad() -> None:
 def test_only_some_clients() -> None:
     everybody = models()
     some = {name: everybody[name] for name in ("client/3", "client/1")}
-    scores, all_scores = Observer(MODEL, DATA).scores(some), Observer(MODEL, DATA).scores(everybody)
+    scores, all_scores = Evaluator(MODEL, DATA).scores(some), Evaluator(MODEL, DATA).scores(everybody)
     np.testing.assert_allclose(scores.values["local_loss"], all_scores.values["local_loss"][[3, 1]], rtol=1e-6)
 
 
@@ -172,7 +174,7 @@ def test_only_some_clients() -> None:
 def test_judgements_equal_the_plain_loop(name: str, shape: tuple[int, ...], mixed: bool) -> None:
     model = build_model(name, shape, 3)
     rng = np.random.default_rng(1)
-    samples = Samples(
+    samples = TensorSamples(
         torch.from_numpy(rng.normal(size=(150, *shape)).astype(np.float32)), torch.from_numpy(rng.integers(0, 3, 150))
     )
     weights = np.stack([model.initial(seed) for seed in range(4)])

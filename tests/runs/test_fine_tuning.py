@@ -12,7 +12,7 @@ from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.evaluation import MOST_EPOCHS, PATIENCE
 from coterie.runs.experiment import Experiment, build
-from coterie.runs.on_data import Samples
+from coterie.runs.on_data import TensorSamples
 from coterie.training.evaluate import evaluate_many
 
 
@@ -47,7 +47,7 @@ def experiment(**options: object) -> Experiment:
     return build(RunConfig("fedavg", **{**given, **options}))  # type: ignore[arg-type]
 
 
-def held_out(one: Experiment) -> dict[str, Samples]:
+def held_out(one: Experiment) -> dict[str, TensorSamples]:
     return {name: own.held_out for name, own in one.effects.data.items() if own.held_out is not None}
 
 

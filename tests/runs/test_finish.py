@@ -29,7 +29,7 @@ from coterie.record.folder import read_lines
 from coterie.report import render
 from coterie.report.summary import results
 from coterie.reproductions.study import one
-from coterie.runs import Result, RunConfig, checkpoint, run
+from coterie.runs import FinishedRun, RunConfig, checkpoint, run
 from coterie.runs.config import resolve
 from coterie.runs.evaluation import models_digest
 from coterie.runs.recorded import record
@@ -134,7 +134,7 @@ def outcome(out: Path) -> dict[str, Any]:
     return {"lines": numbers(out), **summary, "v": views, "m": kept}
 
 
-def went(out: Path, **changes: Any) -> Result:
+def went(out: Path, **changes: Any) -> FinishedRun:
     return run(replace(HERE, out=str(out), **changes))
 
 

@@ -12,8 +12,8 @@ from emulated import exact
 
 from coterie.protocol.effects import Encrypt, Evaluate, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.runs.interpreter import LocalEffects, Opened
-from coterie.runs.on_data import ClientData, Samples
+from coterie.runs.interpreter import LocalEffects, OpenedCache
+from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.jobs import DivergedError
 from coterie.training.models import build
 from coterie.training.solvers import Sgd
@@ -28,7 +28,7 @@ def data(clients: int, seed: int = 0) -> dict[str, ClientData]:
         n = 5 + 3 * i
         x = torch.from_numpy(rng.normal(size=(n, 6)).astype(np.float32))
         y, test = torch.from_numpy(rng.integers(0, 3, n)), rng.permutation(20)[: 4 + i]
-        made[f"client/{i}"] = ClientData(x, y, test, Samples(X_TEST, Y_TEST))
+        made[f"client/{i}"] = ClientData(x, y, test, TensorSamples(X_TEST, Y_TEST))
     return made
 
 
@@ -111,7 +111,7 @@ def test_identical_bytes_are_opened_once_also_later_and_by_key() -> None:
 
 
 def test_the_memory_of_opened_ciphertexts_is_bounded() -> None:
-    opened, computed = Opened(limit_bytes=100), []
+    opened, computed = OpenedCache(limit_bytes=100), []
 
     def value(i: int) -> Any:
         return lambda: computed.append(i) or np.zeros(5)  # 40 bytes

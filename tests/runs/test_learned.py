@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Finding, Topic
 from coterie.report.comparison import sentences
 from coterie.runs.audited import best_by_topic
@@ -13,7 +13,7 @@ SERVERS = {"csp", "business_server", "server", "helper"}
 
 
 def finding(who: str, topic: Topic, *values: float, chance: float = 0.0, knowing: str = "") -> Finding:
-    results = tuple(Result("share", value, chance, 1.0, 10) for value in values)
+    results = tuple(AttackResult("share", value, chance, 1.0, 10) for value in values)
     return Finding(who, "what", topic, results, knowing=knowing)
 
 

@@ -13,10 +13,10 @@ from coterie.protocol.effects import Fit, Losses
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.config import RunConfig
-from coterie.runs.evaluation import Observer, models_digest
+from coterie.runs.evaluation import Evaluator, models_digest
 from coterie.runs.experiment import build as build_experiment
 from coterie.runs.interpreter import LocalEffects
-from coterie.runs.on_data import ClientData, Samples
+from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.evaluate import judge_many
 from coterie.training.model import Model
 from coterie.training.models import build
@@ -27,7 +27,7 @@ RNG = np.random.default_rng(3)
 X = torch.from_numpy(RNG.normal(size=(57, 6)).astype(np.float32))
 Y = torch.from_numpy(RNG.integers(0, 4, 57))
 OWN = {f"client/{i}": np.sort(RNG.permutation(57)[: 3 + 4 * i]) for i in range(5)}
-TEST = Samples(X, Y)
+TEST = TensorSamples(X, Y)
 DATA = {name: ClientData(X[:0], Y[:0], test, TEST) for name, test in OWN.items()}
 THETA = 3 * np.stack([MODEL.initial(seed) for seed in range(3)])  # larger, so that they disagree
 
@@ -53,7 +53,7 @@ def slow(model: ClientModel, indices: np.ndarray) -> tuple[float, float]:
 
 def test_the_scores_of_mixtures_equal_the_plain_loop() -> None:
     models = everybody()
-    scores = Observer(MODEL, DATA).scores(models)
+    scores = Evaluator(MODEL, DATA).scores(models)
     for i, (name, model) in enumerate(models.items()):
         accuracy, loss = slow(model, np.arange(57))
         assert scores.values["global_accuracy"][i] == pytest.approx(accuracy)
@@ -76,7 +76,7 @@ def test_every_component_is_run_once_however_many_mix_it(monkeypatch: pytest.Mon
         return judge_many(model, weights, *data, shares=shares, **options)
 
     monkeypatch.setattr("coterie.runs.evaluation.judge_many", counted)
-    Observer(MODEL, DATA).scores(everybody())
+    Evaluator(MODEL, DATA).scores(everybody())
     assert sorted(seen) == [(1, 0), (3, 2)]  # a mixture of one is that model; two shares of three components
 
 
@@ -85,8 +85,8 @@ def test_the_loss_of_a_mixture_survives_tiny_probabilities() -> None:
     logits = np.array([[0.0, 1000.0], [0.0, 1100.0]])
     linear = build("linear", (1,), 2)
     models = np.concatenate([np.zeros((2, 2)), logits], axis=1).astype(np.float32)
-    test = Samples(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64))
-    observer = Observer(linear, {"client/0": ClientData(test.x, test.y, np.array([0]), test)})
+    test = TensorSamples(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64))
+    observer = Evaluator(linear, {"client/0": ClientData(test.x, test.y, np.array([0]), test)})
     loss = observer.scores({"client/0": Mixture(np.array([0.5, 0.5]), models)}).values["global_loss"][0]
     assert loss == pytest.approx(1000 + np.log(2))
 

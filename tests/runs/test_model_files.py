@@ -24,7 +24,7 @@ from torch import Tensor
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, load_exported, load_models, run
 from coterie.runs.models import decode, encode
-from coterie.runs.trained import Facts, TrainedModel, state
+from coterie.runs.trained import ModelFacts, TrainedModel, state
 from coterie.training.models import NAMES, build
 from coterie.training.names import GRAPH_MODEL
 
@@ -204,7 +204,7 @@ def test_damage_anywhere_is_an_error_or_a_model(data: st.DataObject) -> None:
     st.one_of(st.none(), st.lists(st.text(), min_size=2, max_size=2, unique=True)),
 )
 def test_what_is_written_is_read(shares: list[float], names: list[str] | None) -> None:
-    facts = msgspec.convert({**FACTS, "class_names": names}, Facts)
+    facts = msgspec.convert({**FACTS, "class_names": names}, ModelFacts)
     nets = tuple(state(build("linear", (3,), 2).module) for _ in shares)
     own = np.array(shares) / sum(shares)
     zero, unit = np.array([1, 2, 3], np.float32), np.array([0.5, 2, 1], np.float32)
@@ -222,7 +222,9 @@ def test_what_is_written_is_read(shares: list[float], names: list[str] | None) -
 def test_every_built_in_model_comes_back(name: str) -> None:
     shape, kind = ((4, 10), "graph") if name == GRAPH_MODEL else ((3, 32, 32), "image")
     model = build(name, shape, 10)
-    facts = msgspec.convert({**FACTS, "model": name, "input_shape": shape, "classes": 10, "data_kind": kind}, Facts)
+    facts = msgspec.convert(
+        {**FACTS, "model": name, "input_shape": shape, "classes": 10, "data_kind": kind}, ModelFacts
+    )
     channels = (1,) if name == GRAPH_MODEL else (3, 1, 1)
     scale = np.zeros(channels, np.float32), np.ones(channels, np.float32)
     data = encode(TrainedModel(facts, np.ones(1), (state(model.module),), *scale, "here"))

@@ -22,7 +22,7 @@ from coterie.data.tasks import of_clients
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
 from coterie.runs import (
-    Result,
+    FinishedRun,
     RunConfig,
     build,
     export_model,
@@ -303,7 +303,7 @@ def test_random_numbers_of_the_caller_stay_as_they_were(tmp_path: Path) -> None:
 
 
 def test_an_export_overwrites_nothing(tmp_path: Path) -> None:
-    result: Result = run(replace(QUICK, out=str(tmp_path / "run")))
+    result: FinishedRun = run(replace(QUICK, out=str(tmp_path / "run")))
     trained = result.models.of("client/0")
     path = tmp_path / "one"
     export_model(trained, path)

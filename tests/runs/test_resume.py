@@ -24,7 +24,7 @@ from tampering import flipped
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.folder import read_lines
-from coterie.runs import Interrupted, Result, RunConfig, checkpoint, run
+from coterie.runs import FinishedRun, Interrupted, RunConfig, checkpoint, run
 from coterie.runs.views import read_views
 
 TESTS = Path(__file__).parents[1] / "rigs"
@@ -355,7 +355,7 @@ def test_a_run_that_fails_before_its_first_round_leaves_no_folder(tmp_path: Path
 def test_the_result_can_be_loaded(half: Path, tmp_path: Path) -> None:
     from coterie.runs import load_result
 
-    result: Result = run(RunConfig("fedavg", clients=3, rounds=1, out=str(tmp_path / "run")))
+    result: FinishedRun = run(RunConfig("fedavg", clients=3, rounds=1, out=str(tmp_path / "run")))
     loaded = load_result(tmp_path / "run")
     assert loaded.rounds == result.rounds
     assert loaded.summary == json.loads(json.dumps(dict(result.summary)))

@@ -16,7 +16,7 @@ from outcomes import alike, numbers
 
 from coterie.crypto.roster import DerivedRoster, simulated
 from coterie.protocol.errors import UserError
-from coterie.protocol.names import Made, Names, each, listed
+from coterie.protocol.names import LazyMapping, Names, each, listed
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Mixture
 from coterie.runs import RunConfig, experiment, load, registry, run
@@ -55,7 +55,7 @@ def test_names_are_a_sequence_of_strings() -> None:
 
 def test_values_are_made_once_and_the_oldest_are_forgotten() -> None:
     made: list[str] = []
-    found = Made(Names(5), lambda name: made.append(name) or name.upper(), held=2)  # type: ignore[func-returns-value]
+    found = LazyMapping(Names(5), lambda name: made.append(name) or name.upper(), held=2)  # type: ignore[func-returns-value]
     assert [found["client/1"], found["client/2"], found["client/1"]] == ["CLIENT/1", "CLIENT/2", "CLIENT/1"]
     assert found["client/3"] == "CLIENT/3"
     assert found["client/2"] == "CLIENT/2"

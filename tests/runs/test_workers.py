@@ -21,7 +21,7 @@ from coterie.reproductions import reproduce
 from coterie.runs import RunConfig, experiment
 from coterie.runs.config import differences, from_text, resolve, to_toml
 from coterie.runs.worker import Worker
-from coterie.runs.workers import Spread, check_workers, workers_of
+from coterie.runs.workers import WorkerPool, check_workers, workers_of
 from coterie.training.jobs import DivergedError
 from coterie.training.solvers import Sgd
 
@@ -57,11 +57,11 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> list[InProcess]:
     """Three workers in this process, for every run that asks for workers."""
     found: list[InProcess] = []
 
-    def of(config: RunConfig, inputs: str, samples: Callable[[str], int]) -> Spread | None:
+    def of(config: RunConfig, inputs: str, samples: Callable[[str], int]) -> WorkerPool | None:
         if config.workers is None:
             return None
         found.extend(InProcess(to_toml(config), inputs) for _ in range(3))
-        return Spread(found, samples)
+        return WorkerPool(found, samples)
 
     monkeypatch.setattr(experiment, "workers_of", of)
     return found
@@ -99,10 +99,10 @@ def test_work_is_spread_evenly_and_results_keep_their_order() -> None:
 
     wanted = [(str(samples), Fit(np.zeros(1, np.float32), Sgd(0.1), 2, 0)) for samples in (90, 10, 50, 40, 60, 30, 20)]
     echoes = [Echo(), Echo()]
-    assert Spread(echoes, int).run(wanted) == [party for party, _ in wanted]
+    assert WorkerPool(echoes, int).run(wanted) == [party for party, _ in wanted]
     assert max(one.costs for one in echoes) <= 320  # of 600
-    assert Spread([Echo(), Echo(), Echo()], int).run(wanted[:1]) == ["90"]
-    assert Spread(echoes, int).run([]) == []
+    assert WorkerPool([Echo(), Echo(), Echo()], int).run(wanted[:1]) == ["90"]
+    assert WorkerPool(echoes, int).run([]) == []
 
 
 def test_a_training_that_diverges_at_a_worker_is_one_client_s(pool: list[InProcess]) -> None:
@@ -147,7 +147,7 @@ def test_ray_does_not_take_sigterm_from_a_command(monkeypatch: pytest.MonkeyPatc
 
     def theirs(*_: object) -> None: ...
 
-    class Cluster:
+    class RayCluster:
         workers = ()
 
         def __init__(self, **_: object) -> None:
@@ -156,7 +156,7 @@ def test_ray_does_not_take_sigterm_from_a_command(monkeypatch: pytest.MonkeyPatc
         def close(self) -> None: ...
 
     ray_workers = ModuleType("coterie.runs.ray_workers")
-    monkeypatch.setattr(ray_workers, "Cluster", Cluster, raising=False)
+    monkeypatch.setattr(ray_workers, "Cluster", RayCluster, raising=False)
     monkeypatch.setitem(sys.modules, ray_workers.__name__, ray_workers)
     monkeypatch.setattr("coterie.runs.workers.find_spec", lambda name: True)
     before = signal.signal(signal.SIGTERM, ours if set_before else signal.SIG_DFL)
@@ -236,10 +236,10 @@ def test_on_ray_the_models_are_the_same_and_a_dead_worker_is_replaced(cluster: A
 
 @needs_ray
 def test_what_a_worker_cannot_be_made_for_is_told(cluster: Any) -> None:
-    from coterie.runs.ray_workers import Cluster
+    from coterie.runs.ray_workers import RayCluster
 
     with pytest.raises(UserError, match="a worker has other data"):
-        Cluster(None, 1, False, (to_toml(resolve(TINY)), "of another run"))
+        RayCluster(None, 1, False, (to_toml(resolve(TINY)), "of another run"))
     assert cluster.is_initialized()  # it was not ours to end
 
 

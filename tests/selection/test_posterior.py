@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coterie.selection.bandit import Bandit, Cics, learned, theta
 from coterie.selection.contexts import standardised_rewards
 from coterie.selection.kernels import (
-    Sums,
+    SetSums,
     between,
     distances,
     energy_distance,
@@ -36,9 +36,9 @@ def random_past(sets: int, seed: int, scale: float = 1.0, most: int = 6) -> Past
     return Past(contexts, sizes, features, draw.normal(size=sets))
 
 
-def as_sums(sets: list[np.ndarray], past: Past) -> Sums:
+def as_sums(sets: list[np.ndarray], past: Past) -> SetSums:
     """What kernels need of these sets of contexts, one by one."""
-    return Sums(
+    return SetSums(
         np.array([len(x) for x in sets], float),
         np.array([distances(x, x).sum() for x in sets]),
         np.array([mean_distances(x, past.contexts, past.sizes).sum(axis=0) for x in sets]),
@@ -185,7 +185,7 @@ def test_the_deviation_after_twenty_pulls_of_one_set_and_that_of_the_printed_rec
     x = np.zeros((1, 5))
     past = Past(np.zeros((20, 5)), np.ones(20, np.int64), np.zeros((20, 11)), np.tile([-1.0, 1.0], 10))
     sums = as_sums([x], past)
-    sums = Sums(sums.size, sums.pairs, sums.past, np.zeros((1, 11)))
+    sums = SetSums(sums.size, sums.pairs, sums.past, np.zeros((1, 11)))
     _, right = posterior(past, 2.0, 0.5, 0.0, 1.0)(sums)
     _, printed = printed_posterior(past, 2.0, 0.5)(sums)
     assert float(right[0]) ** 2 == pytest.approx(0.25 / (20 + 0.25))  # .0123

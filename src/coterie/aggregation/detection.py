@@ -81,7 +81,7 @@ _DEVIATION = 5e-5
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class LeaderWeights:
     """What each leader's model counts. weights: ``(k,)`` integers >= 0.  suspicion: ``(k,)`` in [0, 1], 1 the most.
 
     divisor: of the sum of weights times vectors, at least the sum of the weights.
@@ -94,7 +94,7 @@ class Weights:
     fallback: str = ""
 
 
-def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> Weights:
+def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> LeaderWeights:
     """Eq. (6) from ``(k,)`` magnitudes of high frequencies and ``(k,)`` squared distances to the global model.
 
     Non-finite numbers get no weight. Raises UserError for arrays that don't fit, and RunError if fewer than two leaders
@@ -112,7 +112,7 @@ def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> We
         order = np.argsort(np.where(honest, suspicion, np.inf), kind="stable")
         made[:] = 0
         made[order[: max(2, math.ceil(honest.sum() / 2))]] = most
-    return Weights(made, suspicion, float(made.sum()), why)
+    return LeaderWeights(made, suspicion, float(made.sum()), why)
 
 
 def largest(leaders: int, bits: int = BITS) -> int:
@@ -152,7 +152,7 @@ def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
 
 def robust(
     squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, bits: int = BITS, *, deviations: float = 0.0
-) -> Weights:
+) -> LeaderWeights:
     """Weights a_i c_i from ``(k,)`` squared norms of updates and their dot products with ``factors`` times updates.
 
     They are rounded down, so that rounding makes no update longer. The divisor is the sum of the a_i, as a multiple of
@@ -171,11 +171,11 @@ def robust(
     hiding, made = least(n, deviations), _whole(most * agreed * shorter)
     hiding = hiding if hiding.any() else lengths
     if made.any() and effective(made * hiding) >= FEWEST:
-        return Weights(made, suspicion, most * float(agreed.sum()))
+        return LeaderWeights(made, suspicion, most * float(agreed.sum()))
     made = _whole(most * shorter)
     if effective(made * hiding) < FEWEST:
         raise RunError("the other updates are too short or too long to hide one leader's, which a sum would open")
-    return Weights(made, suspicion, float(most * honest.sum()), ALONE)
+    return LeaderWeights(made, suspicion, float(most * honest.sum()), ALONE)
 
 
 def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OUTLYING) -> Floats:

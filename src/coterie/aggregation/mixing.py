@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from coterie.protocol.effects import Vector
 
 
-class Mixed:
+class RunningMix:
     """w -> keep w + add: what mixing in models (d,) makes of any w."""
 
     def __init__(self, size: int) -> None:

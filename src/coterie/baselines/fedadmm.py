@@ -71,7 +71,7 @@ class Client(fl.Client):
         return fl.Update(msg.round, self.spec.digest, values, fitted.samples)
 
 
-class Server(late.Server):
+class Server(late.LateServer):
     """Adds up what clients send, over all N of them or over those received."""
 
     config: FedAdmmConfig

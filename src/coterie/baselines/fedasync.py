@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.aggregation.mixing import Mixed
+from coterie.aggregation.mixing import RunningMix
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols import late
 
@@ -50,7 +50,7 @@ class Mixing:
 
     def __init__(self, spec: ModelSpec, weights: fl.Vector, step: float, *, exponent: float) -> None:
         self._weights, self._step, self._exponent = weights, step, exponent
-        self._late, self._in_time = Mixed(len(weights)), Mixed(len(weights))
+        self._late, self._in_time = RunningMix(len(weights)), RunningMix(len(weights))
 
     def take(self, values: fl.Vector, staleness: int, samples: int) -> None:
         mixed = self._late if staleness else self._in_time
@@ -60,7 +60,7 @@ class Mixing:
         return self._in_time(self._late(self._weights.astype(np.float64)))
 
 
-class Server(late.Server):
+class Server(late.LateServer):
     config: FedAsyncConfig
 
     def aggregate(self, step: float) -> late.Aggregate:

@@ -42,10 +42,10 @@ class TimeWeightedConfig(late.LateTraining):
             raise fl.UserError(f"base must be above 1, so that older models count less, not {self.base}")
 
 
-def _mean(sends: Sends, weight: Callable[[Any, int, int], float]) -> type[late.Server]:
+def _mean(sends: Sends, weight: Callable[[Any, int, int], float]) -> type[late.LateServer]:
     """A server that averages. weight: of one update, from the config, its rounds of delay, and its samples."""
 
-    class Server(late.Server):
+    class Server(late.LateServer):
         def aggregate(self, step: float) -> late.Aggregate:
             return late.Mean(self.spec, self.state.weights, step, of=sends, weight=partial(weight, self.config))
 

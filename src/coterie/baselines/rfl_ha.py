@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 import coterie.method as fl
-from coterie.aggregation.mixing import Mixed
+from coterie.aggregation.mixing import RunningMix
 from coterie.protocols.selecting import Introducing, meet
 
 HEAD = "head"
@@ -201,7 +201,7 @@ class Server(fl.Server):
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Every cluster trains once; the server mixes in their models in the order of arrival."""
         clustered = yield from self.regroup(r)
-        state, participants, mixed, order = self.state, 0, Mixed(self.spec.size), list[str]()
+        state, participants, mixed, order = self.state, 0, RunningMix(self.spec.size), list[str]()
         asked = set(fl.asked_in(self.clients, self.config, self.randomness.seed, r))
         sizes = {own[0]: len(own) for own in state.clusters}
         gather = self.gather(means=0)

@@ -8,7 +8,7 @@ import typer
 
 import coterie
 from coterie.cli import auditing, comparing, deploying, listing, predicting, reporting, reproducing, running
-from coterie.cli.command import Command, Group
+from coterie.cli.command import Command, CommandGroup
 
 _EPILOG = """
 Examples:
@@ -31,7 +31,7 @@ Examples:
 """
 
 app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     name="coterie",
     help="Federated learning among unequal, privacy-aware clients: run, compare and reproduce published systems.",
     epilog=_EPILOG,

@@ -27,7 +27,7 @@ def _plain(parameter: Any) -> Any:
     return parameter
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """``coterie`` itself."""
 
     def get_params(self, ctx: Any) -> list[Any]:

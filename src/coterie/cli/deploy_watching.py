@@ -22,7 +22,7 @@ from coterie.cli.guard import console, guarded
 from coterie.report.words import percent, size
 
 if TYPE_CHECKING:
-    from coterie.deploy.status import PartyStatus, Status
+    from coterie.deploy.status import PartyStatus, RunStatus
 
 _POLL_S = 0.5
 _WATCH_S = 1.0
@@ -73,7 +73,7 @@ def status(
             time.sleep(_WATCH_S)
 
 
-def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]:
+def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Table]:
     """The lines and the table, as wide as the console. now: Unix seconds."""
     from coterie.deploy.plan import shown as shown_plan
     from coterie.operate.watching import is_alive
@@ -106,7 +106,7 @@ def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]
     )
 
 
-def _where(status: Status, now: float) -> Text:
+def _where(status: RunStatus, now: float) -> Text:
     from coterie.operate.watching import is_alive
     from coterie.report.words import plural
     from coterie.transport.transcript import shown
@@ -129,7 +129,7 @@ def _where(status: Status, now: float) -> Text:
     return Text.assemble((head, "bold"), f"{again}, since {_ago(status.since, now)}: {done}")
 
 
-def _awaited(status: Status) -> str:
+def _awaited(status: RunStatus) -> str:
     from coterie.transport.transcript import shown
 
     away = [shown(one.name) for one in status.parties if one.fingerprint and not (one.connected or one.revoked)]
@@ -143,7 +143,7 @@ def _ago(then: float, now: float) -> str:
     return duration(round(seconds) if seconds >= 1 else round(seconds, 1))
 
 
-def _table(status: Status, now: float, without: Collection[str] = ()) -> Table:
+def _table(status: RunStatus, now: float, without: Collection[str] = ()) -> Table:
     from coterie.report.words import duration
     from coterie.transport.transcript import shown
 
@@ -186,7 +186,7 @@ def _presence(one: PartyStatus, over: bool) -> str:
     return "here" if one.connected else "not seen" if one.last_seen is None else "away"
 
 
-def _remarks(status: Status) -> Iterator[str]:
+def _remarks(status: RunStatus) -> Iterator[str]:
     """What an operator should look at, a line each."""
     from coterie.report.words import plural
     from coterie.transport.transcript import shown

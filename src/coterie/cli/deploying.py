@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli import deploy_running, deploy_watching
-from coterie.cli.command import Command, Group
+from coterie.cli.command import Command, CommandGroup
 from coterie.cli.guard import guarded
 from coterie.cli.options import listed
 
@@ -45,7 +45,7 @@ Offline = Annotated[bool, typer.Option("--offline", help="Leave the server alone
 _MOST = 10  # lines of what waits at the server
 
 app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     name="deploy",
     help="Run a federation between machines that trust nobody else's.",
     epilog=_EPILOG,

@@ -10,7 +10,7 @@ from coterie.protocol.errors import UserError
 
 
 @dataclass(frozen=True)
-class Grouping:
+class Agreement:
     """The clusters of some clients.
 
     ari: adjusted Rand index against the data's own groups (Hubert and Arabie, Comparing partitions, 1985): 1 for equal
@@ -27,7 +27,7 @@ class Grouping:
     without: int
 
 
-def grouping(membership: Sequence[Sequence[int]], groups: Sequence[int] | None) -> Grouping:
+def grouping(membership: Sequence[Sequence[int]], groups: Sequence[int] | None) -> Agreement:
     """Clusters of each client, none or several, beside its group.
 
     For the adjusted Rand index a client's label is its whole *set* of clusters. Raises UserError where ``groups`` are
@@ -44,7 +44,7 @@ def grouping(membership: Sequence[Sequence[int]], groups: Sequence[int] | None) 
 
         numbered = {clusters: label for label, clusters in enumerate(dict.fromkeys(own))}
         ari = float(adjusted_rand_score([int(groups[i]) for i in placed], [numbered[own[i]] for i in placed]))
-    return Grouping(
+    return Agreement(
         ari=ari,
         clusters=len(sizes),
         per_client=sum(len(own[i]) for i in placed) / len(placed) if placed else 0.0,

@@ -139,7 +139,7 @@ def halves(y: NDArray[Any], rng: np.random.Generator) -> NDArray[np.bool_]:
     return first
 
 
-class Found(msgspec.Struct, frozen=True, eq=False):
+class FoundGroups(msgspec.Struct, frozen=True, eq=False):
     """Groups of n clients. labels: (n,) int64 from 0.  directions: (groups, 2d), of length 1 in each half, or 0.
 
     centre: (2d,) what was subtracted.  quality: q of ``guarded``, else NaN.  eigenvalues: those that stood out.  why:
@@ -161,7 +161,7 @@ class Found(msgspec.Struct, frozen=True, eq=False):
 
 def find_groups(
     rows: Floats, rng: np.random.Generator, groups: int | Literal["auto"] = "auto", smallest: int = SMALLEST
-) -> Found:
+) -> FoundGroups:
     """Groups of clients by their signatures.
 
     rows: (n, 2d), a client's two halves, projected or not, with any common vector added.
@@ -188,7 +188,7 @@ def find_groups(
         labels = np.zeros_like(labels)
         why = f"halves of one client agree {quality:.2f} times as much as those of two in a group: no groups"
     directions = np.stack([_direction(first[labels == k], second[labels == k]) for k in range(labels.max() + 1)])
-    return Found(labels[back], centre, directions, quality, eigenvalues, why)
+    return FoundGroups(labels[back], centre, directions, quality, eigenvalues, why)
 
 
 def plausible(rows: Floats) -> NDArray[np.bool_]:
@@ -202,7 +202,7 @@ def plausible(rows: Floats) -> NDArray[np.bool_]:
     return np.asarray(np.median(furthest, axis=1) <= FURTHEST)
 
 
-def within_reach(row: Floats, found: Found) -> bool:
+def within_reach(row: Floats, found: FoundGroups) -> bool:
     """Whether a newcomer's row (2d,) can be a signature, by its distance to the centre."""
     return bool(max(np.linalg.norm(half) for half in np.split(row - found.centre, 2)) <= FURTHEST)
 
@@ -218,7 +218,7 @@ def _long(half: Floats) -> NDArray[np.bool_]:
     return np.asarray(np.linalg.norm(half, axis=1, keepdims=True) > NOTHING)
 
 
-def placed(rows: Floats, found: Found) -> NDArray[np.int64]:
+def placed(rows: Floats, found: FoundGroups) -> NDArray[np.int64]:
     """(n,) the group of each newcomer's row (2d,): the one in whose direction it points most."""
     together = np.concatenate(centred(rows, found.centre), axis=1)
     return np.asarray(np.argmax(together @ found.directions.T, axis=1), np.int64)

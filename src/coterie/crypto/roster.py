@@ -12,7 +12,7 @@ import numpy as np
 from coterie.crypto.signing import Field, OpeningKey, SealingKey, SigningKey, VerifyKey
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import Signed
-from coterie.protocol.names import Made, Names
+from coterie.protocol.names import LazyMapping, Names
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.setup_info import Common, Entry, Identity, Own, Roster
 
@@ -88,11 +88,11 @@ class DerivedRoster(Roster, frozen=True, dict=True):
     @cached_property
     def identities(self) -> Mapping[str, Identity]:
         """SECRET: every party's keys."""
-        return Made(self.names, lambda name: new_identity(name, self.randomness))
+        return LazyMapping(self.names, lambda name: new_identity(name, self.randomness))
 
     @cached_property
     def by_name(self) -> Mapping[str, Entry]:
-        return Made(self.names, lambda name: entry(name, self.roles[name], self.identities[name]))
+        return LazyMapping(self.names, lambda name: entry(name, self.roles[name], self.identities[name]))
 
     @property
     def hub(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.dataset import Graph
-from coterie.data.download import Remote
+from coterie.data.download import RemoteFile
 from coterie.data.formats import Arrays, read_cifar, read_csv, read_idx, read_svhn, read_tar
 from coterie.data.graphs import read_linqs
 
@@ -30,7 +30,7 @@ def is_synthetic(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Known:
+class NamedDataSet:
     """What is fixed about a named data set.
 
     samples: training and test samples of the complete set; None where the split is ours.
@@ -44,7 +44,7 @@ class Known:
     samples: tuple[int, int] | None
     read: Callable[[Path], Found | None]
     place: str = "."
-    remote: tuple[Remote, ...] = ()
+    remote: tuple[RemoteFile, ...] = ()
     by_hand: str = ""
 
 
@@ -62,7 +62,7 @@ def _files(folder: Path, archive: str, inner: str, names: Sequence[str]) -> tupl
     return None
 
 
-def _mnist_like(torchvision: str, base: str, *md5: str) -> Known:
+def _mnist_like(torchvision: str, base: str, *md5: str) -> NamedDataSet:
     stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
     def read(folder: Path) -> Found | None:
@@ -73,11 +73,11 @@ def _mnist_like(torchvision: str, base: str, *md5: str) -> Known:
         arrays = [read_idx(path) for path in paths if path]
         return _four(arrays[:2], arrays[2:], folder)
 
-    remote = tuple(Remote(f"{base}{stem}-ubyte.gz", digest) for stem, digest in zip(stems, md5, strict=True))
-    return Known(10, (60_000, 10_000), read, f"{torchvision}/raw", remote)
+    remote = tuple(RemoteFile(f"{base}{stem}-ubyte.gz", digest) for stem, digest in zip(stems, md5, strict=True))
+    return NamedDataSet(10, (60_000, 10_000), read, f"{torchvision}/raw", remote)
 
 
-def _cifar(classes: int, md5: str, inner: str, *names: str) -> Known:
+def _cifar(classes: int, md5: str, inner: str, *names: str) -> NamedDataSet:
     """inner: the folder in the archive.  names: the last is the test set's."""
     archive = f"cifar-{classes}-binary.tar.gz"
     label_bytes = 2 if classes == 100 else 1  # coarse and fine label, or one
@@ -88,8 +88,8 @@ def _cifar(classes: int, md5: str, inner: str, *names: str) -> Known:
         source, (*train, test) = found
         return _four(read_cifar(train, label_bytes, str(source)), read_cifar([test], label_bytes, str(source)), source)
 
-    remote = Remote(f"https://www.cs.toronto.edu/~kriz/{archive}", md5)
-    return Known(classes, (50_000, 10_000), read, remote=(remote,))
+    remote = RemoteFile(f"https://www.cs.toronto.edu/~kriz/{archive}", md5)
+    return NamedDataSet(classes, (50_000, 10_000), read, remote=(remote,))
 
 
 def _read_svhn_files(folder: Path) -> Found | None:
@@ -97,7 +97,7 @@ def _read_svhn_files(folder: Path) -> Found | None:
     return _four(read_svhn(train), read_svhn(test), folder) if train.is_file() and test.is_file() else None
 
 
-def _membership(classes: int, archive: str, *names: str) -> Known:
+def _membership(classes: int, archive: str, *names: str) -> NamedDataSet:
     """One table with the label first, or a table of features and one of labels; labels count from 1."""
 
     def read(folder: Path) -> Found | None:
@@ -109,20 +109,20 @@ def _membership(classes: int, archive: str, *names: str) -> Known:
         return {"x": x, "y": y[:, 0].astype(np.int64) - 1}, str(source)
 
     by_hand = f"{archive} from https://github.com/privacytrustlab/datasets (which states no checksum)"
-    return Known(classes, None, read, by_hand=by_hand)
+    return NamedDataSet(classes, None, read, by_hand=by_hand)
 
 
-def _citations(classes: int, path: str, md5: str) -> Known:
-    remote = Remote(f"https://linqs-data.soe.ucsc.edu/public/{path}", md5)
+def _citations(classes: int, path: str, md5: str) -> NamedDataSet:
+    remote = RemoteFile(f"https://linqs-data.soe.ucsc.edu/public/{path}", md5)
 
     def read(folder: Path) -> Found | None:
         own = folder / remote.file_name
         return (read_linqs(own), f"{own}, split by ourselves, not Planetoid's") if own.is_file() else None
 
-    return Known(classes, None, read, remote=(remote,))
+    return NamedDataSet(classes, None, read, remote=(remote,))
 
 
-KNOWN: dict[str, Known] = {
+KNOWN: dict[str, NamedDataSet] = {
     "mnist": _mnist_like(
         "MNIST",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -147,13 +147,13 @@ KNOWN: dict[str, Known] = {
         "test_batch.bin",
     ),
     "cifar100": _cifar(100, "03b5dce01913d631647c71ecec9e9cb8", "cifar-100-binary", "train.bin", "test.bin"),
-    "svhn": Known(
+    "svhn": NamedDataSet(
         10,
         (73_257, 26_032),
         _read_svhn_files,
         remote=(
-            Remote("http://ufldl.stanford.edu/housenumbers/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-            Remote("http://ufldl.stanford.edu/housenumbers/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
+            RemoteFile("http://ufldl.stanford.edu/housenumbers/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+            RemoteFile("http://ufldl.stanford.edu/housenumbers/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
         ),
     ),
     "purchase100": _membership(100, "dataset_purchase.tgz", "dataset_purchase"),

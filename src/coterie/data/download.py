@@ -16,7 +16,7 @@ _MAX_BYTES = 1 << 30  # above every file that we know: a wrong server cannot fil
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file on the web. md5: as its publisher or torchvision states it, against a broken or foreign file (an
     attacker cannot make a second file for a *given* MD5).
     """
@@ -32,7 +32,7 @@ class Remote:
 class _Told:
     """The progress of a download from pooch: block by block, and at the end all once more."""
 
-    def __init__(self, remote: Remote, progress: Progress | None) -> None:
+    def __init__(self, remote: RemoteFile, progress: Progress | None) -> None:
         self.total, self._done = 0, 0  # pooch sets the total, 0 if the server does not say it
         self._remote, self._progress = remote, progress
 
@@ -52,7 +52,7 @@ class _Told:
         """Nothing more comes."""
 
 
-def fetch(remote: Remote, folder: Path, progress: Progress | None = None, timeout_s: float = 30.0) -> Path:
+def fetch(remote: RemoteFile, folder: Path, progress: Progress | None = None, timeout_s: float = 30.0) -> Path:
     """Download into ``folder``, unless the right file is there, and return the path. An interrupted or wrong download
     leaves nothing behind.
 

@@ -59,7 +59,7 @@ def kinds(forms: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(re.split(r"[:+\[]", form)[0] for form in forms))
 
 
-class Dealt(NamedTuple):
+class Division(NamedTuple):
     """counts: (clients, K).  For ``labelsets`` groups: (clients,), and sets: the classes of each, ascending."""
 
     counts: Counts
@@ -67,7 +67,7 @@ class Dealt(NamedTuple):
     sets: tuple[Counts, ...] = ()
 
 
-Scheme = Callable[[Counts, int, int, np.random.Generator], Dealt]
+Scheme = Callable[[Counts, int, int, np.random.Generator], Division]
 """What a spec deals, from class sizes (K,), clients, and the least samples a client has."""
 
 
@@ -80,14 +80,14 @@ def parse(spec: str) -> Scheme:
         return _own(spec)
     number, span = "([0-9]{1,9})", "([0-9]{1,9})-([0-9]{1,9})"
     if spec == "iid":
-        return lambda sizes, clients, floor, rng: Dealt(_iid(sizes, clients, rng))
+        return lambda sizes, clients, floor, rng: Division(_iid(sizes, clients, rng))
     if kind in ("dirichlet", "hsu"):
         concentration = _within(rest, spec, "", 1e-6, 1e6, "1e-6 (each its own) to 1e6 (all alike)")
         if kind == "hsu":
-            return lambda sizes, clients, floor, rng: Dealt(_hsu(sizes, clients, concentration, rng))
-        return lambda sizes, clients, floor, rng: Dealt(_dirichlet(sizes, clients, concentration, floor, rng))
+            return lambda sizes, clients, floor, rng: Division(_hsu(sizes, clients, concentration, rng))
+        return lambda sizes, clients, floor, rng: Division(_dirichlet(sizes, clients, concentration, floor, rng))
     if kind == "shards" and re.fullmatch(number, rest) and int(rest):
-        return lambda sizes, clients, floor, rng: Dealt(_shards(sizes, clients, int(rest), rng))
+        return lambda sizes, clients, floor, rng: Division(_shards(sizes, clients, int(rest), rng))
     mixed = f"(?:,iid=([^@]*)(?:@{number})?)?"
     if kind == "labelsets" and (match := re.fullmatch(f"{number}(?::{span})?{mixed}", rest)) and int(match[1]):
         count, bounds = int(match[1]), _span(match[2], match[3], spec) if match[2] else None
@@ -96,7 +96,7 @@ def parse(spec: str) -> Scheme:
         return lambda sizes, clients, floor, rng: _label_sets(sizes, clients, count, bounds, rate, first, rng)
     if kind == "labels" and (match := re.fullmatch(f"{span}|{number}", rest)):
         lo, hi = _span(match[1] or match[3], match[2] or match[3], spec)
-        return lambda sizes, clients, floor, rng: Dealt(_labels(sizes, clients, lo, hi, rng))
+        return lambda sizes, clients, floor, rng: Division(_labels(sizes, clients, lo, hi, rng))
     if kind in kinds(TASK_FORMS):
         raise UserError(
             f"partition {spec!r} changes samples or labels, which are not given here: use coterie.data.deal"
@@ -116,7 +116,7 @@ def _own(spec: str) -> Scheme:
     """``function(sizes, clients, rng)``: counts (clients, K), or a pair of these and the clients' groups (clients,)."""
     function = import_object(spec, "partition")
 
-    def scheme(sizes: Counts, clients: int, floor: int, rng: np.random.Generator) -> Dealt:
+    def scheme(sizes: Counts, clients: int, floor: int, rng: np.random.Generator) -> Division:
         made = function(sizes.copy(), clients, rng)
         counts, groups = made if isinstance(made, tuple) else (made, None)
         counts, wanted = np.asarray(counts), (clients, len(sizes))
@@ -133,7 +133,7 @@ def _own(spec: str) -> Scheme:
             if groups.shape != (clients,) or groups.dtype.kind not in "iu" or groups.min(initial=0) < 0:
                 raise UserError(f"partition {spec} gives groups {groups}; it must give a number for each client")
             groups = groups.astype(np.int64)
-        return Dealt(counts.astype(np.int64), groups)
+        return Division(counts.astype(np.int64), groups)
 
     return scheme
 
@@ -220,7 +220,7 @@ def _label_sets(
     rate: float,
     first: int,
     rng: np.random.Generator,
-) -> Dealt:
+) -> Division:
     """Clients from ``first`` on are spread over the sets as all clients are, and mix a share ``rate`` of their data."""
     classes = len(sizes)
     if sets > min(classes, clients):
@@ -248,7 +248,7 @@ def _label_sets(
         counts[np.ix_(rows, own)] = _iid(sizes[own], len(rows), rng)
     if rate > 0:
         counts[first:] = _mixed(counts[first:], rate, rng)
-    return Dealt(counts, groups, tuple(np.sort(own) for own in labels))
+    return Division(counts, groups, tuple(np.sort(own) for own in labels))
 
 
 def _mixed(counts: Counts, rate: float, rng: np.random.Generator) -> Counts:

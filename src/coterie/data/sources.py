@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from coterie.data.catalogue import ALL_LABELS, FOUR, KNOWN, SYNTHETIC, Found, Known, is_synthetic
+from coterie.data.catalogue import ALL_LABELS, FOUR, KNOWN, SYNTHETIC, Found, NamedDataSet, is_synthetic
 from coterie.data.dataset import Dataset, Graph, fixed_split, from_arrays, from_graph
 from coterie.data.download import Progress, fetch
 from coterie.data.formats import Arrays, read_npz
@@ -103,7 +103,7 @@ def _folders(data_dir: str | Path | None) -> list[Path]:
     return [*(Path(folder) for folder in named if folder is not None), cache_dir()]
 
 
-def _find(name: str, known: Known | None, folder: Path) -> Found | None:
+def _find(name: str, known: NamedDataSet | None, folder: Path) -> Found | None:
     path = folder / f"{name}.npz"
     if path.is_file():
         arrays = read_npz(path)
@@ -111,7 +111,7 @@ def _find(name: str, known: Known | None, folder: Path) -> Found | None:
     return (known.read(folder / name) or known.read(folder / known.place)) if known else None
 
 
-def _download(name: str, known: Known, folders: list[Path], progress: Progress | None) -> Found:
+def _download(name: str, known: NamedDataSet, folders: list[Path], progress: Progress | None) -> Found:
     target = cache_dir() / name
     try:
         for remote in known.remote:
@@ -125,7 +125,7 @@ def _download(name: str, known: Known, folders: list[Path], progress: Progress |
     return found
 
 
-def _dataset(name: str, known: Known | None, found: Found) -> Dataset:
+def _dataset(name: str, known: NamedDataSet | None, found: Found) -> Dataset:
     content, source = found
     if isinstance(content, Graph):
         top = int(content.y.max())
@@ -187,7 +187,7 @@ def _either(folders: list[Path]) -> str:
     return " or ".join(f"{folder}{'' if folder.is_dir() else ' (not there yet)'}" for folder in folders)
 
 
-def _not_there(name: str, known: Known, folders: list[Path]) -> str:
+def _not_there(name: str, known: NamedDataSet, folders: list[Path]) -> str:
     files = ", ".join(f"{name}/{remote.file_name}" for remote in known.remote)
     address = f" from {known.remote[0].url.rpartition('/')[0]}/" if known.remote else ""
     return (

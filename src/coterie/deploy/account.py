@@ -22,14 +22,14 @@ from coterie.protocol.system import Federation, System
 from coterie.report.ledger import released
 
 
-class Entry(msgspec.Struct):
+class AccountEntry(msgspec.Struct):
     """All releases of one kind. release: without its round.  rounds: of each, in order; 0 is the set-up."""
 
     release: Release
     rounds: list[int]
 
 
-Entries = list[Entry]
+Entries = list[AccountEntry]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def add(entries: Entries, *releases: Release) -> None:
         kind = replace(one, **{**plain, "round": 0})  # no numbers of numpy
         entry = next((entry for entry in entries if entry.release == kind), None)
         if entry is None:
-            entries.append(entry := Entry(kind, []))
+            entries.append(entry := AccountEntry(kind, []))
         entry.rounds.append(one.round)
 
 

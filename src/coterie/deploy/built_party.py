@@ -31,13 +31,13 @@ from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import ClientModel, System
 from coterie.runs.config import Resolved, from_text
-from coterie.runs.evaluation import Observer
+from coterie.runs.evaluation import Evaluator
 from coterie.runs.experiment import delays_of, epochs_of
 from coterie.runs.inputs import random_starts
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.metrics import class_weights, metrics_of, named
-from coterie.runs.on_data import ClientData, Samples
+from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
 from coterie.transport.member import Member
@@ -85,11 +85,11 @@ class BuiltParty:
         return self.party.samples if "samples" in self.allowed else 0
 
     @cached_property
-    def _observer(self) -> Observer | None:
+    def _observer(self) -> Evaluator | None:
         if self.data is None or not len(self.data.test):
             return None
         effects, config = self.effects, self.config
-        return Observer(
+        return Evaluator(
             self.model,
             {self.party.name: self.data},
             precision=str(effects.how["precision"]),
@@ -187,7 +187,7 @@ def _data(home: Home, plan: Plan) -> ClientData | None:
     own = read_data(home.data, plan.facts, tests=home.name != plan.roster.hub)
     # clone: memory of torch's own, which begins at a multiple of 64 bytes, as in a simulation
     x, y, x_test, y_test = (torch.from_numpy(array).clone() for array in (own.x, own.y, own.x_test, own.y_test))
-    return ClientData(x, y, np.arange(len(y_test)), Samples(x_test, y_test))
+    return ClientData(x, y, np.arange(len(y_test)), TensorSamples(x_test, y_test))
 
 
 def _system(plan: Plan, config: Resolved) -> tuple[System, Any, Sequence[str]]:

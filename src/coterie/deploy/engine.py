@@ -28,7 +28,7 @@ class NotAdmittedError(EngineError):
     """This party may not connect: its certificate was revoked or has expired. It ends the node."""
 
 
-class Parcel(msgspec.Struct, frozen=True, array_like=True):
+class OutgoingPacket(msgspec.Struct, frozen=True, array_like=True):
     """A packet on its way out. dst: its recipient.  key: it is stored once under this key.  body: wrapped."""
 
     dst: str
@@ -70,7 +70,7 @@ class Engine(Protocol):
         Raises UndeliverableError if it never will be, FullError if too much waits, and EngineError otherwise.
         """
 
-    def push_all(self, parcels: Sequence[Parcel]) -> list[EngineError | None]:
+    def push_all(self, parcels: Sequence[OutgoingPacket]) -> list[EngineError | None]:
         """Store packets, those to one recipient in this order. For each: None, or why it is not stored.
 
         After one fails for now, no other is stored for its recipient, since it would overtake. Raises NotAdmittedError.

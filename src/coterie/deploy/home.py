@@ -16,7 +16,7 @@ import msgspec
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.names import check_name, named, safe
-from coterie.deploy.plan import Facts, Plan
+from coterie.deploy.plan import Plan, SampleForm
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Identity
 from coterie.record.files import (
@@ -55,7 +55,7 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: str
     server: str
     operator: Hex32
-    facts: Facts
+    facts: SampleForm
     report: tuple[str, ...] = ()
     epochs: Annotated[int, msgspec.Meta(ge=0)] = 0
     accelerator: Literal["cpu", "cuda", "auto"] = "cpu"

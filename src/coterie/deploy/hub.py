@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from coterie.deploy.lead import Lead
+from coterie.deploy.lead import CoordinationDriver
 from coterie.deploy.logs import event
 from coterie.deploy.node import Node
 from coterie.deploy.packet_queue import Arrived
-from coterie.deploy.packets import Begin, End, Era, Instant, Letter, NoAnswer, PlanUpdate, Report, Tally
+from coterie.deploy.packets import BeginAttempt, End, Era, Instant, Letter, NoAnswer, PlanUpdate, Report, Tally
 from coterie.deploy.store import Taken
 from coterie.protocol.errors import RunError
 from coterie.protocol.steps import Steps
@@ -38,7 +38,7 @@ class LeaderStoppedError(RunError):
 
 
 @dataclass
-class Round:
+class RoundOutcome:
     """The outcome of a round (0: the set-up). notes: of the hub's own, as in a run.
 
     attempts: why each failed one was given up.  skipped: the last of these reasons if all failed, or "".
@@ -71,7 +71,7 @@ class Came(NamedTuple):
 Newest = Callable[[], bytes | None]
 """Gives the plan, as the operator has signed it, when it is first asked and whenever there is a newer one."""
 
-OnRound = Callable[[Round], None]
+OnRound = Callable[[RoundOutcome], None]
 OnReport = Callable[[str, Report], None]
 
 
@@ -97,7 +97,9 @@ class HubNode(Node):
         self._unfit: set[str] = set()  # those that have asked for one more
         self._ahead: dict[str, Era] = {}  # parties that are in a later attempt than the hub
 
-    def run(self, rounds: int, on_round: OnRound = lambda one: None, on_report: OnReport | None = None) -> list[Round]:
+    def run(
+        self, rounds: int, on_round: OnRound = lambda one: None, on_report: OnReport | None = None
+    ) -> list[RoundOutcome]:
         """The set-up, rounds 1 to ``rounds`` and the finish; continues after the last commit.
 
         Yields the rounds run now. Raises RunError if the set-up or all rounds fail.
@@ -111,8 +113,8 @@ class HubNode(Node):
         finally:
             self.close()
 
-    def _rounds(self, rounds: int, on_round: OnRound) -> list[Round]:
-        ran: list[Round] = []
+    def _rounds(self, rounds: int, on_round: OnRound) -> list[RoundOutcome]:
+        ran: list[RoundOutcome] = []
         party: Any = self.member.party
         has_finish = bool(party.finishes)
         while (r := self.kept.done + 1) <= (last := self.kept.stops or rounds) + has_finish:
@@ -150,10 +152,10 @@ class HubNode(Node):
 
     # -- a round -----------------------------------------------------------------------------------------------------
 
-    def _round(self, r: int, steps: Callable[[], Steps[Any]]) -> Round:
+    def _round(self, r: int, steps: Callable[[], Steps[Any]]) -> RoundOutcome:
         """A round, with as many attempts as it needs and may have."""
         kept = self.kept
-        one, began = Round(r, began_s=self.clock.now()[0]), time.monotonic()
+        one, began = RoundOutcome(r, began_s=self.clock.now()[0]), time.monotonic()
         attempt = 0 if kept.era is None or kept.era[0] != r else kept.era[1] + 1
         if attempt:
             one.attempts.append("the hub was stopped")
@@ -221,18 +223,18 @@ class HubNode(Node):
         self.kept.excluded |= dict.fromkeys(set(self.others) - {one.dst for one in parcels}, EXCLUDED["revoked"])
         self.queue.push(parcels)
 
-    def _beginning(self, name: str) -> Begin:
+    def _beginning(self, name: str) -> BeginAttempt:
         heard, taken = self.kept.heard.get(name, 0), self.queue.numbering.taken.get(name, 0)
-        return Begin(self.era, heard, taken, self.kept.before.at, self.kept.mark)
+        return BeginAttempt(self.era, heard, taken, self.kept.before.at, self.kept.mark)
 
-    def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
+    def _attempt(self, steps: Steps[Any], era: Era, one: RoundOutcome) -> Any:
         member, spool = self.member, self.member.spool
         lead = self.lead = self.leading(steps, member.party.role, era, self.clock.times.at)
         for came in self._coming:
             lead.letter(came.envelope, spool.peek(came.ticket), came.arrives)
         try:
             with member.leading():
-                self._lead_on(lead, Lead.begin)
+                self._lead_on(lead, CoordinationDriver.begin)
                 self.take_waiting()
                 while not lead.coordination.done:
                     self.turn()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.deploy.packets import Era
-from coterie.deploy.surroundings import Effects, NodeObserver
+from coterie.deploy.surroundings import NodeObserver, PartyEffects
 from coterie.protocol.errors import UserError
 from coterie.transport.envelope import Opened
 
@@ -79,10 +79,10 @@ class Doomed(NodeObserver):
             _die()
 
 
-class Interrupted:
+class DoomedEffects:
     """Effects of a party that dies at the first one of its round."""
 
-    def __init__(self, effects: Effects, doomed: Doomed) -> None:
+    def __init__(self, effects: PartyEffects, doomed: Doomed) -> None:
         self._effects, self._doomed = effects, doomed
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:

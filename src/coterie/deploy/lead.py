@@ -19,7 +19,7 @@ from coterie.transport.wire import Parcel
 OFFLINE, GONE = "offline", "gone"
 
 
-class Lead:
+class CoordinationDriver:
     """Drives a coordination. In a rehearsal an event waits until all events that can precede it on the virtual clock
     are known.
 

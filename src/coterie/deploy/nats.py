@@ -31,11 +31,19 @@ import nats.errors
 import nats.js.errors
 from nats.aio.msg import Msg
 
-from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
+from coterie.deploy.engine import (
+    Delivery,
+    Engine,
+    EngineError,
+    FullError,
+    NotAdmittedError,
+    OutgoingPacket,
+    UndeliverableError,
+)
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, NO_STREAM, NOT_STORED, Link, Pulls, connected
 from coterie.deploy.nats_names import PRESENCE, STREAM, SUBJECT, Tls, subject
-from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, Part, Stored, Upload, parts_of
+from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, PacketPart, Stored, Upload, parts_of
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
 WINDOW = 8
@@ -140,7 +148,7 @@ class NatsEngine(Engine):
     def push(self, dst: str, body: bytes, key: str) -> None:
         self._link.run(self._push(dst, body, key))
 
-    def push_all(self, parcels: Sequence[Parcel]) -> list[EngineError | None]:
+    def push_all(self, parcels: Sequence[OutgoingPacket]) -> list[EngineError | None]:
         try:
             return self._link.run(self._push_all(parcels))
         except NotAdmittedError:
@@ -171,7 +179,7 @@ class NatsEngine(Engine):
 
     # --- sending
 
-    async def _push_all(self, parcels: Sequence[Parcel]) -> list[EngineError | None]:
+    async def _push_all(self, parcels: Sequence[OutgoingPacket]) -> list[EngineError | None]:
         found: list[EngineError | None] = [None] * len(parcels)
         among = asyncio.Semaphore(RECIPIENTS)
 
@@ -203,7 +211,7 @@ class NatsEngine(Engine):
 
         async def send(index: int, identity: str, fresh_s: float) -> None:
             part = body[index * PART : (index + 1) * PART] if count > 1 else body
-            headers = {"Nats-Msg-Id": identity, HEADER: Part(upload, index, count, len(body)).text()}
+            headers = {"Nats-Msg-Id": identity, HEADER: PacketPart(upload, index, count, len(body)).text()}
             await self._store(dst, part, headers, fresh_s)
 
         fresh_s = time.time() + STALE_S / 2  # until when the parts before are surely held
@@ -340,7 +348,7 @@ class NatsEngine(Engine):
             self._drop([stored])
             return
         prefix, to, *rest = message.subject.split(".")
-        part = Part.read((message.headers or {}).get(HEADER), len(message.data), self._largest)
+        part = PacketPart.read((message.headers or {}).get(HEADER), len(message.data), self._largest)
         if (prefix, to) != (SUBJECT, self._token) or len(rest) != 1 or rest[0] not in self._parties:
             self._drop([stored], "not from a party to this one")
         elif part is None:
@@ -348,7 +356,7 @@ class NatsEngine(Engine):
         else:
             self._join(rest[0], part, stored, message.data)
 
-    def _join(self, src: str, part: Part, stored: Stored, data: bytes) -> None:
+    def _join(self, src: str, part: PacketPart, stored: Stored, data: bytes) -> None:
         if overtaken := self._assembly.overtaken(src, part, stored):
             self._drop(overtaken, GIVEN_UP)
         begun = self._assembly.uploads.get(src)

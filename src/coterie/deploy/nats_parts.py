@@ -45,7 +45,7 @@ NEVER = Stored(0, 0.0)
 
 
 @dataclass(frozen=True)
-class Part:
+class PacketPart:
     """A message's header: which part of how many, of a packet of how many bytes."""
 
     upload: str
@@ -57,12 +57,12 @@ class Part:
         return f"{self.upload} {self.index} {self.count} {self.size}"
 
     @staticmethod
-    def read(text: str | None, length: int, largest: int) -> Part | None:
+    def read(text: str | None, length: int, largest: int) -> PacketPart | None:
         """The part that a header states, or None if it is invalid or contradicts the length of its body."""
         found = _TEXT.fullmatch(text or "")
         if found is None:
             return None
-        part = Part(found[1], int(found[2]), int(found[3]), int(found[4]))
+        part = PacketPart(found[1], int(found[2]), int(found[3]), int(found[4]))
         whole = part.size <= largest and part.count == parts_of(part.size) and part.index < part.count
         return part if whole and length == min(PART, part.size - part.index * PART) else None
 
@@ -80,7 +80,7 @@ class Upload:
     """
 
     src: str
-    part: Part
+    part: PacketPart
     file: IO[bytes]
     messages: dict[int, Stored] = field(default_factory=dict)
     newest: Stored = NEVER
@@ -100,7 +100,7 @@ class Assembly:
     spool: Path | None = None
     uploads: dict[str, Upload] = field(default_factory=dict)
 
-    def add(self, src: str, part: Part, message: Stored, data: bytes) -> Upload | str | None:
+    def add(self, src: str, part: PacketPart, message: Stored, data: bytes) -> Upload | str | None:
         """Add a part, after ``overtaken``: gives the completed packet, None, or why this part is dropped.
 
         Raises OSError if it cannot be stored, and then forgets the packet.
@@ -119,7 +119,7 @@ class Assembly:
             del self.uploads[src]
         return found
 
-    def overtaken(self, src: str, part: Part, message: Stored) -> list[Stored]:
+    def overtaken(self, src: str, part: PacketPart, message: Stored) -> list[Stored]:
         """The messages dropped since this sender has begun something later."""
         upload = self.uploads.get(src)
         if upload is None or upload.part.upload == part.upload or not message.is_after(upload.newest):
@@ -143,7 +143,7 @@ class Assembly:
         for upload in list(self.uploads.values()):
             self._drop(upload)
 
-    def _new(self, src: str, part: Part) -> Upload:
+    def _new(self, src: str, part: PacketPart) -> Upload:
         return Upload(src, part, io.BytesIO() if part.count == 1 else tempfile.TemporaryFile(dir=self.spool))
 
     def _drop(self, upload: Upload) -> None:
@@ -152,7 +152,7 @@ class Assembly:
         with suppress(OSError):  # what it still had in memory
             upload.file.close()
 
-    def _put(self, upload: Upload, part: Part, message: Stored, data: bytes) -> Upload | None:
+    def _put(self, upload: Upload, part: PacketPart, message: Stored, data: bytes) -> Upload | None:
         try:
             upload.file.seek(part.index * PART)
             upload.file.write(data)

@@ -11,9 +11,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from coterie.deploy.lead import Lead
+from coterie.deploy.lead import CoordinationDriver
 from coterie.deploy.packet_queue import Arrived
-from coterie.deploy.packets import Begin, Carried, End, Era, Instant, Letter, NoAnswer, Packet, PlanUpdate, Report
+from coterie.deploy.packets import (
+    BeginAttempt,
+    Carried,
+    End,
+    Era,
+    Instant,
+    Letter,
+    NoAnswer,
+    Packet,
+    PlanUpdate,
+    Report,
+)
 from coterie.deploy.store import Taken
 from coterie.deploy.stored_node import StoredNode
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError
@@ -93,7 +104,7 @@ class Node(StoredNode):
         if self.name != self.hub:
             self.report_again()
 
-    def _look_around(self, lead: Lead) -> None:
+    def _look_around(self, lead: CoordinationDriver) -> None:
         """Give up the answers of parties that have been away for a while."""
         awaited = lead.coordination.awaited
         away = self.presence.look(set(awaited.values())) | self.excluded.keys()
@@ -126,7 +137,7 @@ class Node(StoredNode):
         packet, era = arrived.packet, self.kept.era
         if era is None or than is None or self.clock.rehearsed or arrived.src != self.hub:
             return None
-        return packet.era if isinstance(packet, Begin) and packet.era[0] > era[0] and packet.era > than else None
+        return packet.era if isinstance(packet, BeginAttempt) and packet.era[0] > era[0] and packet.era > than else None
 
     def take(self, arrived: Arrived) -> None:
         """What has come."""
@@ -146,7 +157,7 @@ class Node(StoredNode):
                 self.count(arrived)
                 self._no_answer(arrived.src, packet)
                 self.done_later(arrived)
-        elif arrived.src == self.hub and isinstance(packet, Begin):
+        elif arrived.src == self.hub and isinstance(packet, BeginAttempt):
             self._begin(arrived, packet)
         elif arrived.src == self.hub and isinstance(packet, PlanUpdate) and self.renew is not None:
             self._plan_update(packet.plan)
@@ -249,7 +260,7 @@ class Node(StoredNode):
         if self.lead is not None and self.lead.coordination.awaited.get(packet.number) == src:
             self.lead.lost(packet.number, packet.why if packet.why in WORDS else REFUSED, packet.arrives)
 
-    def _begin(self, arrived: Arrived, begin: Begin) -> None:
+    def _begin(self, arrived: Arrived, begin: BeginAttempt) -> None:
         kept, numbering = self.kept, self.queue.numbering
         if begin.commit > kept.commits or begin.taken > numbering.sent:
             older = (
@@ -370,25 +381,25 @@ class Node(StoredNode):
         self.lead = self.leading(work, role, envelope, at, (arrived, letter))
         self._lead_on(self.lead, lambda lead: lead.begin(wanted))
 
-    def leading(self, work: Any, role: str, request: Envelope | Era, at: Instant, of: Any = None) -> Lead:
+    def leading(self, work: Any, role: str, request: Envelope | Era, at: Instant, of: Any = None) -> CoordinationDriver:
         """A coordination of this party, before it begins."""
         patience_s = PATIENCE_S if self.clock.rehearsed else self.settings.patience_s
         if isinstance(request, Envelope) and not self.clock.rehearsed:
             patience_s /= 2  # the hub has waited longer: a member that says nothing must not cost its leader's answer
         coordination = Coordination(self.member, work, self.send, role, request, patience_s)
-        return Lead(coordination, self.clock, self.compute, at, of, self.quiescent)
+        return CoordinationDriver(coordination, self.clock, self.compute, at, of, self.quiescent)
 
     def quiescent(self) -> bool:
         """Whether nothing is under way in the whole federation. Only the hub can know."""
         return False
 
-    def go_on(self, lead: Lead) -> None:
+    def go_on(self, lead: CoordinationDriver) -> None:
         """Advance a coordination as far as possible. If it ends, take what has waited."""
-        self._lead_on(lead, Lead.go_on)
+        self._lead_on(lead, CoordinationDriver.go_on)
         if self.lead is None:
             self.take_waiting()
 
-    def _lead_on(self, lead: Lead, act: Callable[[Lead], None]) -> None:
+    def _lead_on(self, lead: CoordinationDriver, act: Callable[[CoordinationDriver], None]) -> None:
         try:
             with self.busy():
                 act(lead)
@@ -404,7 +415,7 @@ class Node(StoredNode):
         if lead.coordination.done and lead.request is not None and self.lead is lead:
             self._dismiss(lead, lead.coordination.result)
 
-    def _dismiss(self, lead: Lead, handled: Handled) -> None:
+    def _dismiss(self, lead: CoordinationDriver, handled: Handled) -> None:
         assert lead.request is not None
         self.lead = self.undone = None
         self.member.drop()

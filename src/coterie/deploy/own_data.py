@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coterie.data.dataset import finite, fixed_split
 from coterie.data.formats import Arrays, read_npz
 from coterie.deploy.home import write_private
-from coterie.deploy.plan import Facts
+from coterie.deploy.plan import SampleForm
 from coterie.protocol.errors import UserError, suggest
 
 ARRAYS = ("x", "y", "x_test", "y_test")
@@ -23,7 +23,7 @@ TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
-class OwnData:
+class OwnSamples:
     """x, x_test: (n, *input_shape) float32.  y, y_test: (n,) int64, or (n, outputs) float32 for other tasks."""
 
     x: NDArray[np.float32]
@@ -32,7 +32,7 @@ class OwnData:
     y_test: NDArray[np.int64] | NDArray[np.float32]
 
 
-def read_data(path: Path, facts: Facts, *, tests: bool = True) -> OwnData:
+def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSamples:
     """The samples in an ``.npz`` file with x, y and, as a rule, x_test and y_test.
 
     An empty x_test means no tests. Without x_test every fifth sample of each class is kept for tests. tests: False for
@@ -44,26 +44,26 @@ def read_data(path: Path, facts: Facts, *, tests: bool = True) -> OwnData:
     arrays = read_npz(path, lambda found: _check_forms(found, facts, path))
     x, y = _samples(arrays["x"], facts, f"{path}: x"), _labels(arrays["y"], len(arrays["x"]), facts, f"{path}: y")
     if "x_test" in arrays and not len(arrays["x_test"]) and not len(arrays["y_test"]):
-        return OwnData(x, y, x[:0], y[:0])
+        return OwnSamples(x, y, x[:0], y[:0])
     if "x_test" in arrays:
         x_test = _samples(arrays["x_test"], facts, f"{path}: x_test")
-        return OwnData(x, y, x_test, _labels(arrays["y_test"], len(x_test), facts, f"{path}: y_test"))
+        return OwnSamples(x, y, x_test, _labels(arrays["y_test"], len(x_test), facts, f"{path}: y_test"))
     if not tests:
-        return OwnData(x, y, x[:0], y[:0])
+        return OwnSamples(x, y, x[:0], y[:0])
     if len(x) < 2:
         raise UserError(f"{path} has one sample: give another for tests, or x_test and y_test")
     train, test = fixed_split(y if y.ndim == 1 else np.zeros(len(y)), TEST_SHARE)
-    return OwnData(x[train], y[train], x[test], y[test])
+    return OwnSamples(x[train], y[train], x[test], y[test])
 
 
-def write_data(path: Path, data: OwnData) -> None:
+def write_data(path: Path, data: OwnSamples) -> None:
     """Write samples as they are, for this user alone, whole or not at all."""
     file = io.BytesIO()
     np.savez(file, x=data.x, y=data.y, x_test=data.x_test, y_test=data.y_test)
     write_private(path, file.getvalue())
 
 
-def _check_forms(arrays: Arrays, facts: Facts, path: Path) -> None:
+def _check_forms(arrays: Arrays, facts: SampleForm, path: Path) -> None:
     """Raises UserError for arrays with unusable names, types or shapes."""
     for name in arrays:
         if name not in ARRAYS:
@@ -79,7 +79,7 @@ def _check_forms(arrays: Arrays, facts: Facts, path: Path) -> None:
             _check_labels(arrays[y], len(arrays[x]), facts, f"{path}: {y}")
 
 
-def _check_samples(x: NDArray[np.generic], facts: Facts, where: str) -> None:
+def _check_samples(x: NDArray[np.generic], facts: SampleForm, where: str) -> None:
     if x.dtype.kind not in "buif":
         raise UserError(f"{where} has type {x.dtype}; it must hold numbers")
     if x.shape[1:] != facts.input_shape:
@@ -89,7 +89,7 @@ def _check_samples(x: NDArray[np.generic], facts: Facts, where: str) -> None:
         raise UserError(f"{where} has no sample")
 
 
-def _samples(x: NDArray[np.generic], facts: Facts, where: str) -> NDArray[np.float32]:
+def _samples(x: NDArray[np.generic], facts: SampleForm, where: str) -> NDArray[np.float32]:
     _check_samples(x, facts, where)
     if x.dtype == np.uint8:
         return np.asarray(x, np.float32) / np.float32(255)
@@ -98,7 +98,7 @@ def _samples(x: NDArray[np.generic], facts: Facts, where: str) -> NDArray[np.flo
     return finite(found, where)
 
 
-def _check_labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str) -> None:
+def _check_labels(y: NDArray[np.generic], samples: int, facts: SampleForm, where: str) -> None:
     if y.dtype.kind not in "buif":
         raise UserError(f"{where} has type {y.dtype}; labels must be numbers")
     if facts.task == "classes":
@@ -108,7 +108,9 @@ def _check_labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str
         raise UserError(f"{where} has shape {y.shape}; it must be ({samples}, {facts.outputs})")
 
 
-def _labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str) -> NDArray[np.int64] | NDArray[np.float32]:
+def _labels(
+    y: NDArray[np.generic], samples: int, facts: SampleForm, where: str
+) -> NDArray[np.int64] | NDArray[np.float32]:
     _check_labels(y, samples, facts, where)
     if facts.task == "classes":
         if y.dtype.kind == "f" and not (np.isfinite(y) & (y == np.floor(y))).all():

@@ -16,7 +16,7 @@ from coterie.deploy.engine import (
     EngineError,
     FullError,
     NotAdmittedError,
-    Parcel,
+    OutgoingPacket,
     UndeliverableError,
 )
 from coterie.deploy.packets import Packet, unwrap, wrap
@@ -74,9 +74,9 @@ class PacketQueue:
         self.held: dict[tuple[str, int], Arrived] = {}
         self.heard_s = time.monotonic()  # when the last packet came
         self.halted = False
-        self._leaving: list[Parcel] = []
+        self._leaving: list[OutgoingPacket] = []
         self._leaving_bytes = 0
-        self._lost: list[Parcel] = []
+        self._lost: list[OutgoingPacket] = []
         self._full_s, self._full = full_s, dict[str, float]()  # by recipient, since when no more may wait for it
         self._refused, self._stopped = refused, stopped
         self._waits, self._is_waiting = waits, False
@@ -101,24 +101,24 @@ class PacketQueue:
             by_clock = min(int(time.time()), _LAST_S) * _OF_A_SECOND
             numbering.sent = max(numbering.sent + _STARTS, by_clock)
 
-    def wrap(self, dst: str, packet: Packet) -> Parcel:
+    def wrap(self, dst: str, packet: Packet) -> OutgoingPacket:
         """Number, seal and sign a packet."""
         numbering = self.numbering
         numbering.sent += 1
         number = numbering.sent
         # a party that is enrolled anew uses numbers again, and an engine may remember keys
-        return Parcel(
+        return OutgoingPacket(
             dst, f"{self.name}.{number}.{secrets.token_hex(4)}", wrap(self.keyring, self.name, dst, number, packet)
         )
 
-    def push(self, parcels: Sequence[Parcel]) -> list[Parcel]:
+    def push(self, parcels: Sequence[OutgoingPacket]) -> list[OutgoingPacket]:
         """Push packets, however long it takes, and first those put aside. Gives the lost ones.
 
         A packet is lost if it never can be stored, if the node is stopped while it cannot, or if its recipient is full
         for ``full_s``. Lost ones that were put aside are given by ``flush``.
         """
         aside, self._leaving, self._leaving_bytes = self._leaving, [], 0
-        left, lost = [*aside, *parcels], list[Parcel]()
+        left, lost = [*aside, *parcels], list[OutgoingPacket]()
         while left and not self.halted:
             again, problems = [], self.engine.push_all(left)
             self._tell(problems)
@@ -145,7 +145,7 @@ class PacketQueue:
             self._is_waiting = fails
             self._waits(str(problems[0]) if fails else "")
 
-    def _gives_up(self, parcel: Parcel, problem: EngineError) -> bool:
+    def _gives_up(self, parcel: OutgoingPacket, problem: EngineError) -> bool:
         never = isinstance(problem, UndeliverableError)
         self._refused(parcel.dst, "push" if never else "engine", str(problem))
         if isinstance(problem, FullError):
@@ -153,14 +153,14 @@ class PacketQueue:
             return time.monotonic() >= since_s + self._full_s
         return never
 
-    def put_aside(self, parcel: Parcel) -> None:
+    def put_aside(self, parcel: OutgoingPacket) -> None:
         """Push this packet together with later ones, at the latest with the next ``push`` or ``flush``."""
         self._leaving.append(parcel)
         self._leaving_bytes += len(parcel.body)
         if self._leaving_bytes > _TOGETHER:
             self.push([])
 
-    def flush(self) -> list[Parcel]:
+    def flush(self) -> list[OutgoingPacket]:
         """Push what was put aside. Gives the lost ones, once."""
         if self._leaving:
             self.push([])

@@ -64,7 +64,7 @@ class NoAnswer(msgspec.Struct, frozen=True, array_like=True, tag="no_answer", fo
     tally: Tally | None = None
 
 
-class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_unknown_fields=True):
+class BeginAttempt(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_unknown_fields=True):
     """The hub begins an attempt of a round (0: the set-up). Its recipient goes back to the round's beginning.
 
     commit: the newest of the recipient's that the hub has heard of.  taken: the highest number that it has taken from
@@ -116,7 +116,7 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="end", forbid_unknow
     final: bool = False
 
 
-Packet = Letter | NoAnswer | Begin | Report | Tally | PlanUpdate | End
+Packet = Letter | NoAnswer | BeginAttempt | Report | Tally | PlanUpdate | End
 
 
 _TOGETHER = "all parties must run the same version of coterie"

@@ -24,7 +24,7 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 
-class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The form of all parties' samples, to check data and build models.
 
     input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
@@ -69,7 +69,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     version: Size
     config: str
-    facts: Facts
+    facts: SampleForm
     settings: Settings
     members: tuple[tuple[str, str], ...]
     roster: Roster
@@ -94,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self.roster, entries=left)
 
 
-class Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class SignedPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A plan as it is stored and sent. body: msgpack of a ``Plan``.  signature: the operator's."""
 
     body: bytes
@@ -104,7 +104,7 @@ class Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 def sign(plan: Plan, operator: SigningKey) -> bytes:
     """The bytes of a plan."""
     body = msgspec.msgpack.encode(plan)
-    return msgspec.msgpack.encode(Signed(body, operator.sign(_PURPOSE, body)))
+    return msgspec.msgpack.encode(SignedPlan(body, operator.sign(_PURPOSE, body)))
 
 
 def check(data: bytes, operator: bytes) -> Plan:
@@ -115,7 +115,7 @@ def check(data: bytes, operator: bytes) -> Plan:
     if len(data) > MAX_BYTES:
         raise DecodeError(f"{len(data)} bytes are too many for a plan")
     try:
-        signed = msgspec.msgpack.decode(data, type=Signed)
+        signed = msgspec.msgpack.decode(data, type=SignedPlan)
         VerifyKey.load(operator).verify(signed.signature, _PURPOSE, signed.body)
         plan = msgspec.msgpack.decode(signed.body, type=Plan)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

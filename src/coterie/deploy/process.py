@@ -17,17 +17,17 @@ from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.engine import EngineError, NotAdmittedError
 from coterie.deploy.engines import check_apart, connect
 from coterie.deploy.home import PLAN, RUN, Home, hub_home, plan_of, read_home
-from coterie.deploy.hub import HubNode, Newest, Round
-from coterie.deploy.kills import Doomed, Interrupted, Kill
+from coterie.deploy.hub import HubNode, Newest, RoundOutcome
+from coterie.deploy.kills import Doomed, DoomedEffects, Kill
 from coterie.deploy.logs import Journal, event
 from coterie.deploy.node import Node
 from coterie.deploy.packets import Era
 from coterie.deploy.plan import Plan, plan_hash
 from coterie.deploy.recorder import HubJournal, Recorder
 from coterie.deploy.start_check import check_enough, wait_for_begin, wait_for_parties, watch_plan
-from coterie.deploy.status import Status, at_words
+from coterie.deploy.status import RunStatus, at_words
 from coterie.deploy.store import FileStore, unpack
-from coterie.deploy.surroundings import Effects, NodeObserver, Settings
+from coterie.deploy.surroundings import NodeObserver, NodeSettings, PartyEffects
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.setup_info import Common
@@ -44,7 +44,7 @@ _HELD = "{} is at work in another process already: a party runs once. End that p
 
 Say = Callable[[str], None]
 """Is told in a line what a process is at."""
-Serve = Callable[[Callable[[], Status]], contextlib.AbstractContextManager[object]]
+Serve = Callable[[Callable[[], RunStatus]], contextlib.AbstractContextManager[object]]
 GOES_ON = "Stopped. Started again, it goes on where it was."
 
 
@@ -145,7 +145,7 @@ def _lead(
         recorder.renewed(plan_of(home))
         return keys
 
-    def closed(one: Round) -> None:
+    def closed(one: RoundOutcome) -> None:
         if one.notes.get("participants") == 0 and "skipped" not in one.notes:
             one.notes["skipped"] = "no update came"  # nobody here sees that no model has changed
         if one.skipped:
@@ -207,9 +207,9 @@ def _started(home: Home) -> Plan:
     return plan
 
 
-def _settings(plan: Plan) -> Settings:
+def _settings(plan: Plan) -> NodeSettings:
     of = plan.settings
-    return Settings(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries)
+    return NodeSettings(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries)
 
 
 def _clock(built: BuiltParty) -> Clock:
@@ -226,11 +226,11 @@ def _done(store: FileStore, party: Party, rounds: int) -> int:
     return max(0, min(kept.done, kept.stops or rounds))
 
 
-def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tuple[NodeObserver, Effects]:
+def _doomed(kill: Kill | None, observer: NodeObserver, effects: PartyEffects) -> tuple[NodeObserver, PartyEffects]:
     if kill is None:
         return observer, effects
     doomed = Doomed(kill, observer)
-    return doomed, Interrupted(effects, doomed)
+    return doomed, DoomedEffects(effects, doomed)
 
 
 @contextlib.contextmanager

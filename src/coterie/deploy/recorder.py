@@ -22,12 +22,12 @@ from typing import Any
 import msgspec
 
 from coterie.deploy import reported, result
-from coterie.deploy.hub import Round
+from coterie.deploy.hub import RoundOutcome
 from coterie.deploy.logs import Journal, event
 from coterie.deploy.packets import Era, Report
 from coterie.deploy.plan import Plan, fingerprint, plan_hash
-from coterie.deploy.reported import Sums
-from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, Status
+from coterie.deploy.reported import ReportedSums
+from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
 from coterie.record.folder import (
@@ -49,7 +49,7 @@ _MOST_MISSED = 100  # of one party in one round, for one reason
 _OPEN_LINES = 2  # of closed rounds whose reports still come
 
 
-class Open(msgspec.Struct):
+class OpenRounds(msgspec.Struct):
     """``open.bin``: what a killed hub needs to continue its folder.
 
     lines: of the last closed rounds.  reports: by party, of rounds whose lines are open: by (round, attempt), the
@@ -63,7 +63,7 @@ class Open(msgspec.Struct):
     lines: list[Line] = []
     reports: dict[str, dict[tuple[int, int], Report]] = {}
     missed: dict[int, list[tuple[str, str]]] = {}
-    sums: dict[str, Sums] = {}
+    sums: dict[str, ReportedSums] = {}
     by_client: dict[str, dict[str, float]] = {}
     samples: dict[str, int] = {}
     parties: dict[str, PartyStatus] = {}
@@ -183,7 +183,7 @@ class Recorder:
                 self._open.samples[party] = report.samples
             self._settle()
 
-    def closed(self, one: Round) -> None:
+    def closed(self, one: RoundOutcome) -> None:
         """The hub has committed this round (0: the set-up; the one after the last: the finish)."""
         with self._lock:
             round = one.round
@@ -223,10 +223,10 @@ class Recorder:
             self._write_status()
 
     @property
-    def status(self) -> Status:
+    def status(self) -> RunStatus:
         """As it is now; a copy."""
         with self._lock:
-            return msgspec.msgpack.decode(msgspec.msgpack.encode(self._present()), type=Status)
+            return msgspec.msgpack.decode(msgspec.msgpack.encode(self._present()), type=RunStatus)
 
     def close(self) -> None:
         """Write the rest and release the folder. It may be called twice."""
@@ -249,13 +249,13 @@ class Recorder:
         path = self.folder / OPEN
         if path.exists():
             with reading(path), opened(path, follow=False) as file:
-                self._open = decoded(path, file.read(), Open)
+                self._open = decoded(path, file.read(), OpenRounds)
             if self._open.session != session:
                 raise UserError(f"{self.folder} holds the run of another federation: move it away to begin this one")
         else:
             if (self.folder / METRICS).exists():
                 raise UserError(f"{self.folder} holds a run that is no deployment's: move it away to begin this one")
-            self._open = Open(session, time.time())
+            self._open = OpenRounds(session, time.time())
             atomic_write(self.folder / CONFIG, to_toml(self.config).encode())
         self.metrics = Log(self.folder / METRICS)
         known = read_lines(self.folder / METRICS)
@@ -311,7 +311,7 @@ class Recorder:
         for party, own in of.reports.items():
             reports[party] = [own.pop(at) for at in sorted(own) if at[0] <= round]
             for report in reports[party]:
-                of.sums.setdefault(party, Sums()).add(report)
+                of.sums.setdefault(party, ReportedSums()).add(report)
                 if report.scores and report.era[0] == round:
                     scores[party] = report.scores
         roles = {name: one.role for name, one in of.parties.items()}
@@ -333,10 +333,10 @@ class Recorder:
     def _skipped(self) -> int:
         return sum("skipped" in line["notes"] for line in [*self._lines, *self._open.lines])
 
-    def _first_status(self, plan: Plan) -> Status:
+    def _first_status(self, plan: Plan) -> RunStatus:
         config, now = self.config, time.time()
         cipher = config.crypto if self.system.encrypts(config.mode) else "none"
-        return Status(
+        return RunStatus(
             system=self.system.name,
             title=self.system.title + (" (emulated cipher)" if cipher == "emulated" else ""),
             mode=config.mode,
@@ -359,10 +359,10 @@ class Recorder:
         self._status = msgspec.structs.replace(self._status, **changed)
         self._changed.set()
 
-    def _present(self) -> Status:
+    def _present(self) -> RunStatus:
         parties = []
         for name, one in self._open.parties.items():
-            sums = msgspec.structs.replace(self._open.sums.get(name, Sums()))
+            sums = msgspec.structs.replace(self._open.sums.get(name, ReportedSums()))
             for report in self._open.reports.get(name, {}).values():
                 sums.add(report)
             parties.append(msgspec.structs.replace(one, **msgspec.structs.asdict(sums)))
@@ -399,7 +399,7 @@ class Recorder:
         if not self._lines:
             return
         of = self._open
-        known = result.Known(
+        known = result.RunSoFar(
             self._present(), self.config, self.system, self.measures, of.set_up, self._lines, of.finish
         )
         facts = {"parameters": self.parameters, "client_role": self.client_role, **facts}

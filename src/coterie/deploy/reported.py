@@ -31,7 +31,7 @@ _MOST_BYTES, _MOST_S, _MOST_COUNT = 1 << 50, 1e9, 1 << 40  # of one party in one
 _MOST_SUM = 1 << 62  # of a party's whole run: files hold no larger numbers
 
 
-class Sums(msgspec.Struct):
+class ReportedSums(msgspec.Struct):
     """What one party, or all of a role, have reported together."""
 
     bytes_up: int = 0
@@ -80,10 +80,10 @@ class Check:
 
 def counted(reports: Mapping[str, Sequence[Report]], roles: Mapping[str, str]) -> Line:
     """Bytes, seconds of work and refusals by role. reports, roles: by party."""
-    sums: dict[str, Sums] = {}
+    sums: dict[str, ReportedSums] = {}
     for party, own in reports.items():
         for report in own:
-            sums.setdefault(roles[party], Sums()).add(report)
+            sums.setdefault(roles[party], ReportedSums()).add(report)
     return {
         "bytes_up": {role: of.bytes_up for role, of in sums.items()},
         "bytes_down": {role: of.bytes_down for role, of in sums.items()},

@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.data.own import name_of
 from coterie.deploy.reported import unknown
-from coterie.deploy.status import Status
+from coterie.deploy.status import RunStatus
 from coterie.protocol.system import System
 from coterie.record.folder import CLIENTS, PARTITION
 from coterie.record.summary import Line, totals
@@ -20,10 +20,10 @@ _OPTIONS = ("mode", "seed", "rounds", "model", "devices")
 
 
 @dataclass(frozen=True)
-class Known:
+class RunSoFar:
     """What the hub knows of a run. lines: of ``metrics.jsonl``.  set_up, finish: before and after them."""
 
-    status: Status
+    status: RunStatus
     config: Resolved
     system: System
     measures: Sequence[Metric]
@@ -32,7 +32,7 @@ class Known:
     finish: Line | None
 
 
-def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, Any]:
+def content(known: RunSoFar, running: bool, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The content of ``result.json``. running: the run goes on.  facts: values known from elsewhere."""
     status, config, system, lines = known.status, known.config, known.system, known.lines
     reporting = [max(line.get("reported", {}).values(), default=0) for line in lines]

@@ -46,7 +46,7 @@ class PartyStatus(msgspec.Struct, kw_only=True):
     implausible: Count = 0
 
 
-class Status(msgspec.Struct, kw_only=True):
+class RunStatus(msgspec.Struct, kw_only=True):
     """``status.json``. started, since, written: Unix seconds of the run's start, of this phase, and of the file.
 
     plan: its version.  plan_sha256: its hash, hexadecimal, of which every party prints the beginning.  done: committed

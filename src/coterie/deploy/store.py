@@ -9,7 +9,7 @@ import msgspec
 
 from coterie.deploy.account import Entries
 from coterie.deploy.clock import Times
-from coterie.deploy.engine import Parcel
+from coterie.deploy.engine import OutgoingPacket
 from coterie.deploy.packets import Era, Instant
 from coterie.protocol import state
 from coterie.protocol.party import Party
@@ -102,7 +102,7 @@ class Kept(msgspec.Struct):
     numbers: Numbers = msgspec.field(default_factory=Numbers)
     taken: dict[str, Count] = msgspec.field(default_factory=dict)
     numbering: Numbering = msgspec.field(default_factory=Numbering)
-    outbox: list[Parcel] = msgspec.field(default_factory=list)
+    outbox: list[OutgoingPacket] = msgspec.field(default_factory=list)
     again: list[Taken] = msgspec.field(default_factory=list)
     inbox: list[Taken] = msgspec.field(default_factory=list)
     sent: Counts = msgspec.field(default_factory=dict)

@@ -13,12 +13,12 @@ import msgspec
 
 from coterie.deploy.account import Account, add
 from coterie.deploy.clock import Clock
-from coterie.deploy.engine import Delivery, Engine, Parcel
-from coterie.deploy.lead import Lead, Presence
+from coterie.deploy.engine import Delivery, Engine, OutgoingPacket
+from coterie.deploy.lead import CoordinationDriver, Presence
 from coterie.deploy.packet_queue import Arrived, PacketQueue
 from coterie.deploy.packets import Carried, Era, Instant, Letter, NoAnswer, Packet, Report, Tally
 from coterie.deploy.store import Kept, Store, Taken, pack, unpack
-from coterie.deploy.surroundings import Effects, NodeObserver, Renew, Scores, Settings, Traffic, Watch
+from coterie.deploy.surroundings import NodeObserver, NodeSettings, PartyEffects, Renew, Scores, Traffic, Watch
 from coterie.dp.ledger import Release
 from coterie.protocol.errors import PeerError
 from coterie.protocol.setup_info import Roster
@@ -37,13 +37,13 @@ class StoredNode:
     def __init__(
         self,
         member: Member,
-        effects: Effects,
+        effects: PartyEffects,
         engine: Engine,
         store: Store,
         *,
         first: Delivery | None = None,
         clock: Clock | None = None,
-        settings: Settings | None = None,
+        settings: NodeSettings | None = None,
         observer: NodeObserver | None = None,
         scores: Scores | None = None,
         samples: int = 0,
@@ -51,7 +51,7 @@ class StoredNode:
         account: Account | None = None,
     ) -> None:
         self.member, self.effects, self.store = member, effects, store
-        self.clock, self.settings = clock or Clock(), settings or Settings()
+        self.clock, self.settings = clock or Clock(), settings or NodeSettings()
         self.observer, self.scores, self.samples = observer or NodeObserver(), scores or (lambda r: {}), samples
         self.renew, self.account = renew, account or Account()
         self.name, self.hub = member.name, member.hub
@@ -71,12 +71,14 @@ class StoredNode:
         member.keyring = Carried(member.keyring)
         self.presence = Presence(self.nodes, self.settings.grace_s)
         self.kept = Kept()
-        self.lead: Lead | None = None
+        self.lead: CoordinationDriver | None = None
         self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
         self.waiting: list[Arrived] = []
         self._again: list[Taken] = []  # of ``kept.again``, what is still to be taken in this attempt
         self._done_later: list[Arrived] = []
-        self._unsent: list[Parcel] = []  # of earlier commits, since the node was stopped while the engine failed
+        self._unsent: list[
+            OutgoingPacket
+        ] = []  # of earlier commits, since the node was stopped while the engine failed
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
         self.awaits_begin = False  # it has started, and waits for the hub to say which of its commits it has heard of
@@ -118,14 +120,14 @@ class StoredNode:
             self.recognise(common.roster)
         member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
 
-    def commit(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
+    def commit(self, outbox: Sequence[OutgoingPacket] = (), done: Sequence[Arrived] = ()) -> None:
         """Store the work and its consequences, push these, and declare these packets done. Raises RunError if it cannot
         be stored.
         """
         self.kept.commits += 1
         self.save(outbox, done)
 
-    def save(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
+    def save(self, outbox: Sequence[OutgoingPacket] = (), done: Sequence[Arrived] = ()) -> None:
         """Store without counting a commit, at the node's start and in ``commit``."""
         kept, member = self.kept, self.member
         done, self._done_later = [*self._done_later, *done], []
@@ -222,7 +224,7 @@ class StoredNode:
             self._requests[parcel.key] = dst, number
             self.queue.put_aside(parcel)
 
-    def push(self, parcels: Sequence[Parcel]) -> list[Parcel]:
+    def push(self, parcels: Sequence[OutgoingPacket]) -> list[OutgoingPacket]:
         """Push packets, however long it takes. Gives the lost ones, and repeats what they told the hub."""
         lost = self.queue.push(parcels)
         if any(one.dst == self.hub for one in lost):
@@ -238,7 +240,7 @@ class StoredNode:
                 self.give_up_answer(self.lead, *requests[parcel.key], "gone")
         return bool(lost)
 
-    def give_up_answer(self, lead: Lead, name: str, number: int, why: str) -> None:
+    def give_up_answer(self, lead: CoordinationDriver, name: str, number: int, why: str) -> None:
         """A party's answer to this request will not come."""
         if why == "gone":
             lead.gone[name] = self.excluded.get(name, "gone")
@@ -260,12 +262,12 @@ class StoredNode:
     def none(self, number: int, why: str, at: Instant) -> NoAnswer:
         return NoAnswer(number, self.era, why, at if self.clock.rehearsed else (0.0, 0), self.kept.commits)
 
-    def wrapped(self, out: Sequence[tuple[str, Packet]]) -> list[Parcel]:
+    def wrapped(self, out: Sequence[tuple[str, Packet]]) -> list[OutgoingPacket]:
         """Packets by recipient, counted except reports; those for a party without keys are left out.
 
         The last one for the hub carries the tally, if this party then rests (``HubNode.quiescent``).
         """
-        sent, parcels = self.kept.sent, list[Parcel]()
+        sent, parcels = self.kept.sent, list[OutgoingPacket]()
         for dst, packet in out:
             sent[dst] = sent.get(dst, 0) + (not isinstance(packet, Report))
         at_rest = self.lead is None and not self._again

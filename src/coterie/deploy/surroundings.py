@@ -23,7 +23,7 @@ Renew = Callable[[bytes], tuple[Keyring, Common]]
 
 
 @dataclass(frozen=True)
-class Settings:
+class NodeSettings:
     """The plan's times and limits, equal for all parties.
 
     patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how long a party may be
@@ -39,7 +39,7 @@ class Settings:
     poll_s: float = 1.0
 
 
-class Effects(Protocol):
+class PartyEffects(Protocol):
     """Runs effects of this party (``transport.queues.Effects``)."""
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]: ...

@@ -37,7 +37,7 @@ from coterie.operate.folder import (
     write_joined,
 )
 from coterie.operate.server import admit
-from coterie.operate.tokens import Invitation, Keys
+from coterie.operate.tokens import Invitation, KeyRequest
 from coterie.operate.watching import has_ended
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.protocol.setup_info import Entry
@@ -105,7 +105,7 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
 # -- approving ------------------------------------------------------------------------------------------------------
 
 
-def examine(path: Path, text: str) -> tuple[Keys, Invitation | None]:
+def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
     """The verified content of a request, and its invitation; None if this very request is already approved.
 
     Raises UserError for a request that cannot be approved, with the reason.
@@ -154,7 +154,7 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
 
 def _examined(
     folder: Folder, authority: Authority, plan: Plan, text: str, now_s: float
-) -> tuple[Keys, bytes, Invitation | None]:
+) -> tuple[KeyRequest, bytes, Invitation | None]:
     """The keys, the TLS key (DER) and the invitation of a request that may be approved."""
     try:
         keys, request = tokens.read_request(text)
@@ -176,7 +176,7 @@ def _examined(
         raise UserError(f"the request is refused: {error}") from None
 
 
-def _invitation(folder: Folder, plan: Plan, keys: Keys, now_s: float) -> Invitation:
+def _invitation(folder: Folder, plan: Plan, keys: KeyRequest, now_s: float) -> Invitation:
     path = _invitation_file(folder, keys.name)
     if not path.exists():
         raise PeerError(f"{keys.name} has no open invitation: it was used, replaced or withdrawn, or never given")
@@ -190,7 +190,7 @@ def _invitation(folder: Folder, plan: Plan, keys: Keys, now_s: float) -> Invitat
     return invitation
 
 
-def _check_new_keys(folder: Folder, authority: Authority, keys: Keys, tls: bytes) -> None:
+def _check_new_keys(folder: Folder, authority: Authority, keys: KeyRequest, tls: bytes) -> None:
     """Raises PeerError for a key that somebody has, or has had."""
     known: dict[bytes, str] = {
         authority.public: "the operator",

@@ -11,7 +11,7 @@ from pathlib import Path
 from coterie.data.neighbourhoods import as_nodes
 from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
-from coterie.deploy.plan import Facts
+from coterie.deploy.plan import SampleForm
 from coterie.protocol.errors import UserError
 from coterie.runs.config import Resolved, RunConfig, from_text, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
@@ -104,7 +104,7 @@ def deployable(
     return found if rehearsal else replace(found, data_dir=None)
 
 
-def read_config(path: Path, shape: str | None, outputs: int | None) -> tuple[RunConfig, Facts]:
+def read_config(path: Path, shape: str | None, outputs: int | None) -> tuple[RunConfig, SampleForm]:
     """The operator's config from a file, and the facts of the samples. Raises UserError.
 
     Without a data set in the file, shape and outputs describe the samples.
@@ -124,7 +124,7 @@ def read_config(path: Path, shape: str | None, outputs: int | None) -> tuple[Run
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(?:x[1-9][0-9]{0,8}){0,3}")
 
 
-def facts_of(config: RunConfig, shape: str | None = None, outputs: int | None = None) -> Facts:
+def facts_of(config: RunConfig, shape: str | None = None, outputs: int | None = None) -> SampleForm:
     """The facts of a deployment. shape: ``1x28x28``.  outputs: of the model. Raises UserError for a model that cannot
     take them.
     """
@@ -136,13 +136,13 @@ def facts_of(config: RunConfig, shape: str | None = None, outputs: int | None = 
         found = _of_data(config)
         shape = shape or "x".join(map(str, found.input_shape))
         outputs = outputs or found.outputs
-    facts = Facts(tuple(int(n) for n in shape.split("x")), outputs, config.task)
+    facts = SampleForm(tuple(int(n) for n in shape.split("x")), outputs, config.task)
     resolved = resolve(replace(config, accelerator="cpu"))
     build(str(resolved.model), facts.input_shape, facts.outputs, config.task, config.loss)
     return facts
 
 
-def _of_data(config: RunConfig) -> Facts:
+def _of_data(config: RunConfig) -> SampleForm:
     if is_path(config.data):
         raise UserError(
             f"data is {config.data!r}, but every party brings its own: say what samples look like with --shape and "
@@ -150,4 +150,4 @@ def _of_data(config: RunConfig) -> Facts:
         )
     dataset = load(config.data, config.data_dir)
     dataset = as_nodes(dataset) if config.model == GRAPH_MODEL else dataset
-    return Facts(dataset.input_shape, dataset.classes, config.task)
+    return SampleForm(dataset.input_shape, dataset.classes, config.task)

@@ -44,7 +44,7 @@ Level = Literal["problem", "warning", "ok"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """level: a ``problem`` must be mended before any party is started.  where: a file, a folder or a party."""
 
     level: Level
@@ -67,7 +67,7 @@ def doctor(
     now_s: float | None = None,
     ahead_s: Callable[[Folder], float] | None = None,
     check_apart: Callable[[Home], None] | None = None,
-) -> list[Finding]:
+) -> list[Diagnosis]:
     """All findings about these deployments' folders and homes, and the homes in them.
 
     ahead_s: how far the clock of a deployment's server is ahead of this one's; None: not asked.  check_apart:
@@ -75,7 +75,7 @@ def doctor(
     """
     now_s = time.time() if now_s is None else now_s
     folders, homes = _places(paths)
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
     holders = [_holder_of_home(home) for home in homes]
     for folder in folders:
         holders += _holders_of_folder(folder)
@@ -91,7 +91,7 @@ def doctor(
     found += _shared(homes, plan)
     found += _secrets([*(one.path for one in folders), *(one.path for one in homes)], holders)
     if not any(one.level == "problem" for one in found):
-        found.append(Finding("ok", plural(len(homes), "home"), "no secret of one party lies in another's home"))
+        found.append(Diagnosis("ok", plural(len(homes), "home"), "no secret of one party lies in another's home"))
     return found
 
 
@@ -137,26 +137,28 @@ def _scalar(path: Path) -> bytes:
 # -- secrets and modes ------------------------------------------------------------------------------------------------
 
 
-def _secrets(places: Sequence[Path], holders: Sequence[_Holder]) -> Iterator[Finding]:
+def _secrets(places: Sequence[Path], holders: Sequence[_Holder]) -> Iterator[Diagnosis]:
     """Secrets outside the folder of their holder, private keys outside their files, invitations in any file."""
     of_secret = {name: holder for holder in holders for name in holder.secrets}
     values: dict[bytes, str] = {}
     for holder in holders:
         for name, value in holder.secrets.items():
             if (other := values.setdefault(value, name)) != name:
-                yield Finding("problem", holder.name, f"{name} is the same as {other}: one of them was copied")
+                yield Diagnosis("problem", holder.name, f"{name} is the same as {other}: one of them was copied")
     pem, token = "a private key", "an invitation"
     needles = Patterns({name: value for value, name in values.items()}, {pem: PEM, token: f"{INVITATION}:".encode()})
     key_files = {path for holder in holders for path in holder.keys}
     for path in _files(places):
         for name in sorted(needles.found_in(path)):
             if name == token:
-                yield Finding("warning", str(path), "holds an invitation: remove it when it was used")
+                yield Diagnosis("warning", str(path), "holds an invitation: remove it when it was used")
             elif name == pem:
                 if path.resolve() not in key_files:
-                    yield Finding("problem", str(path), "holds a private key (PEM), which is no file's place but keys/")
+                    yield Diagnosis(
+                        "problem", str(path), "holds a private key (PEM), which is no file's place but keys/"
+                    )
             elif not path.resolve().is_relative_to(of_secret[name].folder):
-                yield Finding("problem", str(path), f"holds {name}: remove it, and give its owner new keys (--again)")
+                yield Diagnosis("problem", str(path), f"holds {name}: remove it, and give its owner new keys (--again)")
 
 
 def _files(places: Sequence[Path]) -> list[Path]:
@@ -171,9 +173,9 @@ def _files(places: Sequence[Path]) -> list[Path]:
     return list(found.values())
 
 
-def _modes(folders: Sequence[Folder], homes: Sequence[Home]) -> Iterator[Finding]:
+def _modes(folders: Sequence[Folder], homes: Sequence[Home]) -> Iterator[Diagnosis]:
     if sys.platform == "win32":
-        yield Finding("warning", "modes", "files have no modes here: see to it that nobody else can read them")
+        yield Diagnosis("warning", "modes", "files have no modes here: see to it that nobody else can read them")
         return
     private = [folder.path / name for folder in folders for name in _PRIVATE]
     private += [
@@ -187,33 +189,33 @@ def _modes(folders: Sequence[Folder], homes: Sequence[Home]) -> Iterator[Finding
             except FileNotFoundError:
                 continue
             if stat.S_ISLNK(found.st_mode):
-                yield Finding("problem", str(path), "is a symbolic link: put the file itself here")
+                yield Diagnosis("problem", str(path), "is a symbolic link: put the file itself here")
             elif found.st_uid != os.geteuid():
-                yield Finding("problem", str(path), f"belongs to another user (number {found.st_uid})")
+                yield Diagnosis("problem", str(path), f"belongs to another user (number {found.st_uid})")
             elif stat.S_IMODE(found.st_mode) & 0o077:
                 mode = "700" if stat.S_ISDIR(found.st_mode) else "600"
-                yield Finding("problem", str(path), f"others may read or write it: chmod {mode} {path}")
+                yield Diagnosis("problem", str(path), f"others may read or write it: chmod {mode} {path}")
 
 
 # -- who shares what --------------------------------------------------------------------------------------------------
 
 
-def _shared(homes: Sequence[Home], plan: Plan | None) -> Iterator[Finding]:
+def _shared(homes: Sequence[Home], plan: Plan | None) -> Iterator[Diagnosis]:
     by_name: dict[str, Home] = {}
     for home in homes:
         if (other := by_name.setdefault(home.name, home)) is not home:
-            yield Finding("warning", str(home.path), f"is a second home of {home.name}, beside {other.path}")
+            yield Diagnosis("warning", str(home.path), f"is a second home of {home.name}, beside {other.path}")
     for home in homes:
         for other in homes:
             if other is not home and other.path.resolve() in home.path.resolve().parents:
-                yield Finding("problem", str(home.path), f"lies in the home of {other.name}: move it out")
+                yield Diagnosis("problem", str(home.path), f"lies in the home of {other.name}: move it out")
     if plan is None or plan.settings.rehearsal:
         return
     config = from_text(plan.config)
     *servers, _ = config.definition.factories(config.own, config.mode)
     here = sorted({home.name for home in homes if home.role in servers})
     if len(here) > 1:
-        yield Finding(
+        yield Diagnosis(
             "problem",
             ", ".join(here),
             "have their homes on one machine: whoever owns it learns the secrets of them all. Move all but one away",
@@ -236,50 +238,50 @@ def _newest(found: Sequence[Plan]) -> Plan | None:
     return max(found, key=lambda plan: plan.version, default=None)
 
 
-def _of_folder(folder: Folder, now_s: float) -> Iterator[Finding]:
+def _of_folder(folder: Folder, now_s: float) -> Iterator[Diagnosis]:
     plan, where = current_plan(folder), str(folder.path)
     if plan.missing:
-        yield Finding("warning", where, f"have not joined yet: {', '.join(plan.missing)}")
-    yield Finding("ok", where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
+        yield Diagnosis("warning", where, f"have not joined yet: {', '.join(plan.missing)}")
+    yield Diagnosis("ok", where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
     if operator_of(folder) != plan.roster.operator:
-        yield Finding("problem", where, "the plan is another operator's")
+        yield Diagnosis("problem", where, "the plan is another operator's")
     yield from _clock(where, plan, now_s)
     for path in (folder.ca, folder.tls / "operator.pem", folder.nats / "certificate.pem"):
         yield from _expiry(path, now_s)
     for file in sorted(folder.invitations.glob("*.json")):
-        yield Finding("warning", str(file), "is an invitation that was not used yet")
+        yield Diagnosis("warning", str(file), "is an invitation that was not used yet")
 
 
-def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Finding]:
+def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosis]:
     where = f"{home.name} ({home.path})"
     if not home.plan.exists():
-        yield Finding("warning", where, "has no certificate yet: the operator is to approve its request")
+        yield Diagnosis("warning", where, "has no certificate yet: the operator is to approve its request")
         return
     try:
         plan = plans.check(read_private(home.plan), home.operator)
     except PeerError as error:
-        yield Finding("problem", where, f"{error}; ask the operator for the certificate again")
+        yield Diagnosis("problem", where, f"{error}; ask the operator for the certificate again")
         return
-    yield Finding("ok", where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
+    yield Diagnosis("ok", where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
     if newest is not None and newest.session == plan.session:
         if plan.version == newest.version and plan != newest:
-            yield Finding(
+            yield Diagnosis(
                 "problem", where, f"there is another plan of version {plan.version} here: ask the operator why"
             )
         if plan.version < newest.version:
             brings = f"the hub brings it version {newest.version}"
-            yield Finding("ok", where, f"holds version {plan.version} of the plan, and {brings}")
+            yield Diagnosis("ok", where, f"holds version {plan.version} of the plan, and {brings}")
         plan = newest
     ours = entry(home.name, home.role, home.identity)
     if home.name in plan.revoked:
-        yield Finding("warning", where, "is revoked")
+        yield Diagnosis("warning", where, "is revoked")
     elif (listed := plan.roster.by_name.get(home.name)) != ours:
         same_keys = listed is not None and (listed.verify_key, listed.sealing_key) == (
             ours.verify_key,
             ours.sealing_key,
         )
         what = "another role" if same_keys else "other keys"
-        yield Finding("problem", where, f"the roster has {what} for {home.name}: it is an old home, or a swapped one")
+        yield Diagnosis("problem", where, f"the roster has {what} for {home.name}: it is an old home, or a swapped one")
     yield from _clock(where, plan, now_s)
     yield from _expiry(home.certificate, now_s)
     try:
@@ -287,44 +289,44 @@ def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Finding]
         at_s = certificates.validity(read_private(home.certificate))[0] + certificates.SKEW_S
         certificates.check(read_private(home.certificate), read_private(home.ca), home.name, public, at_s)
     except PeerError as error:
-        yield Finding("problem", where, str(error))
+        yield Diagnosis("problem", where, str(error))
 
 
-def _clock(where: str, plan: Plan, now_s: float) -> Iterator[Finding]:
+def _clock(where: str, plan: Plan, now_s: float) -> Iterator[Diagnosis]:
     if plan.signed_s > now_s + SKEW_S:
         late_s = plan.signed_s - now_s
-        yield Finding("problem", where, f"this clock is {late_s:.0f} s or more behind the operator's: set it")
+        yield Diagnosis("problem", where, f"this clock is {late_s:.0f} s or more behind the operator's: set it")
     if plan.settings.not_after_s and now_s > plan.settings.not_after_s:
-        yield Finding("problem", where, "the deployment has ended: its plan is valid no more")
+        yield Diagnosis("problem", where, "the deployment has ended: its plan is valid no more")
 
 
-def _skew(where: str, ahead_s: float) -> Finding:
+def _skew(where: str, ahead_s: float) -> Diagnosis:
     text = f"the server's clock is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this one"
-    return Finding("ok" if abs(ahead_s) < SKEW_S else "problem", where, text)
+    return Diagnosis("ok" if abs(ahead_s) < SKEW_S else "problem", where, text)
 
 
-def _apart(home: Home, check_apart: Callable[[Home], None]) -> Iterator[Finding]:
+def _apart(home: Home, check_apart: Callable[[Home], None]) -> Iterator[Diagnosis]:
     where = f"{home.name} ({home.path})"
     try:
         check_apart(home)
     except RunError as error:
-        yield Finding("problem", where, str(error))
+        yield Diagnosis("problem", where, str(error))
     except EngineError as error:
-        yield Finding("warning", where, f"the broker cannot be asked: {error}")
+        yield Diagnosis("warning", where, f"the broker cannot be asked: {error}")
     else:
-        yield Finding("ok", where, "the broker keeps this member apart from its API and from the others")
+        yield Diagnosis("ok", where, "the broker keeps this member apart from its API and from the others")
 
 
-def _expiry(path: Path, now_s: float) -> Iterator[Finding]:
+def _expiry(path: Path, now_s: float) -> Iterator[Diagnosis]:
     try:
         begins, ends = certificates.validity(read_private(path))
     except PeerError as error:
-        yield Finding("problem", str(path), str(error))
+        yield Diagnosis("problem", str(path), str(error))
         return
     if not begins <= now_s <= ends:
-        yield Finding("problem", str(path), "the certificate is not valid now: look at this clock, or join again")
+        yield Diagnosis("problem", str(path), "the certificate is not valid now: look at this clock, or join again")
     elif ends - now_s < SOON_S:
-        yield Finding(
+        yield Diagnosis(
             "warning", str(path), f"the certificate ends in {plural(round((ends - now_s) / certificates.DAY_S), 'day')}"
         )
 

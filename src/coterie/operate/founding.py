@@ -16,12 +16,12 @@ from coterie.deploy import plan as plans
 from coterie.deploy.addresses import hosts_of
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
 from coterie.deploy.names import OPERATOR
-from coterie.deploy.own_data import OwnData, read_data, write_data
-from coterie.deploy.plan import Facts, Plan, Settings
+from coterie.deploy.own_data import OwnSamples, read_data, write_data
+from coterie.deploy.plan import Plan, SampleForm, Settings
 from coterie.operate import certificates, tokens
 from coterie.operate.deployable import deployable, scores_of
 from coterie.operate.folder import Authority, Folder, Joined, write_joined
-from coterie.operate.members import Member, check_members
+from coterie.operate.members import PlannedMember, check_members
 from coterie.operate.server import admit, make_server_key
 from coterie.protocol.errors import UserError, suggest
 from coterie.record.files import atomic_write, check_new, make_folder, whole_folder
@@ -33,9 +33,9 @@ DAYS = 365.0
 def init(
     path: Path,
     config: RunConfig,
-    members: Sequence[Member],
+    members: Sequence[PlannedMember],
     settings: Settings,
-    facts: Facts,
+    facts: SampleForm,
     *,
     public: Path | None = None,
     days: float = DAYS,
@@ -89,7 +89,9 @@ def init(
     return plan
 
 
-def _checked(config: RunConfig, members: Sequence[Member], settings: Settings) -> tuple[Resolved, tuple[Member, ...]]:
+def _checked(
+    config: RunConfig, members: Sequence[PlannedMember], settings: Settings
+) -> tuple[Resolved, tuple[PlannedMember, ...]]:
     """The resolved config with its number of clients, and the members in the roster's order. Raises UserError."""
     rehearsal = settings.rehearsal
     resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
@@ -106,11 +108,11 @@ def _checked(config: RunConfig, members: Sequence[Member], settings: Settings) -
     return resolved, ordered
 
 
-def _clients(ordered: Sequence[Member]) -> int:
+def _clients(ordered: Sequence[PlannedMember]) -> int:
     return sum(one.role == ordered[-1].role for one in ordered)
 
 
-def _public_samples(config: Resolved, public: Path | None, facts: Facts, rehearsal: bool) -> OwnData | None:
+def _public_samples(config: Resolved, public: Path | None, facts: SampleForm, rehearsal: bool) -> OwnSamples | None:
     """The hub's own samples. Raises UserError if its system needs some and has none, or the other way round."""
     samples = None if public is None else read_data(public, facts, tests=False)
     if not rehearsal and samples is None and config.public:
@@ -147,5 +149,5 @@ def _enrol_hub(folder: Folder, authority: Authority, home: Home, now_s: float, d
     return joined
 
 
-def _as_toml(members: Sequence[Member]) -> bytes:
+def _as_toml(members: Sequence[PlannedMember]) -> bytes:
     return tomli_w.dumps({"member": [msgspec.to_builtins(one) for one in members]}).encode()

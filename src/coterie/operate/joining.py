@@ -11,7 +11,7 @@ from coterie.crypto.roster import entry
 from coterie.deploy import plan as plans
 from coterie.deploy.home import About, Home, make_home, read_private, take_plan, write_private
 from coterie.deploy.names import safe
-from coterie.deploy.own_data import OwnData, read_data, write_data
+from coterie.deploy.own_data import OwnSamples, read_data, write_data
 from coterie.deploy.plan import Plan
 from coterie.operate import certificates, tokens
 from coterie.operate.tokens import Invitation
@@ -94,7 +94,7 @@ def check_ours(home: Home, plan: Plan) -> None:
         raise PeerError(f"version {plan.version} of the plan does not have the keys of {home.name}")
 
 
-def _samples(invitation: Invitation, data: Path | None) -> OwnData | None:
+def _samples(invitation: Invitation, data: Path | None) -> OwnSamples | None:
     if not invitation.data:
         if data is not None:
             raise UserError(f"{invitation.name} joins as {invitation.role}, which has no samples: leave --data out")

@@ -23,7 +23,7 @@ _KEYS = ("name", "role", "host")
 _EXAMPLE = 'a member is a table such as\n[[member]]\nname = "hospital-a"\nrole = "client"\nhost = "a.example.org"'
 
 
-class Member(msgspec.Struct, frozen=True):
+class PlannedMember(msgspec.Struct, frozen=True):
     """One party. host: DNS name or address of its machine, or "" for a client, whose host need not be known."""
 
     name: str
@@ -31,7 +31,7 @@ class Member(msgspec.Struct, frozen=True):
     host: str = ""
 
 
-def read_members(path: Path) -> tuple[Member, ...]:
+def read_members(path: Path) -> tuple[PlannedMember, ...]:
     """The members that a file names. Raises UserError with the number of the table."""
     try:
         found = tomllib.loads(path.read_bytes().decode())
@@ -48,7 +48,7 @@ def read_members(path: Path) -> tuple[Member, ...]:
     return tuple(_member(table, f"{path}, member {i}") for i, table in enumerate(tables, 1))
 
 
-def _member(table: object, where: str) -> Member:
+def _member(table: object, where: str) -> PlannedMember:
     if not isinstance(table, dict):
         raise UserError(f"{where} is no table: {_EXAMPLE}")
     for key, value in table.items():
@@ -61,19 +61,19 @@ def _member(table: object, where: str) -> Member:
     host = table.get("host", "")
     if host and not HOST.fullmatch(host):
         raise UserError(f"{where}: {host[:80]!r} is no host: give a DNS name or an address, without a port")
-    return Member(str(table.get("name", table["role"])), str(table["role"]), host)
+    return PlannedMember(str(table.get("name", table["role"])), str(table["role"]), host)
 
 
 def check_members(
-    members: Sequence[Member], system: System, config: Any, mode: str, *, rehearsal: bool = False
-) -> tuple[Member, ...]:
+    members: Sequence[PlannedMember], system: System, config: Any, mode: str, *, rehearsal: bool = False
+) -> tuple[PlannedMember, ...]:
     """The members in the order of the roster: the hub, the other servers, the clients as named.
 
     Raises UserError unless they are exactly the system's parties in this mode, with different names, and each server
     has its own host. rehearsal: all are on one machine.
     """
     *servers, client = roles = tuple(system.factories(config, mode))
-    by_name: dict[str, Member] = {}
+    by_name: dict[str, PlannedMember] = {}
     for one in members:
         if one.role not in roles:
             raise UserError(
@@ -100,7 +100,7 @@ def check_members(
     return (*(by_name[role] for role in servers), *clients)
 
 
-def check_hosts(servers: Sequence[Member]) -> None:
+def check_hosts(servers: Sequence[PlannedMember]) -> None:
     """Raises UserError unless each of these servers has a host of its own."""
     of_host: dict[str, str] = {}
     for one in servers:

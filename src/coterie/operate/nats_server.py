@@ -35,7 +35,7 @@ ANSWERED = "10s"
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ServerCluster:
     """One of several servers that hold the same packets. routes: ``host:port`` of the others.  port: for them.
 
     keys: SHA-256 (hex) of the public keys (DER) of all servers. Nobody else may call at ``port``: parties have
@@ -63,7 +63,7 @@ class Listen:
     port: int = 4222
     host: str = "127.0.0.1"
     name: str = "coterie"
-    cluster: Cluster | None = None
+    cluster: ServerCluster | None = None
     largest_store: int = 10 << 30
     log: Path | None = None
 
@@ -176,7 +176,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 @dataclass
-class Server:
+class NatsServer:
     """A nats-server of our own, in its own process, which ends with the one that started it.
 
     Its packets lie in ``listen.store`` and outlive it.  folder: for ``nats.conf`` and ``nats.log``.

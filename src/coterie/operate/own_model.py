@@ -13,7 +13,7 @@ from coterie.deploy.home import Home, read_home
 from coterie.deploy.store import FileStore, Kept, unpack
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
-from coterie.runs.trained import INPUTS, Facts, TrainedModel, state
+from coterie.runs.trained import INPUTS, ModelFacts, TrainedModel, state
 
 
 def own_model(path: Path) -> tuple[TrainedModel, int]:
@@ -27,7 +27,7 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     if own is None:
         raise UserError(f"{home.name} has no model, for it is no client: name the home of a client")
     vectors, shares = (own.models, own.weights) if isinstance(own, Mixture) else (own[None], np.ones(1))
-    facts = Facts(
+    facts = ModelFacts(
         format=1,
         model=found.config.model,
         input_shape=found.plan.facts.input_shape,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-from coterie.deploy.status import PartyStatus, Status
+from coterie.deploy.status import PartyStatus, RunStatus
 from coterie.protocol.errors import UserError
 from coterie.protocol.extras import to_install
 
@@ -29,7 +29,7 @@ _SLOW_S = 2.0
 _DEPLOYED = ("system", "mode", "crypto", "engine", "session", "plan_sha256")
 _PARTY = ("party", "role")
 
-_RUN: Mapping[str, tuple[str, Callable[[Status], float]]] = {
+_RUN: Mapping[str, tuple[str, Callable[[RunStatus], float]]] = {
     "round": ("Round that is under way; 0 is the set-up.", lambda s: s.round),
     "round_attempt": ("Attempt of this round; 1 is the first.", lambda s: s.attempt + 1),
     "rounds": ("Rounds that were asked for.", lambda s: s.rounds),
@@ -54,7 +54,7 @@ _COUNTS: Mapping[str, tuple[str, str, Callable[[PartyStatus], Mapping[str, int]]
 }
 
 
-def text(status: Status) -> str:
+def text(status: RunStatus) -> str:
     """All numbers of a status in the exposition format. Labels are names of parties, roles, kinds and settings."""
 
     class Numbers(Collector):
@@ -64,7 +64,7 @@ def text(status: Status) -> str:
     return generate_latest(Numbers()).decode()
 
 
-def _families(status: Status) -> Iterator[Metric]:
+def _families(status: RunStatus) -> Iterator[Metric]:
     deployed = _family("deployment_info", "What is deployed.", *_DEPLOYED, "plan")
     deployed.add_metric([*(str(getattr(status, key)) for key in _DEPLOYED), str(status.plan)], 1)
     yield deployed
@@ -104,7 +104,7 @@ def _family(name: str, words: str, *labels: str) -> CounterMetricFamily | GaugeM
 
 
 @contextlib.contextmanager
-def serving(port: int, read: Callable[[], Status]) -> Iterator[int]:
+def serving(port: int, read: Callable[[], RunStatus]) -> Iterator[int]:
     """Answer ``GET /metrics`` on 127.0.0.1 while the block runs; gives the port (0 chooses a free one).
 
     read: the present status; called in another thread. Raises UserError if the port is taken.

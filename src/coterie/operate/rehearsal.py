@@ -23,7 +23,7 @@ from coterie.deploy.engines import check_installed
 from coterie.deploy.home import read_home
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
-from coterie.deploy.plan import Facts, Settings
+from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.result import with_facts
 from coterie.deploy.store import FileStore, unpack
@@ -32,8 +32,8 @@ from coterie.operate.deployable import deployable, scores_of
 from coterie.operate.folder import Folder, current_plan
 from coterie.operate.founding import init
 from coterie.operate.joining import accept, join
-from coterie.operate.members import Member
-from coterie.operate.nats_server import Server, check_server, free_port
+from coterie.operate.members import PlannedMember
+from coterie.operate.nats_server import NatsServer, check_server, free_port
 from coterie.operate.server import access_of, listen_of
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError, UserError
@@ -47,7 +47,7 @@ from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import Experiment, build
 from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData
-from coterie.runs.runner import Result, load_result, write_partition
+from coterie.runs.runner import FinishedRun, load_result, write_partition
 
 HOMES = "homes"
 GRACE_S = 5.0
@@ -64,7 +64,7 @@ class Rehearsal:
     experiment: Experiment
     hub: str
     homes: Mapping[str, Path]
-    server: Server
+    server: NatsServer
 
 
 def rehearse(
@@ -74,7 +74,7 @@ def rehearse(
     tell: Tell = lambda line: None,
     *,
     scores: Sequence[str] | None = None,
-) -> Result:
+) -> FinishedRun:
     """Run a deployment in a new folder, every party in a process of its own.
 
     kills: see ``kills.parse``.  tell: is given each finished round's line.  scores: that each party reports; None for
@@ -100,10 +100,10 @@ def rehearse(
 
 def _set_up(path: Path, experiment: Experiment, scores: Sequence[str]) -> Rehearsal:
     config, model, folder = experiment.config, experiment.model, Folder(path)
-    hub, *others = (Member(entry.name, entry.role) for entry in experiment.common.roster.entries)
+    hub, *others = (PlannedMember(entry.name, entry.role) for entry in experiment.common.roster.entries)
     server = f"nats://127.0.0.1:{free_port()}"
     settings = Settings(server, grace_s=GRACE_S, scores=tuple(scores), rehearsal=True)
-    facts = Facts(tuple(model.input_shape), int(model.outputs or 0), config.task)
+    facts = SampleForm(tuple(model.input_shape), int(model.outputs or 0), config.task)
     homes = {hub.name: folder.hub, **{one.name: path / HOMES / safe(one.name) for one in others}}
     with TemporaryDirectory(prefix="coterie-") as place:
         files: dict[str, Path] = {}
@@ -124,7 +124,7 @@ def _set_up(path: Path, experiment: Experiment, scores: Sequence[str]) -> Rehear
             accept(home, approve(path, request.read_text()).certificate.read_text())
     nats = folder.nats.absolute()  # the server runs in this folder
     listen = listen_of(folder, nats, current_plan(folder))
-    return Rehearsal(folder, experiment, hub.name, homes, Server(nats, access_of(folder), listen))
+    return Rehearsal(folder, experiment, hub.name, homes, NatsServer(nats, access_of(folder), listen))
 
 
 @contextmanager
@@ -172,7 +172,7 @@ class _NewLines:
                 self._tell(line)
 
 
-def _collect(ready: Rehearsal) -> Result:
+def _collect(ready: Rehearsal) -> FinishedRun:
     """Complete the run folder with the models from the homes, which only a rehearsal can read."""
     experiment, run, ledgers = ready.experiment, ready.folder.run, dict[str, Any]()
     for name in ready.homes:

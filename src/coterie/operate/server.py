@@ -26,7 +26,7 @@ from coterie.deploy.nats_names import STREAM, Access, Tls
 from coterie.deploy.plan import Plan
 from coterie.operate import certificates
 from coterie.operate.folder import Authority, Folder, current_plan, joined_members
-from coterie.operate.nats_server import Cluster, Listen, binary, configuration
+from coterie.operate.nats_server import Listen, ServerCluster, binary, configuration
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.files import atomic_write
 from coterie.runs.config import from_text
@@ -96,7 +96,7 @@ def listen_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> Liste
         port=port,
         host=listening(host),
         name=f"coterie-{number + 1}",
-        cluster=Cluster(port + ROUTES, others, [own]) if others else None,
+        cluster=ServerCluster(port + ROUTES, others, [own]) if others else None,
     )
 
 

@@ -18,7 +18,7 @@ from coterie.deploy.addresses import addresses, hosts_of, is_loopback
 from coterie.deploy.names import safe
 from coterie.deploy.plan import Plan
 from coterie.operate.folder import current_plan, open_folder
-from coterie.operate.members import Member, check_hosts, read_members
+from coterie.operate.members import PlannedMember, check_hosts, read_members
 from coterie.operate.server import configuration_of
 from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write, whole_folder
@@ -91,7 +91,7 @@ def service_files(path: Path, kind: Kind) -> Path:
     return out
 
 
-def services_of(plan: Plan, members: Sequence[Member]) -> Iterator[Service]:
+def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Service]:
     """The services of all unrevoked members, and the engine's servers. Raises UserError."""
     by_name = {one.name: one for one in members}
     if missing := [name for name, _ in plan.members if name not in by_name]:

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from coterie.crypto import signing
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.deploy.names import check_name
-from coterie.deploy.plan import Facts
+from coterie.deploy.plan import SampleForm
 from coterie.operate import certificates
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.setup_info import Entry, Identity
@@ -56,7 +56,7 @@ class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     operator: Key
     possession: Key
     session: Id
-    facts: Facts
+    facts: SampleForm
     data: bool
     scores: tuple[Short, ...]
     max_epochs: int
@@ -75,7 +75,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
         return "<Token>"
 
 
-class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys that a party asks to have on the roster. tls: a PKCS #10 request (PEM)."""
 
     invitation: Id
@@ -153,20 +153,24 @@ def ask(invitation: Invitation, token: Token, identity: Identity, tls_key: bytes
     own = SigningKey.load(identity.signing)
     opening = signing.OpeningKey.load(identity.opening)
     tls = certificates.request(tls_key, invitation.name)
-    keys = Keys(invitation.id, invitation.name, invitation.role, own.public.to_bytes(), opening.public.to_bytes(), tls)
+    keys = KeyRequest(
+        invitation.id, invitation.name, invitation.role, own.public.to_bytes(), opening.public.to_bytes(), tls
+    )
     body = msgspec.msgpack.encode(keys)
     shared = _agreed(identity.opening, invitation.possession)
     request = Request(body, _mac(token.secret, "request", body), _possession(shared, body), own.sign("request", body))
     return armoured(REQUEST, request)
 
 
-def read_request(text: str) -> tuple[Keys, Request]:
+def read_request(text: str) -> tuple[KeyRequest, Request]:
     """What a text asks for, of which nothing is proved yet. Raises PeerError."""
     request = unarmoured(REQUEST, text, Request)
-    return decoded(request.body, Keys), request
+    return decoded(request.body, KeyRequest), request
 
 
-def check_request(keys: Keys, request: Request, invitation: Invitation, secret: bytes, possession: bytes) -> bytes:
+def check_request(
+    keys: KeyRequest, request: Request, invitation: Invitation, secret: bytes, possession: bytes
+) -> bytes:
     """The TLS key (DER) of a request whose sender has this invitation and holds all three keys. Raises PeerError.
 
     secret: ``token_secret`` of the invitation.  possession: SECRET, the operator's key to prove against (X25519).

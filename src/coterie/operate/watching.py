@@ -12,7 +12,7 @@ import msgspec
 
 from coterie.deploy.logs import FILES, LOG
 from coterie.deploy.plan import Plan
-from coterie.deploy.status import HEARTBEAT_S, STATUS, Status
+from coterie.deploy.status import HEARTBEAT_S, STATUS, RunStatus
 from coterie.operate.folder import Folder, current_plan
 from coterie.protocol.errors import UserError
 from coterie.record.files import opened, reading
@@ -38,7 +38,7 @@ def _not_begun(folder: Folder) -> NotBegunError:
     )
 
 
-def read_status(folder: Path) -> Status:
+def read_status(folder: Path) -> RunStatus:
     """The status of the deployment in an operator's folder, or in its run folder. Raises UserError.
 
     Raises NotBegunError, which is one, if the hub has written none yet.
@@ -54,7 +54,7 @@ def read_status(folder: Path) -> Status:
     with reading(path, "see that you are the user who runs the hub"), opened(path) as file:
         data = file.read()
     try:
-        return msgspec.json.decode(data, type=Status)
+        return msgspec.json.decode(data, type=RunStatus)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is of another version of coterie ({error}): start the hub again") from None
 
@@ -64,7 +64,7 @@ def has_ended(run: Path) -> bool:
     return (run / STATUS).exists() and read_status(run).phase == "ended"
 
 
-def is_alive(status: Status, now: float) -> bool:
+def is_alive(status: RunStatus, now: float) -> bool:
     """Whether this status is fresh: a working hub writes it every few seconds."""
     return status.phase not in ("ended", "failed") and now - status.written < 4 * HEARTBEAT_S
 

@@ -38,7 +38,7 @@ class NotJudged(NamedTuple):
 
 
 @dataclass
-class Sent:
+class SentField:
     """What clients sent to one role in one field, or in all number fields of a message together.
 
     fields: their names.  by_round: by round and client's number, the first value.
@@ -96,9 +96,9 @@ def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding
     return gather(measured, short_arrays.topic), {short_arrays.name: why} if why and not measured else {}, left
 
 
-def _sent(run: Recorded) -> tuple[list[Sent], set[Field]]:
+def _sent(run: Recorded) -> tuple[list[SentField], set[Field]]:
     """All fields of clients' messages, by receiving role; and those that hold models of plain updates."""
-    found: dict[tuple[str, str, str], Sent] = {}
+    found: dict[tuple[str, str, str], SentField] = {}
     models: set[Field] = set()
     size, several = run.spec.size, len(run.federation.common.starts)
     for view in run.views.values():
@@ -111,7 +111,7 @@ def _sent(run: Recorded) -> tuple[list[Sent], set[Field]]:
                 value = getattr(message, name)
                 if value is None or (name == "signature" and isinstance(message, Signed)):
                     continue
-                one = found.setdefault((view.role, kind, name), Sent(view.role, kind, (name,)))
+                one = found.setdefault((view.role, kind, name), SentField(view.role, kind, (name,)))
                 one.by_round.setdefault(seen.round, {}).setdefault(run.clients.index(seen.src), value)
     return list(found.values()), models
 
@@ -122,9 +122,9 @@ def _of_clients(run: Recorded, view: View) -> Iterator[Seen]:
     return (seen for seen in view.seen if seen.message is not None and seen.src in clients and seen.src != party)
 
 
-def _numbers(every: list[Sent], models: Collection[Field], classes: int) -> Iterator[Sent]:
+def _numbers(every: list[SentField], models: Collection[Field], classes: int) -> Iterator[SentField]:
     """Short arrays of numbers; and a message's single numbers together, if enough to reveal label shares."""
-    singles: dict[tuple[str, str], list[Sent]] = {}
+    singles: dict[tuple[str, str], list[SentField]] = {}
     for one in every:
         value = next(iter(next(iter(one.by_round.values())).values()))
         if isinstance(value, np.ndarray):
@@ -135,7 +135,7 @@ def _numbers(every: list[Sent], models: Collection[Field], classes: int) -> Iter
     for (role, message), some in singles.items():
         if len(some) < max(1, classes - 1):
             continue
-        together = Sent(role, message, tuple(name for one in some for name in one.fields))
+        together = SentField(role, message, tuple(name for one in some for name in one.fields))
         for r, of in some[0].by_round.items():
             rows = {i: [one.by_round.get(r, {}).get(i) for one in some] for i in of}
             together.by_round[r] = {i: np.array(row, float) for i, row in rows.items() if None not in row}
@@ -149,7 +149,7 @@ def _numbers(every: list[Sent], models: Collection[Field], classes: int) -> Iter
     "labels",
     "looks for label counts among the numbers of short arrays, whatever they are for",
 )
-def short_arrays(run: Recorded, sent: Sent) -> list[Measured]:
+def short_arrays(run: Recorded, sent: SentField) -> list[Measured]:
     """The comparison with label counts in each round. Raises UserError if there is none to compare."""
     what = f"label shares, by {sent.message}.{'/'.join(sent.fields)}"
     found, why = [], ""

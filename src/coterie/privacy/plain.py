@@ -17,8 +17,8 @@ from torch import Tensor
 from coterie.clustering.affinity import pairwise_distances
 from coterie.privacy.attacks.inversion import dense_inputs, recovery
 from coterie.privacy.attacks.membership import membership_auc
-from coterie.privacy.attacks.result import Result
-from coterie.privacy.audits import Attack, Finding, Measured, Recorded, Samples, attack, gather
+from coterie.privacy.attacks.result import AttackResult
+from coterie.privacy.audits import Attack, AuditSamples, Finding, Measured, Recorded, attack, gather
 from coterie.privacy.measures import alike, profiles
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import ANY, Message
@@ -170,9 +170,9 @@ _BY = "party that receives plain updates"
 def _models_and_names(run: Recorded, updates: Updates) -> Iterator[Measured]:
     """Findings that need no attack: models and names are in the updates themselves."""
     role, n = updates.role, len(updates.clients)
-    yield Measured(role, "models, as they are sent", Result("models read (share)", 1.0, 0.0, 1.0, n))
+    yield Measured(role, "models, as they are sent", AttackResult("models read (share)", 1.0, 0.0, 1.0, n))
     if n > 1:
-        linked = Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n)
+        linked = AttackResult("re-linked clients (share)", 1.0, 1 / n, 1.0, n)
         yield Measured(role, "re-linked, by name", linked, topic="identity")
 
 
@@ -226,7 +226,7 @@ def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
     """Each client's training samples (n, f) and labels (n,) or (n, labels), all 0 for regression."""
     same = 0 if run.options["task"] == "regression" else 1
     most = max(_POOL // len(run.clients), 20)
-    every: Iterator[Samples] = map(run.samples, run.clients)
+    every: Iterator[AuditSamples] = map(run.samples, run.clients)
     return [(np.asarray(own.x[:most]).reshape(len(own.x[:most]), -1), np.asarray(own.y[:most]) * same) for own in every]
 
 

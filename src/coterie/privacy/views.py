@@ -23,7 +23,7 @@ def by_round(view: View, kind: type[M]) -> dict[int, dict[str, M]]:
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedKind:
     """Messages of one kind between two roles, as one role received them.
 
     role: the receiver.  src, dst: roles of their two ends; dst differs from ``role`` where it only relayed them,
@@ -44,7 +44,7 @@ class Received:
         return self.role != self.dst
 
 
-def received(views: Iterable[View]) -> list[Received]:
+def received(views: Iterable[View]) -> list[ReceivedKind]:
     """By role, in order of first arrival. Parties without a view go by their names."""
     parties = list(views)
     role_of = {view.party: view.role for view in parties}
@@ -55,7 +55,7 @@ def received(views: Iterable[View]) -> list[Received]:
             dst = ends[1] if seen.message is None else view.role
             found.setdefault((view.role, seen.kind, ends[0], dst), []).append((seen.round, seen.size))
     rows = [
-        Received(*key, len(seen), sum(size for _, size in seen), len({r for r, _ in seen}))
+        ReceivedKind(*key, len(seen), sum(size for _, size in seen), len({r for r, _ in seen}))
         for key, seen in found.items()
     ]
     order = list(dict.fromkeys(view.role for view in parties))

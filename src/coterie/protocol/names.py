@@ -74,7 +74,7 @@ class Names(Sequence[str]):
         return hash((self._first, self._count, self._prefix))
 
 
-class Made(Mapping[str, T]):
+class LazyMapping(Mapping[str, T]):
     """A value for each of these names, made by a pure function on access. The last ``held`` are kept."""
 
     def __init__(self, names: Sequence[str], make: Callable[[str], T], held: int = 4096) -> None:
@@ -147,4 +147,4 @@ def listed(names: Sequence[str], values: Sequence[T]) -> Mapping[str, T]:
 
 def each(names: Sequence[str], make: Callable[[str], T]) -> Mapping[str, T]:
     """A pure function's result for each name: a dict, or for ``Names`` a lazy mapping."""
-    return Made(names, make) if isinstance(names, Names) else {name: make(name) for name in names}
+    return LazyMapping(names, make) if isinstance(names, Names) else {name: make(name) for name in names}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import ANY, Message
-from coterie.protocol.names import Made, Names
+from coterie.protocol.names import LazyMapping, Names
 from coterie.protocol.party import Handler, Party
 from coterie.protocol.setup_info import Common, Own
 
@@ -255,7 +255,7 @@ class System:
         """Every party's role in this mode, by name: the servers, then these clients."""
         *servers, client = self.factories(config, mode)
         if isinstance(clients, Names):
-            return Made(Names(len(clients), servers), lambda name: client if name in clients else name)
+            return LazyMapping(Names(len(clients), servers), lambda name: client if name in clients else name)
         return {**{server: server for server in servers}, **dict.fromkeys(clients, client)}
 
     def views(self, mode: str, config: Any = None) -> Mapping[str, Sees]:

@@ -26,7 +26,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message, unbundle
 from coterie.protocol.party import Component, Cost, from_hub, on
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
-from coterie.protocols.key_centre import EVALUATION, Dealt, Draw, Grant
+from coterie.protocols.key_centre import EVALUATION, DealtKeys, Draw, Grant
 
 OPENER = "opener"
 """Of the grant's public keys, the opener's own."""
@@ -78,7 +78,7 @@ class Committee(Grant):
     works: str
     parameters: str
 
-    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         made = split_keygen(
             self.parameters,
             len(self.members),
@@ -90,7 +90,7 @@ class Committee(Grant):
         public, evaluation = made.whole.public, made.whole.evaluation().to_bytes()
         more = {"": public.to_bytes(), EVALUATION: evaluation, OPENER: made.opener.public.to_bytes()}
         secret = {self.opener: made.opener.to_bytes(), **shares}
-        return Dealt(secret, {"": public.without_products().to_bytes()}, {self.works: more})
+        return DealtKeys(secret, {"": public.without_products().to_bytes()}, {self.works: more})
 
 
 class SwitchedFor(msgspec.Struct):

@@ -79,7 +79,7 @@ Draw = Callable[[str], Secrets]
 
 
 @dataclass(frozen=True)
-class Dealt:
+class DealtKeys:
     """The result of one dealing. secret: by holder.  public: for all parties, by owner ("" if all holders share it).
 
     better: by role, public keys with more content than other roles' keys.
@@ -106,7 +106,7 @@ class Grant(Protocol):
     def holders(self, roster: Roster) -> tuple[str, ...]:
         return tuple(roster.of_role(self.role))
 
-    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         """Draw it for these holders. Raises PeerError if they are too few."""
 
 
@@ -127,23 +127,23 @@ class Pair(Grant):
         if self.each and self.works:
             raise TypeError(f"{self.name}: products need one pair for a role, not one for each of its parties")
 
-    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         names = {h: f"{self.name} {h} key" for h in holders} if self.each else {"": f"{self.name} key"}
         owned = {owner: self.keygen(emulated=emulated, random_bytes=draw(name).bytes) for owner, name in names.items()}
         secret = {h: owned[h if self.each else ""].to_bytes() for h in holders}
         whole = {owner: key.public.to_bytes() for owner, key in owned.items()}
         if not self.works:
-            return Dealt(secret, whole)
+            return DealtKeys(secret, whole)
         without = {"": owned[""].public.without_products().to_bytes()}
-        return Dealt(secret, without, {self.works: {**whole, EVALUATION: owned[""].evaluation().to_bytes()}})
+        return DealtKeys(secret, without, {self.works: {**whole, EVALUATION: owned[""].evaluation().to_bytes()}})
 
 
 @dataclass(frozen=True)
 class Seed(Grant):
     """32 secret bytes that all holders share."""
 
-    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        return Dealt(dict.fromkeys(holders, draw(f"{self.name} seed").bytes(32)))
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
+        return DealtKeys(dict.fromkeys(holders, draw(f"{self.name} seed").bytes(32)))
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ class Shares(Grant):
     def holders(self, roster: Roster) -> tuple[str, ...]:
         return self.chosen
 
-    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         if len(holders) < self.least:
             raise PeerError(f"{self.name} is shared by at least {self.least} parties, not by {len(holders)}")
         public, shares = self.split(len(holders), draw(f"{self.name} key").bytes)
-        return Dealt(dict(zip(holders, shares, strict=True)), {"": public})
+        return DealtKeys(dict(zip(holders, shares, strict=True)), {"": public})
 
 
 class KeyCentre(Party, role=KEY_CENTRE):

@@ -153,7 +153,7 @@ class Gathering:
         return {"participants": self.used.total(), "staleness": staleness, **self._notes}
 
 
-class Server(averaging.Server, role="server"):
+class LateServer(averaging.Server, role="server"):
     """Holds the global model and the open requests."""
 
     takes = (Update,)

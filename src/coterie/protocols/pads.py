@@ -33,7 +33,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Integers, OfRound, bundle, message, unbundle
 from coterie.protocol.party import Cost, To, from_hub, on
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
-from coterie.protocols.key_centre import Dealt, Draw, Grant, Granted, OfGrants
+from coterie.protocols.key_centre import DealtKeys, Draw, Grant, Granted, OfGrants
 
 PADS = "pads"
 """The grant's name."""
@@ -73,10 +73,10 @@ class Pads(Grant):
 
     keeper: str
 
-    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         keys = {name: draw(f"{self.name} of {name}").bytes(KEY_BYTES) for name in holders}
         everything = bundle(["\n".join(keys).encode(), *keys.values()])
-        return Dealt({**keys, self.keeper: everything})
+        return DealtKeys({**keys, self.keeper: everything})
 
 
 class Ratchet(msgspec.Struct):

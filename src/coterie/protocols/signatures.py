@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from coterie.clustering.signature import (
     HOLDERS,
-    Found,
+    FoundGroups,
     find_groups,
     halves,
     mapped,
@@ -104,11 +104,11 @@ class Founded(msgspec.Struct):
     why: str = ""
 
 
-class Grouping(msgspec.Struct):
+class GroupingState(msgspec.Struct):
     """The helper's state. base: the blinded signature that differences are taken from.  found: the groups."""
 
     base: StoredVector | None = None
-    found: Found | None = None
+    found: FoundGroups | None = None
 
 
 def labels(spec: ModelSpec) -> int:
@@ -202,10 +202,10 @@ def group(
     msg: Group,
     src: str,
     opened: Mapping[int, BlindedVector],
-    before: Grouping,
+    before: GroupingState,
     groups: int | Literal["auto"],
     smallest: int,
-) -> tuple[Grouping, Grouped]:
+) -> tuple[GroupingState, Grouped]:
     """The helper: groups of these signatures by position, found or existing, and its new state.
 
     groups, smallest: as in ``find_groups``. Vectors that can be no signatures are left out. Raises PeerError if these
@@ -222,7 +222,7 @@ def group(
         base = opened[positions[int(np.flatnonzero(~differences.any(axis=1))[0])]]
         found = find_groups(rows[honest], helper.rng("signs of signatures"), groups, smallest)
         where = np.array(positions, np.int64)[honest]
-        return Grouping(base.stored(), found), Grouped(msg.round, where, found.labels, found.why)
+        return GroupingState(base.stored(), found), Grouped(msg.round, where, found.labels, found.why)
     base, near = key.blinded(before.base), dict[int, Floats]()
     for j, one in sorted(opened.items()):
         try:

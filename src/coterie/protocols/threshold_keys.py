@@ -52,7 +52,7 @@ from coterie.protocol.messages import Message, OfRound, bundle, unbundle
 from coterie.protocol.party import When, always, from_hub
 from coterie.protocol.setup_info import Common, Roster
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocols.key_centre import EVALUATION, Dealt, Draw, Grant, Granted, OfGrants
+from coterie.protocols.key_centre import EVALUATION, DealtKeys, Draw, Grant, Granted, OfGrants
 
 SEED_BYTES = 32
 TRIAL = -1
@@ -372,7 +372,7 @@ class JointGrant(Grant):
     def holders(self, roster: Roster) -> tuple[str, ...]:
         return self.first
 
-    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         """Raises PeerError if they are too few."""
         joint = self.joint
         if len(holders) < joint.least:
@@ -393,9 +393,9 @@ class JointGrant(Grant):
             secret[name] = weighted(len(blob) + weighs(share) - len(share), blob)
         public = {"": key.without_products().to_bytes(), TERMS: terms}
         if not joint.products:
-            return Dealt(secret, public)
+            return DealtKeys(secret, public)
         more = {"": key.to_bytes()} | ({EVALUATION: evaluation.to_bytes()} if evaluation is not None else {})
-        return Dealt(secret, public, {self.works: {**public, **more}})
+        return DealtKeys(secret, public, {self.works: {**public, **more}})
 
 
 def _parts(blob: bytes) -> list[bytes]:

@@ -62,7 +62,7 @@ HUB_MESSAGES: tuple[type[Message], ...] = (Committed, Revealed, Endorsed, Comple
 
 
 @dataclass(frozen=True)
-class Made:
+class ReadyKey:
     """A key that is ready. missing: by name, why an intended holder lacks it.
 
     untold: parties that have not confirmed that they know it.
@@ -83,7 +83,7 @@ def make_keys(
     *,
     tell: Sequence[str] | None = None,
     deadline_s: float | None = None,
-) -> Steps[Made]:
+) -> Steps[ReadyKey]:
     """A new key for these parties. All who are told erase an old one of this name.
 
     tell: whom to tell besides the new and the old holders; by default everybody.  deadline_s: of each step.
@@ -93,13 +93,13 @@ def make_keys(
     if joint.dealer:
         _enough(hub, joint, holders, {})
         yield from deal_again(hub, name, holders)
-        return Made(name, hub.joint.terms(name).number, tuple(holders))
+        return ReadyKey(name, hub.joint.terms(name).number, tuple(holders))
     missing: Lost = {}
     while True:
         left = tuple(one for one in dict.fromkeys(holders) if one not in missing)
         _enough(hub, joint, left, missing)
         outcome = yield from _made(hub, joint, left, r, tell, deadline_s)
-        if isinstance(outcome, Made):
+        if isinstance(outcome, ReadyKey):
             return _with(outcome, missing)
         missing |= outcome
 
@@ -112,7 +112,7 @@ def hand_over(
     *,
     tell: Sequence[str] | None = None,
     deadline_s: float | None = None,
-) -> Steps[Made]:
+) -> Steps[ReadyKey]:
     """The same key for other holders, by pieces of the old shares. Parameters and errors: as ``make_keys``.
 
     New holders must have been told the key before.
@@ -126,7 +126,7 @@ def hand_over(
         if len(sources) < (needed := joint.needed(len(old))):
             raise NoAnswerError(f"key {name!r} is handed over by {needed} of its holders: {reasons(missing)}")
         outcome = yield from _handed(hub, joint, left, tuple(sources[:needed]), r, tell, deadline_s)
-        if isinstance(outcome, Made):
+        if isinstance(outcome, ReadyKey):
             return _with(outcome, missing)
         missing |= outcome
 
@@ -138,13 +138,13 @@ def _enough(hub: Any, joint: Joint, left: Sequence[str], missing: Lost) -> None:
         raise NoAnswerError(f"{error} ({reasons(missing)})" if missing else str(error)) from None
 
 
-def _with(made: Made, missing: Lost) -> Made:
-    return Made(made.name, made.number, made.holders, {**missing, **made.missing}, made.untold)
+def _with(made: ReadyKey, missing: Lost) -> ReadyKey:
+    return ReadyKey(made.name, made.number, made.holders, {**missing, **made.missing}, made.untold)
 
 
 def _made(
     hub: Any, joint: Joint, holders: tuple[str, ...], r: int, tell: Sequence[str] | None, deadline_s: float | None
-) -> Steps[Made | Lost]:
+) -> Steps[ReadyKey | Lost]:
     """One attempt. Returns whom to leave out of the next, if it fails."""
     of = _number(hub, joint, r)
     begin = dict.fromkeys(holders, Begin(*of, text(holders), ""))
@@ -201,7 +201,7 @@ def _handed(
     r: int,
     tell: Sequence[str] | None,
     deadline_s: float | None,
-) -> Steps[Made | Lost]:
+) -> Steps[ReadyKey | Lost]:
     """One attempt. Returns whom to leave out of the next, if it fails."""
     of, old = _number(hub, joint, r), hub.joint.terms(joint.name)
     begin = dict.fromkeys(holders, Begin(*of, text(holders), text(sources)))
@@ -280,7 +280,7 @@ def _told(
     signatures: bytes,
     tell: Sequence[str] | None,
     deadline_s: float | None,
-) -> Steps[Made | Lost]:
+) -> Steps[ReadyKey | Lost]:
     """Tell everybody, and try the key.
 
     Former holders are told of each new key until they confirm that they have erased their shares.
@@ -300,7 +300,7 @@ def _told(
     blamed = yield from _tried(hub, joint, of[0], deadline_s)
     if blamed:
         return dict.fromkeys(blamed, "with its share the key opens to nonsense")
-    return Made(joint.name, of[2], terms.holders, lost, tuple(name for name in untold if name not in lost))
+    return ReadyKey(joint.name, of[2], terms.holders, lost, tuple(name for name in untold if name not in lost))
 
 
 def _tried(hub: Any, joint: Joint, r: int, deadline_s: float | None) -> Steps[tuple[str, ...]]:

@@ -218,7 +218,7 @@ def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class OpenedSum:
     """An opened sum. values: (d,) float64.  among: the holders that opened it.  blamed: holders of false shares.
 
     tries: how often it was opened.
@@ -239,7 +239,7 @@ def open_sum(
     number: int = 0,
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
-) -> Steps[Opened]:
+) -> Steps[OpenedSum]:
     """As ``open_sums``, for one sum."""
     opened = yield from open_sums(hub, name, {number: cipher}, r, deadline_s=deadline_s, present=present)
     return opened[number]
@@ -255,7 +255,7 @@ def open_sums(
     partly: bool = False,
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
-) -> Steps[dict[int, Opened]]:
+) -> Steps[dict[int, OpenedSum]]:
     """Sums under this key, opened together. ciphers: by a number of at least 0 that occurs once a round.
 
     deviation: by number, of a sum's error where it differs from its form's (``threshold.server_dec``).
@@ -297,7 +297,7 @@ def open_closed(
     partly: bool = False,
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
-) -> Steps[dict[int, Opened]]:
+) -> Steps[dict[int, OpenedSum]]:
     """As ``open_sums``, for anything that can be prepared."""
     terms, one = hub.joint.terms(name), hub.joint.group(name)
     of = r, name, terms.number
@@ -305,7 +305,7 @@ def open_closed(
     announce = Announce(*of, np.array(rows, np.int64).ravel())
     asked = dict.fromkeys(terms.holders if present is None else present, announce)
     there, gone = yield from gather(of, asked, Present, lambda *_: None, deadline_s)
-    left, done = dict(sums), dict[int, Opened]()
+    left, done = dict(sums), dict[int, OpenedSum]()
     order = [holder for holder in terms.holders if holder in there]  # who answers first must not choose the holders
     following, suspect, tries = None, "", 0
     while True:
@@ -321,7 +321,7 @@ def open_closed(
             continue
         for number, opened in values.items():
             if opened is not None:
-                done[number] = Opened(opened, among, (suspect,) if suspect else (), tries)
+                done[number] = OpenedSum(opened, among, (suspect,) if suspect else (), tries)
                 del left[number]
         if not left:
             return done

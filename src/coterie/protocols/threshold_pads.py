@@ -51,7 +51,7 @@ from coterie.protocols.threshold_keys import (
     reasons,
     text,
 )
-from coterie.protocols.threshold_opening import Closed, Opened, Present, check_sum, open_closed
+from coterie.protocols.threshold_opening import Closed, OpenedSum, Present, check_sum, open_closed
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
 MOST_VALUES = 1 << 28
@@ -246,7 +246,7 @@ def open_weighted(
     *,
     number: int = 0,
     deadline_s: float | None = None,
-) -> Steps[Opened]:
+) -> Steps[OpenedSum]:
     """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves.
 
     ciphers, pads: by sender, of ``complete_pads`` and ``loaded``.  weights: integers of at least 1; senders without one
@@ -274,7 +274,7 @@ def open_padded(
     weights: Mapping[str, int] | None = None,
     number: int = 0,
     deadline_s: float | None = None,
-) -> Steps[Opened]:
+) -> Steps[OpenedSum]:
     """The weighted sum of these senders' uploads in this round (``loaded``). ``among`` says who is in it.
 
     weights: integers of at least 1, by sender; 1 each by default.
@@ -300,7 +300,7 @@ def open_padded(
         raise NoAnswerError(f"a sum under pads stays closed: {named(tuple(counted), error)}: {UNREADABLE}") from None
     except CiphertextError:
         raise NoAnswerError("a sum under pads opens to nonsense: a sender lied, and nothing shows which") from None
-    return Opened(values, tuple(counted))
+    return OpenedSum(values, tuple(counted))
 
 
 def _told(uploads: Mapping[str, threshold.Padded]) -> tuple[str, bytes, int]:

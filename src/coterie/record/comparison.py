@@ -37,7 +37,7 @@ class Difference(msgspec.Struct, frozen=True):
     why: str
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
+class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that all methods share (``runs/comparison.py``); meaningless ones are absent."""
 
     server_lr: float
@@ -105,7 +105,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     devices: str = ""
     availability: str | None = None
     fine_tune: str = "no"
-    budget: Budget | None = None
+    budget: SharedSettings | None = None
     budget_from: str | None = None
     differences: tuple[Difference, ...] = ()
     measures: tuple[Measure, ...] = ()

@@ -21,7 +21,7 @@ from coterie.protocol.errors import UserError
 from coterie.record.comparison import Compared, Measure
 from coterie.record.files import opened
 from coterie.record.folder import CLIENTS, COMPARE, CONFIG, METRICS, OBSERVED, PARTITION, RESULT, check_format, deployed
-from coterie.record.schema import FORMAT, Band, Costs, Observed, Partition, Result, Round
+from coterie.record.schema import FORMAT, Band, CostsRecord, Observed, Partition, RoundRecord, RunRecord
 
 _FIT = "/Fit"
 _DEPTH = 3  # levels of folders below a comparison in which runs are looked for
@@ -32,8 +32,8 @@ class Run:
     """One run folder, read and checked."""
 
     folder: Path
-    result: Result
-    rounds: tuple[Round, ...]
+    result: RunRecord
+    rounds: tuple[RoundRecord, ...]
     config: Mapping[str, Any]
     config_text: str
     partition: Partition
@@ -41,7 +41,7 @@ class Run:
     each: Mapping[str, Sequence[float | str | None]]
 
     @property
-    def costs(self) -> tuple[Costs, ...]:
+    def costs(self) -> tuple[CostsRecord, ...]:
         """The set-up, all rounds, and the finish, if there is one."""
         after = () if self.result.finish is None else (self.result.finish,)
         return (self.result.set_up, *self.rounds, *after)
@@ -112,7 +112,7 @@ def find(folders: Sequence[Path]) -> list[Path]:
 
 def load(folder: Path) -> Run:
     """Read one run folder; UserError says which file is missing or wrong, where, and the remedy."""
-    result = _json(folder / RESULT, Result)
+    result = _json(folder / RESULT, RunRecord)
     check_format(folder / RESULT, result.format)
     text = _text(folder / CONFIG)
     try:
@@ -221,12 +221,12 @@ def _json(path: Path, kind: type[T]) -> T:
     return _parse(_text(path), kind, str(path))
 
 
-def _metrics(path: Path) -> tuple[Round, ...]:
-    rounds: list[Round] = []
+def _metrics(path: Path) -> tuple[RoundRecord, ...]:
+    rounds: list[RoundRecord] = []
     for number, line in enumerate(_text(path).split("\n"), start=1):
         if not line.strip():
             continue
-        one = _parse(line, Round, f"{path}, line {number}")
+        one = _parse(line, RoundRecord, f"{path}, line {number}")
         if rounds and one.round <= rounds[-1].round:
             raise UserError(
                 f"{path}, line {number}: round {one.round} after round {rounds[-1].round}; "

@@ -30,7 +30,7 @@ SAMPLE, CLIENT = "replace one sample", "replace one client"
 """Relations of neighbours that an epsilon is for."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class AttackRecord(msgspec.Struct, frozen=True):
     """What one attack found: a row of ``runs.audited``."""
 
     name: str
@@ -58,17 +58,17 @@ class Unread(msgspec.Struct, frozen=True):
     why: str
 
 
-class Audit(msgspec.Struct, frozen=True):
+class AuditRecord(msgspec.Struct, frozen=True):
     """What ``coterie audit`` found in a run. not_applicable: by attack, why it can't be applied."""
 
-    attacks: tuple[Found, ...] = ()
+    attacks: tuple[AttackRecord, ...] = ()
     not_applicable: dict[str, str] = {}
     not_judged: tuple[Unread, ...] = ()
     stopped: Count | None = None
     drifted: Count | None = None
 
 
-class Release(msgspec.Struct, frozen=True):
+class ReleaseRecord(msgspec.Struct, frozen=True):
     """One kind of release of one client."""
 
     what: str
@@ -80,7 +80,7 @@ class Release(msgspec.Struct, frozen=True):
     claimed_epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
-class Ledger(msgspec.Struct, frozen=True):
+class LedgerRecord(msgspec.Struct, frozen=True):
     """All of one client's releases. epsilon: of everything together, by relation of neighbours.
 
     epsilon_after_one_more_round: the same after another round like its last.
@@ -88,11 +88,11 @@ class Ledger(msgspec.Struct, frozen=True):
 
     delta: Delta
     epsilon: dict[str, Epsilon]
-    releases: tuple[Release, ...] = ()
+    releases: tuple[ReleaseRecord, ...] = ()
     epsilon_after_one_more_round: dict[str, Epsilon] = {}
 
 
-class Audited(msgspec.Struct, frozen=True):
+class NoiseRecord(msgspec.Struct, frozen=True):
     """What neighbouring data prove of a claim (``attacks/noisy_uploads.py``)."""
 
     mechanism: str
@@ -130,7 +130,7 @@ class Used(msgspec.Struct, frozen=True):
     memory_gib: Seconds
 
 
-class Detection(msgspec.Struct, frozen=True):
+class DetectionRecord(msgspec.Struct, frozen=True):
     """``aggregation.flagged.Detection``: shares of poisoned and of other contributions that were flagged."""
 
     rate: Share | None
@@ -163,7 +163,7 @@ class Sizes(msgspec.Struct, frozen=True):
     sizes: tuple[Seconds, ...] | None = None
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ChoiceRecord(msgspec.Struct, frozen=True):
     """A cluster's choice in a round: which clients, their expected reward, or why it was skipped."""
 
     chosen: tuple[str, ...] = ()
@@ -172,7 +172,7 @@ class Choice(msgspec.Struct, frozen=True):
     skipped: str | None = None
 
 
-class Event(msgspec.Struct, frozen=True):
+class EventRecord(msgspec.Struct, frozen=True):
     """A clusters' event: ``merge``, ``split``, ... value: the divergence that decided."""
 
     kind: str
@@ -195,8 +195,8 @@ class Notes(msgspec.Struct, frozen=True):
     outliers: dict[str, float] = {}
     too_slow: tuple[str, ...] = ()
     selected: dict[str, Count] | None = None
-    choices: dict[str, Choice] = {}
-    events: tuple[Event, ...] = ()
+    choices: dict[str, ChoiceRecord] = {}
+    events: tuple[EventRecord, ...] = ()
 
 
 class Drifted(msgspec.Struct, frozen=True):
@@ -229,7 +229,7 @@ class Partition(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **{key: v and tuple(v[i] for i in of) for key, v in moved.items()})
 
 
-class Grouping(msgspec.Struct, frozen=True):
+class GroupingRecord(msgspec.Struct, frozen=True):
     """Clusters beside the data's own groups: ``coterie.clustering.agreement``; ari may be -1/2 at the least."""
 
     clusters: Count
@@ -239,7 +239,7 @@ class Grouping(msgspec.Struct, frozen=True):
     without: Count = 0
 
 
-class Costs(msgspec.Struct, frozen=True, kw_only=True):
+class CostsRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch's costs and mishaps, by role, ``"role/work"`` or message."""
 
     bytes_up: dict[str, Count] = {}
@@ -253,7 +253,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[str, ...] = ()
 
 
-class Round(Costs, frozen=True, kw_only=True):
+class RoundRecord(CostsRecord, frozen=True, kw_only=True):
     """One line of ``metrics.jsonl``. Accuracies are fractions; None where this round was not evaluated."""
 
     round: Count
@@ -265,13 +265,13 @@ class Round(Costs, frozen=True, kw_only=True):
     fine_tuned_local_accuracy: Share | None = None
     backdoor_success: Share | None = None
     metrics: dict[str, float | None] = {}
-    grouping: Grouping | None = None
+    grouping: GroupingRecord | None = None
     bands: dict[str, Band] = {}
     notes: Notes = Notes()
     reported: dict[str, Count] = {}
 
 
-class Result(msgspec.Struct, frozen=True):
+class RunRecord(msgspec.Struct, frozen=True):
     """``result.json``. Bytes are those of all roles.
 
     attack, attacker_names: the attack and its clients; scores are of the others.
@@ -298,7 +298,7 @@ class Result(msgspec.Struct, frozen=True):
     model: str | None = None
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
-    grouping: Grouping | None = None
+    grouping: GroupingRecord | None = None
     task: str = "classes"
     measures: tuple[Measure, ...] = ()
     metrics: dict[str, float | None] = {}
@@ -310,18 +310,18 @@ class Result(msgspec.Struct, frozen=True):
     refused_why: dict[str, Count] = {}
     outliers: dict[str, Count] = {}
     skipped: dict[str, str] = {}
-    set_up: Costs = Costs()
-    finish: Costs | None = None
+    set_up: CostsRecord = CostsRecord()
+    finish: CostsRecord | None = None
     rounds_done: Count | None = None
     stopped: str | None = None
     public_samples: Count = 0
     attack: str | None = None
     attacker_names: tuple[str, ...] = ()
     backdoor_success: Share | None = None
-    detection: Detection | None = None
-    audit: Audit | None = None
-    ledger: dict[str, Ledger] | None = None
-    dp_audit: tuple[Audited, ...] | None = None
+    detection: DetectionRecord | None = None
+    audit: AuditRecord | None = None
+    ledger: dict[str, LedgerRecord] | None = None
+    dp_audit: tuple[NoiseRecord, ...] | None = None
     devices_used: dict[str, Used] | None = None
     deployment: Deployed | None = None
     evaluated: AtLeastOne | None = None

@@ -37,7 +37,7 @@ _NOT_THE_METHOD = SIDES | {"seed"}
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that differ in their seed at most. label: for legends and tables."""
 
     label: str
@@ -75,7 +75,7 @@ class Group:
         return sum(known) / len(known) if len(known) == len(clocks) else None
 
 
-def group(runs: Sequence[Run]) -> list[Group]:
+def group(runs: Sequence[Run]) -> list[RunGroup]:
     """Runs by method: system, mode, cipher and settings, whatever the seed; in the order of their first run."""
     methods: dict[str, list[Run]] = {}
     for run in runs:
@@ -83,7 +83,9 @@ def group(runs: Sequence[Run]) -> list[Group]:
         identity = (run.result.system, run.result.mode, run.result.crypto, sorted(map(str, method.items())))
         methods.setdefault(repr(identity), []).append(run)
     groups = [tuple(sorted(found, key=lambda run: run.result.seed)) for found in methods.values()]
-    return [Group(label, found) for label, found in zip(_labels([found[0] for found in groups]), groups, strict=True)]
+    return [
+        RunGroup(label, found) for label, found in zip(_labels([found[0] for found in groups]), groups, strict=True)
+    ]
 
 
 def differing_work(runs: Sequence[Run]) -> dict[str, list[str]]:
@@ -100,12 +102,12 @@ def differing_work(runs: Sequence[Run]) -> dict[str, list[str]]:
     return found
 
 
-def leading(groups: Sequence[Group]) -> Measure:
+def leading(groups: Sequence[RunGroup]) -> Measure:
     """The metric that leads the comparison: that of its first run."""
     return groups[0].runs[0].leading
 
 
-def common_target(groups: Sequence[Group], field: str, measure: Measure = ACCURACY) -> float | None:
+def common_target(groups: Sequence[RunGroup], field: str, measure: Measure = ACCURACY) -> float | None:
     """The best value that every method reaches with the mean of its runs; None if one was not evaluated.
 
     measure: of the field. Shares are rounded to the next whole percent reached, others to two digits.
@@ -146,7 +148,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Cost:
+class CostMeasure:
     """A run's cost. until: the sum by the end of each round; None where not counted."""
 
     title: str
@@ -154,7 +156,7 @@ class Cost:
     until: Callable[[Run], list[float] | None]
 
 
-def counted(groups: Sequence[Group]) -> list[Cost]:
+def counted(groups: Sequence[RunGroup]) -> list[CostMeasure]:
     """The costs that every run counted."""
     return [cost for cost in _COSTS if all(cost.until(run) is not None for found in groups for run in found.runs)]
 
@@ -170,8 +172,8 @@ def _clock(run: Run) -> list[float] | None:
 
 
 _COSTS = (
-    Cost("For the bytes", "MB sent by a client, in total", _sent),
-    Cost("For the time on the simulated devices", "virtual seconds", _clock),
+    CostMeasure("For the bytes", "MB sent by a client, in total", _sent),
+    CostMeasure("For the time on the simulated devices", "virtual seconds", _clock),
 )
 
 

@@ -13,7 +13,7 @@ from coterie import __version__
 from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write
 from coterie.record.load import Run, compared, find, load
-from coterie.record.schema import Round
+from coterie.record.schema import RoundRecord
 from coterie.report import clusters, comparison, ledger, plots, tables, words
 from coterie.report.summary import attackers
 from coterie.runs.metrics import score
@@ -155,7 +155,7 @@ def figures(
     def known(*fields: str) -> bool:
         return any(run.points(field)[0] for field in fields)
 
-    def noted(has: Callable[[Round], object]) -> bool:
+    def noted(has: Callable[[RoundRecord], object]) -> bool:
         return any(has(line) for line in run.rounds)
 
     sized = noted(lambda line: line.notes.clusters and line.notes.clusters.sizes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.record.schema import CLIENT, SAMPLE, Audited, Epsilon, Ledger, Release
+from coterie.record.schema import CLIENT, SAMPLE, Epsilon, LedgerRecord, NoiseRecord, ReleaseRecord
 from coterie.report.words import MISSING, number
 
 NO_PROOF = "no proof"
@@ -15,7 +15,7 @@ NO_PROOF = "no proof"
 
 def released(ledgers: Any) -> str:
     """What clients have released with an epsilon, and without one; "" for nothing."""
-    found = ledger_table(msgspec.convert(ledgers or {}, dict[str, Ledger]))
+    found = ledger_table(msgspec.convert(ledgers or {}, dict[str, LedgerRecord]))
     if found is None:
         return ""
     whom = {True: "a whole client", False: "one sample"}
@@ -33,7 +33,7 @@ def released(ledgers: Any) -> str:
     return "; ".join(parts)
 
 
-def ledger_table(ledgers: Mapping[str, Ledger] | None) -> dict[str, Any] | None:
+def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] | None:
     """A row for each kind of release; None without a ledger, or without a release.
 
     claimed: what a publication claims of one client's releases of this kind, which proves nothing.
@@ -41,9 +41,9 @@ def ledger_table(ledgers: Mapping[str, Ledger] | None) -> dict[str, Any] | None:
     whole client where every release with a proof protects that, or else one sample.  open: the kinds without a proof.
     """
     every = list((ledgers or {}).values())
-    kinds: dict[tuple[str, str, str], list[list[Release]]] = {}
+    kinds: dict[tuple[str, str, str], list[list[ReleaseRecord]]] = {}
     for one in every:
-        own: dict[tuple[str, str, str], list[Release]] = {}
+        own: dict[tuple[str, str, str], list[ReleaseRecord]] = {}
         for release in one.releases:
             own.setdefault((release.what, release.mechanism, release.neighbours), []).append(release)
         for kind, releases in own.items():
@@ -75,12 +75,12 @@ def ledger_table(ledgers: Mapping[str, Ledger] | None) -> dict[str, Any] | None:
     }
 
 
-def claimed(releases: Sequence[Release]) -> float:
+def claimed(releases: Sequence[ReleaseRecord]) -> float:
     """What a publication claims of these together, adding up its epsilons; 0 without a claim."""
     return sum(release.count * (release.claimed_epsilon or 0.0) for release in releases)
 
 
-def noise_table(rows: Sequence[Audited] | None) -> list[dict[str, Any]]:
+def noise_table(rows: Sequence[NoiseRecord] | None) -> list[dict[str, Any]]:
     """By mechanism and neighbours, its claim beside what neighbouring data prove, in words."""
     return [
         {

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from coterie.record.comparison import Measure
 from coterie.record.load import Run
-from coterie.record.schema import Matrix, Partition, Round
+from coterie.record.schema import Matrix, Partition, RoundRecord
 from coterie.report.clusters import History, Selected, Sets, groups_like, happened, pixels
-from coterie.report.comparison import Group, counted, leading
+from coterie.report.comparison import RunGroup, counted, leading
 from coterie.report.figure import (
     GRID,
     MARKERS,
@@ -222,7 +222,7 @@ def agreement(run: Run) -> tuple[Figure, str]:
 
 
 @drawn
-def sizes(rounds: Sequence[Round]) -> tuple[Figure, str]:
+def sizes(rounds: Sequence[RoundRecord]) -> tuple[Figure, str]:
     """Clients in each cluster over the rounds, where only the sizes are known."""
     noted = [(line.round, found.sizes) for line in rounds if (found := line.notes.clusters) and found.sizes]
     figure = new_figure(WIDTH, 3.0)
@@ -457,7 +457,7 @@ def _rgb(own: frozenset[int]) -> tuple[float, float, float]:
 
 
 @drawn
-def compared_scores(groups: Sequence[Group]) -> tuple[Figure, str]:
+def compared_scores(groups: Sequence[RunGroup]) -> tuple[Figure, str]:
     """Both sides of the leading metric over the rounds, for all methods; dashed where clients fine-tuned."""
     measure = leading(groups)
     figure = new_figure(WIDTH, 4.4)
@@ -484,7 +484,7 @@ def compared_scores(groups: Sequence[Group]) -> tuple[Figure, str]:
 
 
 @drawn
-def compared_costs(groups: Sequence[Group]) -> tuple[Figure, str]:
+def compared_costs(groups: Sequence[RunGroup]) -> tuple[Figure, str]:
     """Both sides of the leading metric against each cost that every run counted."""
     columns, measure = counted(groups), leading(groups)
     figure = new_figure(WIDTH, 6.6)
@@ -519,7 +519,7 @@ def _line(number: int, length: int) -> dict[str, object]:
     }
 
 
-def _legend(figure: Figure, groups: Sequence[Group], tuned: bool) -> None:
+def _legend(figure: Figure, groups: Sequence[RunGroup], tuned: bool) -> None:
     handles = [
         Line2D([], [], color=colour(number), marker=MARKERS[number % len(MARKERS)], label=label(found.legend, 46))
         for number, found in enumerate(groups)
@@ -530,7 +530,7 @@ def _legend(figure: Figure, groups: Sequence[Group], tuned: bool) -> None:
     legend(figure, handles, columns=4, length=2.4)
 
 
-def _at(found: Group, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
+def _at(found: RunGroup, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
     costs = [dict(zip([line.round for line in run.rounds], until(run) or (), strict=True)) for run in found.runs]
     return np.array([np.mean([cost[int(r)] for cost in costs]) for r in rounds])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.record.schema import Audited, Detection
+from coterie.record.schema import DetectionRecord, NoiseRecord
 from coterie.report.comparison import measures
 from coterie.report.ledger import noise_table, released
 from coterie.report.words import MISSING, duration, metric, percent, plural, size
@@ -102,7 +102,7 @@ def _releases(summary: Summary) -> Iterable[Row]:
     """What clients have released, and each claimed epsilon beside the lower bound of neighbouring data."""
     if words := released(summary.get("ledger")):
         yield "privacy", words
-    claims = msgspec.convert(summary.get("dp_audit") or [], tuple[Audited, ...])
+    claims = msgspec.convert(summary.get("dp_audit") or [], tuple[NoiseRecord, ...])
     for row in noise_table(claims):
         exact = f", {row['exact']} by a formula" if row["exact"] != MISSING else ""
         proved = f"at least {row['proved']} by a test{exact} ({row['neighbours']})"
@@ -133,9 +133,9 @@ def attackers(attack: str, names: Sequence[str], clients: int) -> str:
     )
 
 
-def detected(found: Detection | Mapping[str, Any]) -> str:
+def detected(found: DetectionRecord | Mapping[str, Any]) -> str:
     """``80.0 % of the poisoned contributions, 5.0 % of the others, in 10 rounds``, or without the first part."""
-    found = msgspec.convert(found, Detection, from_attributes=True)
+    found = msgspec.convert(found, DetectionRecord, from_attributes=True)
     parts = [] if found.rate is None else [f"{percent(found.rate)} of the poisoned contributions"]
     if found.false_alarms is not None:
         parts.append(f"{percent(found.false_alarms)} of the {'others' if parts else 'contributions, all honest'}")

@@ -12,9 +12,9 @@ import msgspec
 
 from coterie.record.comparison import Measure
 from coterie.record.load import Run
-from coterie.record.schema import Audit, Unread, Used
+from coterie.record.schema import AuditRecord, Unread, Used
 from coterie.report.clusters import Sets
-from coterie.report.comparison import Group, common_target, leading
+from coterie.report.comparison import RunGroup, common_target, leading
 from coterie.report.figure import colour
 from coterie.report.words import explained, sides
 from coterie.runs.audited import merged, noise
@@ -120,7 +120,7 @@ def mishaps(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def comparison_table(groups: Sequence[Group]) -> dict[str, Any]:
+def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
     """The rows of a comparison; the best mean of each side of the leading metric, fine-tuned or not, is marked."""
     measure, others = leading(groups), groups[0].runs[0].others
     columns = {**_columns(measure), **_COLUMNS}
@@ -211,7 +211,7 @@ def by_role(not_judged: Iterable[Unread | Mapping[str, str]]) -> list[tuple[str,
     return [(role, ", ".join(fields)) for role, fields in found.items()]
 
 
-def audit_table(audits: Sequence[Audit | None]) -> dict[str, Any] | None:
+def audit_table(audits: Sequence[AuditRecord | None]) -> dict[str, Any] | None:
     """The table of runs that differ at most in their seed. None if one was not audited."""
     known = [audit for audit in audits if audit is not None]
     if not known or len(known) < len(audits):

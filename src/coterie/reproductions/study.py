@@ -240,7 +240,7 @@ def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) ->
 
 
 @dataclass(frozen=True)
-class Standing:
+class CellProgress:
     """How far a run of an item is. rounds: of all.  done: finished ones.  seconds: these took."""
 
     cell: str
@@ -252,7 +252,7 @@ class Standing:
 
 def standings(
     item: Item[Any], folder: Path, *, only: Sequence[str], seeds: Sequence[int], rounds: int | None
-) -> list[Standing]:
+) -> list[CellProgress]:
     """How far all runs of an item are that ``study`` would make, in its order. Raises UserError."""
     cells, found = _checked(item, folder, only, seeds, rounds), []
     for seed in seeds:
@@ -264,7 +264,7 @@ def standings(
                 seconds = sum(line["seconds"] + line.get("observing_seconds", 0.0) for line in lines)
                 ended = (out / DIVERGED).exists() or (bool(lines) and "stopped" in lines[-1]["notes"])
                 done = length if ended else len(lines)
-                found.append(Standing(cell.name, seed, length, done, seconds))
+                found.append(CellProgress(cell.name, seed, length, done, seconds))
     return found
 
 

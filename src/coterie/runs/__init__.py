@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from coterie.runs.experiment import Experiment, build
     from coterie.runs.models import export_model, load_exported, load_models
     from coterie.runs.registry import SYSTEMS, get, register
-    from coterie.runs.runner import Interrupted, Result, load, load_result, run
+    from coterie.runs.runner import FinishedRun, Interrupted, load, load_result, run
 
 __all__ = [
     "SYSTEMS",
     "Experiment",
+    "FinishedRun",
     "Interrupted",
-    "Result",
     "RunConfig",
     "build",
     "export_model",

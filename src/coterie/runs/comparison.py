@@ -28,7 +28,7 @@ from coterie.runs.folder import numbered
 from coterie.runs.intervals import spread
 from coterie.runs.metrics import score
 from coterie.runs.own_code import check_same_code, own_code
-from coterie.runs.runner import Interrupted, Result, check_inputs, load_result, resumable, run
+from coterie.runs.runner import FinishedRun, Interrupted, check_inputs, load_result, resumable, run
 from coterie.runs.settings import field_types, unknown
 
 WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0}
@@ -143,7 +143,7 @@ Learned = Callable[[Path], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """methods: by label, ``system`` or ``system@mode`` for a mode other than ``paper``, in the order named.
 
     budget: the settings that all share, or None if each has its own.  budget_from: label of the method it is from.
@@ -157,7 +157,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FinishedComparison:
     """A finished comparison. content: of its ``compare.json``."""
 
     folder: Path
@@ -172,7 +172,7 @@ def plan(
     budget_from: str | None = None,
     each_own: bool = False,
     local: bool = False,
-) -> Plan:
+) -> ComparisonPlan:
     """A run for every method, under one budget. Raises UserError if no method has a given setting.
 
     methods: systems, each as ``name`` or ``name@mode``.  settings: texts; ``key`` goes to every method that has it,
@@ -195,7 +195,7 @@ def plan(
         if budget_from is not None:
             raise UserError("a budget from one method cannot go with each method's own: leave one of the two out")
         public = resolve(next(iter(own.values()))).public  # data, of which all have the same
-        return Plan({label: replace(config, public=public) for label, config in own.items()}, None, None, [])
+        return ComparisonPlan({label: replace(config, public=public) for label, config in own.items()}, None, None, [])
     if source not in labels:
         raise unknown("method whose budget all share", source, labels)
     everybodys = {key: value for key, value in own[source].settings.items() if key not in alone[source]}
@@ -203,7 +203,7 @@ def plan(
     for label, config in own.items():
         found[label], differing = with_budget(label, config, budget, alone[label])
         left_out += differing
-    return Plan(found, budget, source, left_out)
+    return ComparisonPlan(found, budget, source, left_out)
 
 
 def _labels(methods: Sequence[str], usual: str) -> dict[str, tuple[str, str]]:
@@ -254,14 +254,14 @@ def _share_out(
 
 
 def compare(
-    planned: Plan,
+    planned: ComparisonPlan,
     seeds: Sequence[int],
     out: str | Path | None = None,
     on_round: OnRound | None = None,
     *,
     resume: bool = False,
     learned: Learned | None = None,
-) -> Comparison:
+) -> FinishedComparison:
     """Run every method with every seed, in subfolders of ``out``, and write ``compare.json``.
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
@@ -279,7 +279,7 @@ def compare(
         built.close()
     first = resolved[0][1]
     folder = _folder(out, name_of(first.data), resume)
-    results: dict[str, list[Result]] = {label: [] for label in planned.methods}
+    results: dict[str, list[FinishedRun]] = {label: [] for label in planned.methods}
     with locked(folder):
         for label, config in resolved:
             place = folder / f"{_place(label)}-{config.seed}"
@@ -301,14 +301,14 @@ def compare(
             "version": coterie.__version__,
         }
         write_json(folder / COMPARE, content)
-    return Comparison(folder, content)
+    return FinishedComparison(folder, content)
 
 
 def _place(label: str) -> str:
     return re.sub(r"[^\w.@-]+", "_", label)
 
 
-def _one(label: str, config: Resolved, on_round: OnRound | None, resume: bool, inputs: str) -> Result:
+def _one(label: str, config: Resolved, on_round: OnRound | None, resume: bool, inputs: str) -> FinishedRun:
     out = Path(str(config.out))
     started = resume and (out / CONFIG).exists()
     if started:
@@ -343,7 +343,7 @@ def _folder(out: str | Path | None, data: str, resume: bool) -> Path:
     return folder
 
 
-def _row(label: str, results: Sequence[Result], learned: Learned | None) -> dict[str, Any]:
+def _row(label: str, results: Sequence[FinishedRun], learned: Learned | None) -> dict[str, Any]:
     summaries = [result.summary for result in results]
     row = {"method": label, **{key: summaries[0][key] for key in ("system", "title", "mode", "crypto")}}
     row["runs"] = [result.folder.name for result in results]

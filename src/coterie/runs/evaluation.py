@@ -27,7 +27,7 @@ from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.metrics import Metric, metrics_of
-from coterie.runs.on_data import ClientData, Samples
+from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.evaluate import How, Judged, evaluate_many, judge_many, outputs_of_many
 from coterie.training.model import Model
 from coterie.training.solvers import Sgd
@@ -75,7 +75,7 @@ Measured = Callable[[Some], dict[str, float]]
 """The values of all metrics on some of the samples."""
 
 
-class Observer:
+class Evaluator:
     """Scores models on test sets. data: of every client; each is scored on the test set of its own task.
 
     precision: of the models' products, as in the run; losses and probabilities are float32 or better.
@@ -104,7 +104,7 @@ class Observer:
         """Scores of these clients' models, in their order. Clients of one task with equal models are scored once."""
         owns, every = [self.data[name] for name in models], list(models.values())
         rows = {name: np.empty(len(owns)) for name in self.names}
-        by_test_set: dict[Samples, list[int]] = {}
+        by_test_set: dict[TensorSamples, list[int]] = {}
         for i, own in enumerate(owns):
             by_test_set.setdefault(own.test_set, []).append(i)
         for test_set, here in by_test_set.items():
@@ -121,13 +121,13 @@ class Observer:
 
         Mean over the clients of these models, each on the whole test set of its own task.
         """
-        by_test_set: dict[Samples, list[ClientModel]] = {}
+        by_test_set: dict[TensorSamples, list[ClientModel]] = {}
         for name, model in models.items():
             by_test_set.setdefault(self.data[name].test_set, []).append(model)
         taken = 0.0
         for whole, own in by_test_set.items():
             x = triggered(whole.x[whole.y != TARGET], value)
-            wanted = Samples(x, torch.full((len(x),), TARGET, dtype=whole.y.dtype))
+            wanted = TensorSamples(x, torch.full((len(x),), TARGET, dtype=whole.y.dtype))
             for same, measure in self._measured(wanted, own):
                 taken += len(same) * measure(slice(None))["accuracy"]
         return taken / len(models) if models else float("nan")
@@ -138,12 +138,12 @@ class Observer:
             return None
         found = np.empty(len(models))
         for i, (name, model) in enumerate(models.items()):
-            own = Samples(self.data[name].x, self.data[name].y)
+            own = TensorSamples(self.data[name].x, self.data[name].y)
             ((_, measure),) = self._measured(own, [model])
             found[i] = measure(slice(None))["accuracy"]
         return found
 
-    def _measured(self, samples: Samples, models: Sequence[ClientModel]) -> Iterator[tuple[list[int], Measured]]:
+    def _measured(self, samples: TensorSamples, models: Sequence[ClientModel]) -> Iterator[tuple[list[int], Measured]]:
         """Every distinct model: the indices of its clients, and the function that measures it on samples."""
         if not self._counts_hits:
             labels = self.targets.stored(samples.y.numpy())
@@ -161,7 +161,7 @@ class Observer:
             return {**found, "loss": float(self.model.mean_loss(torch.from_numpy(outputs)[some], y[some]))}
 
     def _outputs(
-        self, samples: Samples, models: Sequence[ClientModel]
+        self, samples: TensorSamples, models: Sequence[ClientModel]
     ) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
         """Every distinct model: the indices of its clients, and its outputs (n, k). Raises UserError for other outputs.
 
@@ -183,7 +183,7 @@ class Observer:
                 yield here, np.logaddexp.reduce(shares + log_p, axis=0).astype(np.float32)
 
     def _judged(
-        self, samples: Samples, models: Sequence[ClientModel]
+        self, samples: TensorSamples, models: Sequence[ClientModel]
     ) -> Iterator[tuple[list[int], NDArray[np.float32], NDArray[np.bool_]]]:
         """Every distinct model: the indices of its clients, its losses and correct answers, (n,) each."""
 
@@ -206,7 +206,7 @@ class Observer:
                 judged = judge(mixtures[group[0]].models, shares=shares)
                 yield from zip(some, judged.losses, judged.right, strict=True)
 
-    def _batches(self, found: list[list[int]], samples: Samples) -> Iterator[list[list[int]]]:
+    def _batches(self, found: list[list[int]], samples: TensorSamples) -> Iterator[list[list[int]]]:
         most = max(1, _BATCH_BYTES // (4 * self.model.spec.size + 5 * len(samples.y)))
         for start in range(0, len(found), most):
             yield found[start : start + most]

@@ -18,7 +18,7 @@ from coterie.devices.links import Delays, FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.devices.traces import Traces, parse, traces
 from coterie.protocol.errors import RunError, UserError
-from coterie.protocol.names import Listed, Made, Names, each, listed
+from coterie.protocol.names import LazyMapping, Listed, Names, each, listed
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.setup_info import Identity, Roster
 from coterie.protocol.steps import NoAnswerError, Steps, wake
@@ -28,7 +28,7 @@ from coterie.record.summary import Line
 from coterie.runs.attackers import Attackers
 from coterie.runs.config import Resolved, RunConfig, resolve
 from coterie.runs.evaluation import (
-    Observer,
+    Evaluator,
     Scores,
     Tuned,
     federation_digest,
@@ -149,7 +149,7 @@ class Experiment:
             class_weights=weights,
             workers=workers_of(config, with_code(self.inputs_digest, self.own_code), self.data.samples),
         )
-        self.observer = Observer(
+        self.observer = Evaluator(
             self.model,
             self.data,
             precision=config.precision,
@@ -227,7 +227,7 @@ class Experiment:
         self.effects.workers.drift()
         self.label_counts = self._counted()
         changed = [names[i] for i, giver in enumerate(givers) if giver != i]
-        if isinstance(self.owns, Made):
+        if isinstance(self.owns, LazyMapping):
             self.owns.forget()
         for name in changed:
             if isinstance(self.owns, dict):

@@ -24,10 +24,10 @@ from coterie.data.synthetic import Drawn, deal_synthetic
 from coterie.data.tasks import Task, column_of, deal, of_clients
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import code_of
-from coterie.protocol.names import Made, Names
+from coterie.protocol.names import LazyMapping, Names
 from coterie.protocol.randomness import rng
 from coterie.runs.config import Resolved
-from coterie.runs.on_data import ClientData, Samples
+from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
@@ -128,7 +128,7 @@ def client_data(
         own, kept = samples_of(own_task, train, "train"), None if held is None else samples_of(own_task, held, "train")
         if augment:
             views = [own, *(samples_of(view, train, "train") for view in _views(own_task, augment, split.seed, name))]
-            own = Samples(torch.cat([view.x for view in views]), torch.cat([view.y for view in views]))
+            own = TensorSamples(torch.cat([view.x for view in views]), torch.cat([view.y for view in views]))
         found[name] = ClientData(own.x, own.y, test, tests[task], kept)
     return found, public_data(of_hub, split.public) if len(split.public) else None
 
@@ -142,16 +142,16 @@ def _views(task: Task, augment: int, seed: int, name: str) -> Iterator[Task]:
 def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
     """The hub's own samples, of the plain task, without test samples."""
     own = samples_of(task, indices, "train")
-    return ClientData(own.x, own.y, np.empty(0, np.int64), Samples(own.x[:0], own.y[:0]))
+    return ClientData(own.x, own.y, np.empty(0, np.int64), TensorSamples(own.x[:0], own.y[:0]))
 
 
-def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samples:
+def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> TensorSamples:
     """Copies in torch's own memory, which begins at a multiple of 64 bytes.
 
     On some processors the last bit of a matrix product depends on that, so a resumed run would have other losses.
     """
     labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
-    return Samples(torch.from_numpy(task.inputs(indices, split)).clone(), torch.from_numpy(labels))
+    return TensorSamples(torch.from_numpy(task.inputs(indices, split)).clone(), torch.from_numpy(labels))
 
 
 def inputs_digest(config: Resolved, tasks: Sequence[Task], model: Model) -> str:
@@ -173,7 +173,7 @@ def fingerprint(
     arrays += [] if split.groups is None else [split.groups]
     arrays += [split.public] if len(split.public) else []
     of_tasks = [(str(task.turn), None if task.names is None else task.names.tolist()) for task in tasks]
-    known: list[Any] = [inputs, of_tasks, "by the seed" if isinstance(epochs, Made) else sorted(epochs.items())]
+    known: list[Any] = [inputs, of_tasks, "by the seed" if isinstance(epochs, LazyMapping) else sorted(epochs.items())]
     known += [split.spec, split.seed, split.clients] if isinstance(split, Drawn) else []
     hashed = hashlib.blake2b(repr(tuple(known)).encode(), digest_size=16)
     for array in arrays:
@@ -322,5 +322,5 @@ def _made(config: Resolved, split: Drawn, tasks: Sequence[Task], hub: str) -> Ho
     return Holdings(Names(split.clients), make, size, public)
 
 
-def _as_samples(x: NDArray[np.float32], y: NDArray[np.int64]) -> Samples:
-    return Samples(torch.from_numpy(np.ascontiguousarray(x)).clone(), torch.from_numpy(np.array(y)))
+def _as_samples(x: NDArray[np.float32], y: NDArray[np.int64]) -> TensorSamples:
+    return TensorSamples(torch.from_numpy(np.ascontiguousarray(x)).clone(), torch.from_numpy(np.array(y)))

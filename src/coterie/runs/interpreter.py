@@ -47,7 +47,7 @@ _APART = 10.0
 weights are larger by this factor than those of the smallest start model is another model."""
 
 
-class Opened:
+class OpenedCache:
     """The values of opened ciphertexts, read-only and shared; a cache that drops the least recently used."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -161,7 +161,7 @@ class LocalEffects:
             Open: each(self._open),
             Compute: each(lambda party, effect: self._computed.get(effect)),
         }
-        self._opened = Opened(OPENED_BYTES)
+        self._opened = OpenedCache(OPENED_BYTES)
         self._computed = Computed()
         self._trained = 0
         self._diverged: list[Diverged] = []

@@ -10,7 +10,7 @@ files, and a share of each. The folder is private, since a client's model may re
 A file of one model holds its tensors by their state-dict names. An exported mixture holds those of model m as
 ``coterie.m.NAME``, and the shares (m,) float64 as ``coterie.shares``. Both hold ``coterie.zero`` and ``coterie.unit``;
 a regression's also ``coterie.target_zero`` and ``coterie.target_unit`` (numbers,) float64. The metadata hold one text,
-``coterie``: the ``Facts`` as JSON. Equal content gives equal bytes. Any file is hostile until it is verified.
+``coterie``: the ``ModelFacts`` as JSON. Equal content gives equal bytes. Any file is hostile until it is verified.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from coterie.record.files import FILE_MODE, atomic_write, make_folder, opened, w
 from coterie.record.folder import CONFIG, RESULT, deployed, write_json
 from coterie.runs.experiment import Experiment
 from coterie.runs.folder import came_in
-from coterie.runs.trained import Facts, TrainedModel, Word, Words, state
+from coterie.runs.trained import ModelFacts, TrainedModel, Word, Words, state
 
 MODELS, INDEX, SUFFIX = "models", "index.json", ".safetensors"
 MOST_BYTES = 8 << 30
@@ -61,7 +61,7 @@ Party = Annotated[str, msgspec.Meta(pattern=r"\Aclient/[0-9]{1,9}\Z")]
 FileName = Annotated[str, msgspec.Meta(pattern=r"\A(0|[1-9][0-9]{0,8})\.safetensors\Z")]
 
 
-class Client(msgspec.Struct, frozen=True):
+class ClientEntry(msgspec.Struct, frozen=True):
     """name: the client's own, if any.  data: its inputs and labels.  files, shares: its models (mostly one)."""
 
     name: Word | None
@@ -73,7 +73,7 @@ class Client(msgspec.Struct, frozen=True):
 class Index(msgspec.Struct, frozen=True, kw_only=True):
     """``index.json``. round: of the models.  sha256: of each file, in hex.
 
-    model, input_shape, classes, class_names, task, data_kind: as in ``Facts``, of the run's data set.
+    model, input_shape, classes, class_names, task, data_kind: as in ``ModelFacts``, of the run's data set.
     """
 
     format: Literal[1]
@@ -84,7 +84,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     class_names: tuple[Word, ...] | None
     task: TaskKind
     data_kind: Word
-    clients: Annotated[dict[Party, Client], msgspec.Meta(min_length=1)]
+    clients: Annotated[dict[Party, ClientEntry], msgspec.Meta(min_length=1)]
     sha256: dict[FileName, str]
 
 
@@ -110,7 +110,7 @@ def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientM
         if key not in written:
             written[key] = tuple(_written(folder, experiment, task.dataset, v, files) for v in np.atleast_2d(vectors))
         shares = tuple(own.weights.tolist()) if isinstance(own, Mixture) else (1.0,)
-        clients[client] = Client(names.get(client), task.words, written[key], shares)
+        clients[client] = ClientEntry(names.get(client), task.words, written[key], shares)
     sha256 = {file: digest for digest, file in files.items()}
     with writing(folder):
         for path in folder.iterdir():
@@ -143,8 +143,8 @@ def _written(folder: Path, experiment: Experiment, dataset: Dataset, vector: Vec
     return files[digest]
 
 
-def _facts(experiment: Experiment, dataset: Dataset) -> Facts:
-    return Facts(
+def _facts(experiment: Experiment, dataset: Dataset) -> ModelFacts:
+    return ModelFacts(
         format=1,
         model=experiment.config.model,
         input_shape=tuple(dataset.input_shape),
@@ -211,7 +211,7 @@ class Models:
         return decode(data, str(path))
 
 
-def _like(model: TrainedModel) -> tuple[Facts, list[object]]:
+def _like(model: TrainedModel) -> tuple[ModelFacts, list[object]]:
     scales = (model.zero, model.unit, model.target_zero, model.target_unit)
     return model.facts, [None if scale is None else scale.tolist() for scale in scales]
 
@@ -323,7 +323,7 @@ def decode(data: bytes, where: str) -> TrainedModel:
     return TrainedModel(facts, shares, parts, zero, unit, where, target_zero=target_zero, target_unit=target_unit)
 
 
-def _told(data: bytes, size: int, where: str) -> Facts:
+def _told(data: bytes, size: int, where: str) -> ModelFacts:
     """The facts in the header of a model's file. data: its beginning, at least the header.  size: of the whole file.
 
     Raises UserError unless the header describes a file of this size.
@@ -352,7 +352,7 @@ def _told(data: bytes, size: int, where: str) -> Facts:
             "safetensors.torch.load_file, or give a file that coterie export wrote"
         )
     try:
-        return msgspec.json.decode(metadata[_KEY], type=Facts)
+        return msgspec.json.decode(metadata[_KEY], type=ModelFacts)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError) as error:
         raise UserError(f"{where}: its metadata are not those of a model ({_short(error)}): {_ADVICE}") from None
 

@@ -27,7 +27,7 @@ Wanted = Sequence[tuple[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class TensorSamples:
     """x: (n, ...) float32.  y: (n,) int64."""
 
     x: Tensor
@@ -45,8 +45,8 @@ class ClientData:
     x: Tensor
     y: Tensor
     test: NDArray[np.int64]
-    test_set: Samples
-    held_out: Samples | None = None
+    test_set: TensorSamples
+    held_out: TensorSamples | None = None
 
 
 class OnData(Protocol):

@@ -19,7 +19,7 @@ from coterie.crypto.roster import DerivedRoster, check_roster, derived, simulate
 from coterie.protocol import state
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.names import Made, Names, each
+from coterie.protocol.names import LazyMapping, Names, each
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.setup_info import Common, Identity, Own, Roster
@@ -240,7 +240,7 @@ def simulate(
 
 def _founded(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, Mapping[str, Identity]]:
     """A new roster and every party's keys; made on demand for ``Names``, if keys follow from the seed."""
-    if isinstance(roles, Made) and isinstance(roles.names, Names) and randomness.emulated:
+    if isinstance(roles, LazyMapping) and isinstance(roles.names, Names) and randomness.emulated:
         found = derived(roles, roles.names, randomness)
         return found, found.identities
     return simulated(roles, randomness)

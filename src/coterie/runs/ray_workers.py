@@ -83,7 +83,7 @@ def got(coming: Any) -> Any:
         raise RunError(f"the Ray cluster fails: {error}") from error
 
 
-class Cluster:
+class RayCluster:
     """Workers of one run. address: of a cluster, or None for one on this machine.  count: of workers, or None.
 
     Without a count there is one for each core of the cluster, or for each GPU.  gpu: whether each needs a GPU.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.privacy.audits import Meddle, Recorded, Samples
+from coterie.privacy.audits import AuditSamples, Meddle, Recorded
 from coterie.protocol.errors import UserError
 from coterie.record.folder import CONFIG, deployed
 from coterie.record.summary import Line
@@ -126,15 +126,15 @@ def _recorded(
 _MOST_SAMPLES = 512  # of each kind, of a client
 
 
-def _samples(data: Mapping[str, ClientData], client: str) -> Samples:
+def _samples(data: Mapping[str, ClientData], client: str) -> AuditSamples:
     """Some of a client's training samples, and some held-out ones, or else test samples."""
     own = data[client]
     some, rest = _thinned(len(own.y)), own.held_out
     if rest is None or not len(rest.y):
         there = torch.from_numpy(own.test)[_thinned(len(own.test))]
-        return Samples(own.x[some], own.y[some], own.test_set.x[there], own.test_set.y[there])
+        return AuditSamples(own.x[some], own.y[some], own.test_set.x[there], own.test_set.y[there])
     there = _thinned(len(rest.y))
-    return Samples(own.x[some], own.y[some], rest.x[there], rest.y[there])
+    return AuditSamples(own.x[some], own.y[some], rest.x[there], rest.y[there])
 
 
 def _thinned(n: int) -> Tensor:

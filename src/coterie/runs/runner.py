@@ -63,7 +63,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class Result:
+class FinishedRun:
     """A finished run. summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
 
     Models are read from ``folder`` on demand. A client is named as a party (``"client/3"``) or by its own name.
@@ -98,7 +98,7 @@ class Result:
         export_model(self.models.of(client), path)
 
 
-def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = False) -> Result:
+def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = False) -> FinishedRun:
     """Run to the end and write the run folder. on_round: called with the line of every new round.
 
     resume: continue the run in ``config.out``, which must be of the same work, or start anew without a checkpoint. The
@@ -132,16 +132,16 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
             raise
 
 
-def load_result(out: str | Path, model: OwnModel | None = None) -> Result:
+def load_result(out: str | Path, model: OwnModel | None = None) -> FinishedRun:
     """A finished run from its folder. Raises UserError if there is none.
 
     model: the architecture, if the run was given it as a Python object.
     """
     out = Path(out)
-    return Result(out, read_summary(out), read_lines(out / METRICS), model)
+    return FinishedRun(out, read_summary(out), read_lines(out / METRICS), model)
 
 
-def check_inputs(result: Result, present: str) -> None:
+def check_inputs(result: FinishedRun, present: str) -> None:
     """Raises UserError for a run of other inputs than present ones (``Experiment.inputs_digest``)."""
     if result.summary.get("inputs_digest", present) != present:
         raise UserError(
@@ -212,7 +212,7 @@ class _Running:
         self.done = self.checkpointed = kept.round
         self.set_up = kept.set_up
 
-    def to_the_end(self) -> Result:
+    def to_the_end(self) -> FinishedRun:
         try:
             self._start()
             before = read_lines(self.out / METRICS) if self.done else []
@@ -264,7 +264,7 @@ class _Running:
         if self.on_round is not None:
             self.on_round(line)
 
-    def _finish(self) -> Result:
+    def _finish(self) -> FinishedRun:
         e = self.experiment
         rounds = read_lines(self.out / METRICS)
         check_not_all_skipped(rounds)
@@ -280,7 +280,7 @@ class _Running:
         result = summary(e, self.set_up, rounds, finish)
         write_result(self.out, result)
         advise(no_better_than_chance(e.config, result, e.label_counts))
-        return Result(self.out, result, rounds)
+        return FinishedRun(self.out, result, rounds)
 
 
 def write_partition(out: Path, experiment: Experiment) -> None:

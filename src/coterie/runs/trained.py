@@ -40,7 +40,7 @@ Words = Annotated[str, msgspec.Meta(max_length=1 << 20)]
 Length = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a trained model beside its tensors.
 
     model: name of the architecture.  input_shape: of one sample.  task: what is predicted (``data/targets.py``).
@@ -103,7 +103,7 @@ class TrainedModel:
     target_zero, target_unit: (numbers,) float64, the same for a regression's numbers; else None.
     """
 
-    facts: Facts
+    facts: ModelFacts
     shares: Doubles
     tensors: tuple[Mapping[str, Tensor], ...]
     zero: Floats

@@ -48,15 +48,15 @@ def workers_of(config: Resolved, inputs: str, samples: Callable[[str], int]) -> 
     found = _FORM.fullmatch(config.workers)
     assert found is not None
     with _sigterm_kept():
-        from coterie.runs.ray_workers import Cluster
+        from coterie.runs.ray_workers import RayCluster
 
-        cluster = Cluster(
+        cluster = RayCluster(
             address=None if found[2] is None else config.workers,
             count=None if found[1] is None else int(found[1]),
             gpu=config.accelerator.startswith("cuda"),
             make=(to_toml(config), inputs),
         )
-    return Spread(cluster.workers, samples, cluster.close)
+    return WorkerPool(cluster.workers, samples, cluster.close)
 
 
 @contextlib.contextmanager
@@ -70,18 +70,18 @@ def _sigterm_kept() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-class Remote(Protocol):
+class RemoteWorker(Protocol):
     """A worker elsewhere, whose results are fetched on demand."""
 
     def ask(self, wanted: Wanted, drifted: bool) -> Callable[[], list[Any]]:
         """Send work away. The returned function waits for the results, and raises the worker's error."""
 
 
-class Spread:
+class WorkerPool:
     """Spreads work over equal workers. samples: of a party.  close: gives the workers back."""
 
     def __init__(
-        self, workers: Sequence[Remote], samples: Callable[[str], int], close: Callable[[], None] = lambda: None
+        self, workers: Sequence[RemoteWorker], samples: Callable[[str], int], close: Callable[[], None] = lambda: None
     ) -> None:
         self._workers, self._samples, self._close = workers, samples, close
         self._drifted = False

@@ -28,7 +28,7 @@ from coterie.selection.contexts import (
     standardised,
     usable,
 )
-from coterie.selection.kernels import Sums
+from coterie.selection.kernels import SetSums
 from coterie.selection.posterior import Belief, Past, coefficients, posterior, printed_posterior
 from coterie.selection.search import Devices, Floats, every_set, greedy_with_swaps
 
@@ -162,7 +162,7 @@ def choose(
         belief = _belief(bandit, settings)
         explore = settings.exploration * beta(bandit.t + 1, settings.confidence)
 
-        def bound(sets: Sums) -> Floats:
+        def bound(sets: SetSums) -> Floats:
             mean, deviation = belief(sets)
             return mean + explore * deviation  # eq. (11)
 

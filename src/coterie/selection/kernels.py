@@ -16,7 +16,7 @@ _CHUNK = 1 << 21  # distances that are held at once
 
 
 @dataclass(frozen=True)
-class Sums:
+class SetSums:
     """N sets of devices as kernels need them.
 
     size: (N,) devices.  pairs: (N,) sum of the distances of all ordered pairs within.  past: (N, s) sum over the

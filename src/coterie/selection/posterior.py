@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.selection.contexts import standardised_rewards
-from coterie.selection.kernels import Sums, between, energy_distance, matern, printed_distance
+from coterie.selection.kernels import SetSums, between, energy_distance, matern, printed_distance
 
 Floats = NDArray[np.float64]
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 class Belief(Protocol):
     """What is believed of sets, in units of the reward."""
 
-    def __call__(self, sets: Sums) -> tuple[Floats, Floats]:
+    def __call__(self, sets: SetSums) -> tuple[Floats, Floats]:
         """Mean and standard deviation (N,), (N,)."""
 
 
@@ -48,7 +48,7 @@ def posterior(past: Past, length_scale: float, noise: float, slope: float, sigma
     lower = cholesky(gram, lower=True) if len(own) else gram
     weights = cho_solve((lower, True), rewards) if len(own) else rewards
 
-    def belief(sets: Sums) -> tuple[Floats, Floats]:
+    def belief(sets: SetSums) -> tuple[Floats, Floats]:
         size = sets.size[:, None]
         d = energy_distance(sets.past / size, (sets.pairs / sets.size**2)[:, None], own)
         cross = sigma**2 * matern(d, length_scale) + slope**2 * sets.features @ past.features.T  # (N, s)
@@ -87,7 +87,7 @@ def printed_posterior(past: Past, length_scale: float, noise: float) -> Belief:
     for t, reward in enumerate(past.rewards):
         weights[t] = (reward - gram[t, :t] @ weights[:t]) / (gram[t, t] + noise**2)
 
-    def belief(sets: Sums) -> tuple[Floats, Floats]:
+    def belief(sets: SetSums) -> tuple[Floats, Floats]:
         size = sets.size[:, None]
         k = matern(printed_distance(sets.past * sizes, size, sizes), length_scale)
         variance = matern(printed_distance(sets.pairs, sets.size, sets.size), length_scale)

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.selection.contexts import affordable
-from coterie.selection.kernels import Sums, distances
+from coterie.selection.kernels import SetSums, distances
 
 Floats = NDArray[np.float64]
-Score = Callable[[Sums], Floats]
+Score = Callable[[SetSums], Floats]
 """The value (N,) of N sets."""
 _BATCH = 32  # moves that are valued together; the best of them is made
 
@@ -29,11 +29,11 @@ class Devices:
     def __len__(self) -> int:
         return len(self.costs)
 
-    def sums(self, members: NDArray[np.bool_]) -> Sums:
+    def sums(self, members: NDArray[np.bool_]) -> SetSums:
         """The sums of N sets, given as rows (N, n) of truth values."""
         m = members.astype(np.float64)
         pairs = np.einsum("ij,ij->i", m @ distances(self.contexts, self.contexts), m)
-        return Sums(m.sum(axis=1), pairs, m @ self.past, m @ self.features)
+        return SetSums(m.sum(axis=1), pairs, m @ self.past, m @ self.features)
 
     def with_nobody(self) -> Devices:
         """One more device, the last, that adds and costs nothing, to swap with in additions and removals."""
@@ -43,14 +43,14 @@ class Devices:
 
 
 @dataclass(frozen=True)
-class Found:
+class BestSet:
     """The best set that was found, ascending numbers; how many sets were valued."""
 
     chosen: tuple[int, ...]
     candidates: int
 
 
-def every_set(devices: Devices, score: Score, budget: float, least: int, most: int | None = None) -> Found | None:
+def every_set(devices: Devices, score: Score, budget: float, least: int, most: int | None = None) -> BestSet | None:
     """The best of all sets within the budget with so many devices, the first of equals; None if there is none.
 
     2^n sets: for a dozen devices.
@@ -63,7 +63,7 @@ def every_set(devices: Devices, score: Score, budget: float, least: int, most: i
     if not len(members):
         return None
     best = members[int(np.argmax(score(devices.sums(members))))]
-    return Found(tuple(np.flatnonzero(best).tolist()), len(members))
+    return BestSet(tuple(np.flatnonzero(best).tolist()), len(members))
 
 
 def greedy_with_swaps(
@@ -75,7 +75,7 @@ def greedy_with_swaps(
     pool: int,
     rng: np.random.Generator,
     most: int | None = None,
-) -> Found | None:
+) -> BestSet | None:
     """A good set among many devices; None if no set of ``least`` devices keeps the budget.
 
     The device that gives the best set, out of at most ``pool`` random ones that fit, is added until none fits or there
@@ -90,7 +90,7 @@ def greedy_with_swaps(
     starts = [max(way[least - 1 :], key=lambda s: s.value), way[-1], search.cheapest()]
     ends = [search.climb(start, swaps // len(starts), rng) for start in starts]
     best = max(ends, key=lambda end: end.value)
-    return Found(tuple(np.flatnonzero(best.members).tolist()), search.valued)
+    return BestSet(tuple(np.flatnonzero(best.members).tolist()), search.valued)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Set:
     """A set with its sums: members (n,) with nobody among the n, and its value."""
 
     members: NDArray[np.bool_]
-    sums: Sums
+    sums: SetSums
     value: float
 
 
@@ -143,13 +143,13 @@ class _Search:
         between = np.linalg.norm(d.contexts[out] - d.contexts[into], axis=1) * gone * new
         pairs = sums.pairs + 2 * (to_new - to_gone - between)
         past = sums.past - d.past[out] + d.past[into]
-        found = Sums(sums.size - gone + new, pairs, past, sums.features - d.features[out] + d.features[into])
+        found = SetSums(sums.size - gone + new, pairs, past, sums.features - d.features[out] + d.features[into])
         values = self.score(found)
         self.valued += len(out)
         i = int(np.argmax(values))
         members = current.members.copy()
         members[out[i]], members[into[i]] = False, into[i] != self.nobody
-        chosen = Sums(found.size[i : i + 1], pairs[i : i + 1], past[i : i + 1], found.features[i : i + 1])
+        chosen = SetSums(found.size[i : i + 1], pairs[i : i + 1], past[i : i + 1], found.features[i : i + 1])
         return _Set(members, chosen, float(values[i]))
 
     def additions(self, current: _Set) -> NDArray[np.int64]:
@@ -182,7 +182,7 @@ class _Search:
         d, own = self.devices, self.devices.contexts[members]
         pairs = np.array([sum(float(distances(own[i : i + 256], own).sum()) for i in range(0, len(own), 256))])
         past, features = d.past[members].sum(axis=0)[None], d.features[members].sum(axis=0)[None]
-        sums = Sums(np.array([float(members.sum())]), pairs, past, features)
+        sums = SetSums(np.array([float(members.sum())]), pairs, past, features)
         if not members.any():
             return _Set(members, sums, -np.inf)
         self.valued += 1

@@ -72,7 +72,7 @@ def chain(model: Model) -> tuple[Layer, ...] | None:
     return tuple(layers) if layers and not layers[-1].activation else None
 
 
-class Weights:
+class SlotWeights:
     """One weight matrix, or bias (1, n), of every slot: (slots, rows, cols), with momentum, drift and operand.
 
     value: float32 master.  operand: what products read; the master or its bfloat16 copy. velocity, drift, product,
@@ -92,9 +92,9 @@ class Weights:
         self.velocity = zeros(torch.float32) if momentum else None
         self.drift: Tensor | None = None
 
-    def first(self, width: int) -> Weights:
+    def first(self, width: int) -> SlotWeights:
         """The same memory, narrowed to the first ``width`` slots."""
-        view = Weights.__new__(Weights)
+        view = SlotWeights.__new__(SlotWeights)
         for name, held in vars(self).items():
             setattr(view, name, held[:width] if isinstance(held, Tensor) else held)
         return view
@@ -147,8 +147,8 @@ class Stage(NamedTuple):
     """One layer of every slot. output: (slots, batch, fan_out) activations.  delta: the loss's gradient at them."""
 
     activation: Activation | None
-    weight: Weights
-    bias: Weights | None
+    weight: SlotWeights
+    bias: SlotWeights | None
     output: Tensor
     delta: Tensor
 
@@ -181,7 +181,7 @@ class DenseKernel:
             raise UserError(f"{model.name} is no chain of linear layers")
         self.slots, self.device, self.sample_dtype = slots, device, dtype
         self._solver, self._shrink, self._size = solver, 0.0, model.spec.size
-        weights = partial(Weights, slots, dtype=dtype, device=device, momentum=solver.momentum > 0)
+        weights = partial(SlotWeights, slots, dtype=dtype, device=device, momentum=solver.momentum > 0)
 
         def stage(layer: Layer) -> Stage:
             output = torch.empty(slots, batch, layer.weight.shape[0], dtype=dtype, device=device)

@@ -28,8 +28,8 @@ from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Step, Steps
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Keyring, Numbers, Opened, Sent, Waiting
 from coterie.transport.member import Member, Reader, roles_of
-from coterie.transport.queues import Call, Effects, Job, Leader, Lost, Queues, compute, parts, run_handlers
-from coterie.transport.transcript import TOO_LATE, Meter, Recorder, Transcript
+from coterie.transport.queues import Call, Effects, HandlerRun, Leader, Lost, Queues, compute, parts, run_handlers
+from coterie.transport.transcript import TOO_LATE, Meter, Transcript, ViewRecorder
 from coterie.transport.wire import GONE, Instant, Intercept, Links, Parcel, Snapshot, Wire, numbered
 
 _COPIES = 4  # what a message in work takes, in its own size: its bytes, what they say, an answer as large, its bytes
@@ -68,7 +68,7 @@ class LocalTransport:
         self.clock_s = 0.0
         self.round = 0
         roles = roles_of(parties)
-        self._reader, self._recorder = Reader(spool_bytes // 8), Recorder(roles, transcript, counted)
+        self._reader, self._recorder = Reader(spool_bytes // 8), ViewRecorder(roles, transcript, counted)
         self._start: tuple[Snapshot, list[bytes]] | None = None
         self._keyring, self._roles, self._hub = keyring, roles, hub
         self.members = _Members(parties, self._member)
@@ -301,9 +301,9 @@ class LocalTransport:
                 return member.open(parcel.envelope, frame, parcel.arrives_s)
         return None
 
-    def _handle(self, jobs: Sequence[Job]) -> None:
+    def _handle(self, jobs: Sequence[HandlerRun]) -> None:
         """Take the next message of some parties, run their handlers together and send the results."""
-        todo: list[tuple[Job, Call]] = []
+        todo: list[tuple[HandlerRun, Call]] = []
         for job in jobs:
             parcel, envelope = job.parcel, job.parcel.envelope
             self._queues.start(job)

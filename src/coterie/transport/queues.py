@@ -91,7 +91,7 @@ class Leader:
 
 
 @dataclass(frozen=True)
-class Job:
+class HandlerRun:
     """A recipient's next message, and when its handler starts and ends. opened: the message, if held."""
 
     parcel: Parcel
@@ -178,7 +178,7 @@ class Queues:
         self._heaps.clear()
         self.delayed = []
 
-    def next(self) -> tuple[float, list[Job]]:
+    def next(self) -> tuple[float, list[HandlerRun]]:
         """The second in which the first of the next jobs is done, and the jobs that no future message can precede.
 
         This is conservative look-ahead: nothing new can be sent before the earliest completion among all parties' next
@@ -190,7 +190,7 @@ class Queues:
         jobs = [job for job in heads if job.parcel.arrives <= safe]
         return safe[0], sorted(jobs, key=lambda job: job.parcel.order)
 
-    def start(self, job: Job) -> None:
+    def start(self, job: HandlerRun) -> None:
         """Start this job: remove its message, and make its party busy."""
         dst = job.parcel.envelope.dst
         heapq.heappop(self._heaps[dst])
@@ -201,7 +201,7 @@ class Queues:
         *_, opened = self._next.pop(name, (None,))
         self._held -= 0 if opened is None else opened.size
 
-    def _job(self, parcel: Parcel) -> Job:
+    def _job(self, parcel: Parcel) -> HandlerRun:
         dst = parcel.envelope.dst
         if dst not in self._next or self._next[dst][0] != parcel.ticket:
             self._forget(dst)
@@ -211,16 +211,16 @@ class Queues:
             self._held += 0 if held is None else held.size
         _, seconds, opened = self._next[dst]
         start = max(parcel.arrives, self.busy.get(dst, START))
-        return Job(parcel, start, after(start, seconds), opened)
+        return HandlerRun(parcel, start, after(start, seconds), opened)
 
     def let_go(self) -> None:
         """Hold no opened message."""
         self._next, self._held = {}, 0
 
 
-def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[Job]]:
+def parts(jobs: Sequence[HandlerRun], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[HandlerRun]]:
     """Jobs in order, in non-empty parts of at most ``most`` jobs with sizes of at most ``room`` in sum."""
-    part: list[Job] = []
+    part: list[HandlerRun] = []
     left = room
     for job, size in zip(jobs, sizes, strict=True):
         if part and (len(part) == most or size > left):

@@ -135,7 +135,7 @@ def shown(text: str) -> str:
     return short if short.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
 
-class Recorder(Observer):
+class ViewRecorder(Observer):
     """The ``Observer`` of a simulation: it counts for this round's meter, and adds to the recipients' views."""
 
     def __init__(self, roles: Roles, transcript: Transcript | None, counted: frozenset[str] = frozenset()) -> None:

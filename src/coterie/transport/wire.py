@@ -16,7 +16,7 @@ from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.names import Names
 from coterie.protocol.party import Cost
 from coterie.transport.envelope import Envelope, Numbers, Sent
-from coterie.transport.transcript import Recorder, Seen
+from coterie.transport.transcript import Seen, ViewRecorder
 
 Instant = tuple[float, int]
 """Virtual seconds, and a count of steps within the same second (superdense time).
@@ -161,7 +161,7 @@ class Links:
 class Wire:
     """A star around the hub. A party's message to itself takes no time and no bytes."""
 
-    def __init__(self, parties: Mapping[str, Any], hub: str, links: Links, recorder: Recorder) -> None:
+    def __init__(self, parties: Mapping[str, Any], hub: str, links: Links, recorder: ViewRecorder) -> None:
         self.hub, self.links, self.recorder = hub, links, recorder
         self.last: dict[tuple[str, str], Instant] = {}  # arrival on each link: it keeps the order
         self._parties, names = parties, numbered(parties)

@@ -19,7 +19,7 @@ from federation import Pulled, Steady, planted, rig
 from benchmarks.security.__main__ import main
 from benchmarks.security.compared import summary
 from benchmarks.security.fedcaprivacy import VARIANTS, configured, measured
-from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits.fedcaprivacy import (
     by_rounds,
     csp_rows,
@@ -43,7 +43,7 @@ EVERY_ROUND = tuple(variant for variant in VARIANTS if variant != "hardened, sig
 
 
 @pytest.fixture(scope="module")
-def attacks() -> dict[str, dict[str, list[Result]]]:
+def attacks() -> dict[str, dict[str, list[AttackResult]]]:
     """Every attack on every variant: 20 clients with Dirichlet 0.3 digits, three rounds."""
     found = {}
     for variant in VARIANTS:
@@ -53,16 +53,16 @@ def attacks() -> dict[str, dict[str, list[Result]]]:
     return found
 
 
-def mean(results: list[Result]) -> float:
+def mean(results: list[AttackResult]) -> float:
     return float(np.mean([result.value for result in results]))
 
 
-def above_chance(results: list[Result]) -> float:
+def above_chance(results: list[AttackResult]) -> float:
     """The mean of a run's rounds, in standard deviations of what guessing gives (rounds are not independent)."""
     return (mean(results) - mean_chance(results)) / float(np.mean([result.chance_sd for result in results]))
 
 
-def mean_chance(results: list[Result]) -> float:
+def mean_chance(results: list[AttackResult]) -> float:
     return float(np.mean([result.chance for result in results]))
 
 
@@ -220,8 +220,8 @@ def test_views_that_do_not_fit_are_refused() -> None:
 
 
 def test_summary_is_the_mean_over_rounds_and_its_standard_error_over_runs() -> None:
-    def runs(*values: float) -> dict[str, list[Result]]:
-        return {"a": [Result("x", value, 0.1, 1.0, 5) for value in values]}
+    def runs(*values: float) -> dict[str, list[AttackResult]]:
+        return {"a": [AttackResult("x", value, 0.1, 1.0, 5) for value in values]}
 
     table = summary([runs(0.2, 0.4), runs(0.5, 0.9)])["a"]
     expected = {"value": 0.5, "standard_error": 0.2, "first": 0.35, "chance": 0.1, "perfect": 1.0}

@@ -23,7 +23,7 @@ from benchmarks.security.scripted import play
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.privacy.attacks.identity import expected_accuracy
-from coterie.privacy.attacks.result import Expected, Result
+from coterie.privacy.attacks.result import AttackResult, Expected
 from coterie.privacy.audits import Finding
 from coterie.privacy.audits import mingledpie as audit
 from coterie.privacy.audits.mingledpie import Opener, opener
@@ -51,11 +51,11 @@ def sized(sizes: tuple[int, ...]) -> np.ndarray:
     return np.repeat(np.arange(len(sizes)), sizes)
 
 
-def by_a_set(rounds: list[audit.Round]) -> list[Finding]:
+def by_a_set(rounds: list[audit.IdentityRound]) -> list[Finding]:
     return audit.by_one_set(rounds) + audit.by_sizes(rounds)
 
 
-def read(played: Any) -> list[audit.Round]:
+def read(played: Any) -> list[audit.IdentityRound]:
     """Rounds as the audit sees them."""
     opens = opener(played.federation, played.views)
     return [one for one, _ in audit.recorded_rounds(played.views, played.clients, played.config, played.mode, opens)]
@@ -290,7 +290,7 @@ def test_a_client_learns_the_coefficients_and_who_is_alone(mode: str) -> None:
     else:
         assert counts.tolist() == [1, 2, 3, 5, 9]
     sizes, alone = audit.by_coefficients(played.views, [one], opens)
-    assert sizes.results == (Result("true clusters of known size (share)", 1.0, 0.0, 1.0, 20),)
+    assert sizes.results == (AttackResult("true clusters of known size (share)", 1.0, 0.0, 1.0, 20),)
     assert alone.results[0].value == 1 / 20
 
 
@@ -358,16 +358,16 @@ def test_fedavgs_server_reads_label_shares() -> None:
 
 
 def test_numbers_beside_their_closed_forms() -> None:
-    results = [Result("x", value, 0.1, 1.0, 25) for value in (0.5, 0.6)]
+    results = [AttackResult("x", value, 0.1, 1.0, 25) for value in (0.5, 0.6)]
     expected = [Expected(0.5, 0.5, 0.5)] * 2  # a standard error of .1 each
     row = compared(results, expected)
     assert (row["measured"], row["closed_form"], row["clients"], row["runs"]) == (0.55, 0.5, 50, 2)
     assert (row["standard_error"], row["errors_off"]) == pytest.approx((0.1 / 2**0.5, 0.05 / (0.1 / 2**0.5)))
     assert row["agrees"]
-    assert not compared([Result("x", 0.95, 0.1, 1.0, 100)], expected[:1])["agrees"]
+    assert not compared([AttackResult("x", 0.95, 0.1, 1.0, 100)], expected[:1])["agrees"]
     sure = [Expected(0.5, 0.0, 0.0)]
-    assert compared([Result("x", 0.5, 0.1, 1.0, 9)], sure)["errors_off"] == 0
-    one_off, many_off = (compared([Result("x", value, 0.1, 1.0, 100)], sure) for value in (0.49, 0.46))
+    assert compared([AttackResult("x", 0.5, 0.1, 1.0, 9)], sure)["errors_off"] == 0
+    one_off, many_off = (compared([AttackResult("x", value, 0.1, 1.0, 100)], sure) for value in (0.49, 0.46))
     assert (one_off["agrees"], one_off["errors_off"]) == (True, pytest.approx(-1))
     assert (many_off["agrees"], many_off["errors_off"]) == (False, pytest.approx(-4))
     by_spread = compared(results, expected, spread=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from coterie.clustering.affinity import cross_distances
-from coterie.privacy.attacks.result import Result, real_rows, same_shape
+from coterie.privacy.attacks.result import AttackResult, real_rows, same_shape
 from coterie.protocol.errors import UserError
 
 Doubles = NDArray[np.float64]
@@ -42,7 +42,7 @@ def relink_by_profiles(previous: NDArray[Any], following: NDArray[Any]) -> NDArr
     return _match(cross_distances(_profiles(previous, points), _profiles(following, points)))
 
 
-def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous_clients: int) -> Result:
+def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous_clients: int) -> AttackResult:
     """Share of the clients of both rounds that were re-linked correctly. Chance is a random one-to-one matching.
 
     guess: (m,) of `relink`.  truth: (m,) the true previous row, -1 for clients that were absent.
@@ -60,7 +60,7 @@ def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous
     chance, pair = 1 / rows, 1 / rows / max(rows - 1, 1)  # that one client, and two, are matched rightly
     variance = chance / k + (k - 1) / k * pair - chance**2
     accuracy = float((guess[both] == truth[both]).mean())
-    return Result("re-linked clients (share)", accuracy, chance, 1.0, k, float(np.sqrt(max(variance, 0.0))))
+    return AttackResult("re-linked clients (share)", accuracy, chance, 1.0, k, float(np.sqrt(max(variance, 0.0))))
 
 
 def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None) -> Doubles:
@@ -75,7 +75,7 @@ def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None
     return np.asarray(rows - (rows.mean(axis=0) if position is None else rows[position]) + _known(known, rows))
 
 
-def recovery_error(recovered: NDArray[Any], models: NDArray[Any], start: NDArray[Any]) -> Result:
+def recovery_error(recovered: NDArray[Any], models: NDArray[Any], start: NDArray[Any]) -> AttackResult:
     """Mean over clients of |recovered - model| / |model| (L2). Chance: guessing the start (d,)."""
     recovered, models = real_rows("recovered", recovered), real_rows("models", models)
     same_shape("recovered", recovered, "models", models)
@@ -86,7 +86,7 @@ def recovery_error(recovered: NDArray[Any], models: NDArray[Any], start: NDArray
     error, chance = (float((np.linalg.norm(guess - models, axis=1) / size).mean()) for guess in guesses)
     if chance == 0:
         raise UserError("no client moved from the start: there is nothing to recover")
-    return Result("relative error of models", error, chance, 0.0, len(models))
+    return AttackResult("relative error of models", error, chance, 0.0, len(models))
 
 
 def _match(cost: Doubles) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from coterie.privacy.attacks.result import Expected, Result, top_share
+from coterie.privacy.attacks.result import AttackResult, Expected, top_share
 from coterie.protocol.errors import UserError
 
 Doubles = NDArray[np.float64]
@@ -51,14 +51,14 @@ def count_among_decoys(patterns: Sequence[Classes], late: int, prior: NDArray[An
     return np.asarray(posterior / total)
 
 
-def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> Result:
+def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> AttackResult:
     """How often the likeliest number of conflicting updates is correct; ties share. Chance: without any sign."""
     if not len(posteriors) or len(posteriors) != len(truth):
         raise UserError(f"{len(posteriors)} posteriors for {len(truth)} rounds: give one each, and at least one")
     right = [top_share(posterior)[k] for posterior, k in zip(posteriors, truth, strict=True)]
     chance = [top_share(_prior(len(posterior) - 1, None))[k] for posterior, k in zip(posteriors, truth, strict=True)]
     sd = float(np.sqrt(np.sum(np.array(chance) * (1 - np.array(chance))))) / len(right)
-    return Result(
+    return AttackResult(
         "conflicting updates counted (share)", float(np.mean(right)), float(np.mean(chance)), 1.0, len(right), sd
     )
 
@@ -80,14 +80,16 @@ def class_of(conflicting: int, late: int) -> Classes:
     return "agreeing" if not conflicting else "conflicting" if conflicting == late else "both"
 
 
-def size_correlation(seen: NDArray[Any], cosines: NDArray[Any]) -> Result:
+def size_correlation(seen: NDArray[Any], cosines: NDArray[Any]) -> AttackResult:
     """Correlation of log |seen| with log |cosine|, (n,) each. Chance: the mean of |r| of independent numbers."""
     with np.errstate(divide="ignore"):
         x, y = (np.log2(np.abs(np.asarray(values, np.float64))) for values in (seen, cosines))
     if x.shape != y.shape or len(x) < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise UserError("give a masked number for each of at least three cosines, none of them 0")
     r = float(np.corrcoef(x, y)[0, 1])
-    return Result("correlation of sizes", r, math.sqrt(2 / (math.pi * len(x))), 1.0, len(x), 1 / math.sqrt(len(x)))
+    return AttackResult(
+        "correlation of sizes", r, math.sqrt(2 / (math.pi * len(x))), 1.0, len(x), 1 / math.sqrt(len(x))
+    )
 
 
 def expected_correlation(cosines: NDArray[Any], mask_bits: int) -> Expected:

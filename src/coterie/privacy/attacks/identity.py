@@ -21,7 +21,7 @@ from scipy.special import logsumexp
 from scipy.stats import hypergeom
 
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.privacy.attacks.result import Expected, Result, real_rows, top_share
+from coterie.privacy.attacks.result import AttackResult, Expected, real_rows, top_share
 from coterie.protocol.errors import UserError
 
 MOST_SETS = 16
@@ -73,7 +73,7 @@ def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64
     return np.asarray(np.maximum(sizes, 1.0))
 
 
-def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArray[Any] | None = None) -> Result:
+def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArray[Any] | None = None) -> AttackResult:
     """Share of the clients whose true cluster (n,) has the largest posterior; ties are shared.
 
     Chance is the same guess without any set: the prior's largest cluster, 1/k for all without a prior.
@@ -85,7 +85,7 @@ def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArr
     guesses = posterior, np.tile(_prior(prior, k), (n, 1))
     hits, blind = (top_share(guess)[np.arange(n), truth] for guess in guesses)
     sd = math.sqrt(float((blind * (1 - blind)).sum())) / n
-    return Result("true cluster guessed (share)", float(hits.mean()), float(blind.mean()), 1.0, n, sd)
+    return AttackResult("true cluster guessed (share)", float(hits.mean()), float(blind.mean()), 1.0, n, sd)
 
 
 def expected_accuracy(

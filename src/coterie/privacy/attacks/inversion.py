@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.privacy.attacks.result import Result, real_rows
+from coterie.privacy.attacks.result import AttackResult, real_rows
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 
@@ -55,7 +55,7 @@ def recovery(
     own: Sequence[NDArray[Any]],
     alike: Sequence[Sequence[NDArray[Any]]],
     shares: Sequence[float] | None = None,
-) -> Result:
+) -> AttackResult:
     """How well the best guess of each client fits one of its training samples; mean over the clients.
 
     guesses, own: by client, (k, f) and (n, f).  alike: by client, several draws of n samples of the same classes that
@@ -73,7 +73,7 @@ def recovery(
     wider = [(1 + f) / (1 - f) for f in shares or [0.0] * clients]
     sd = float(np.sqrt(sum(np.var(one, ddof=1) * more for one, more in zip(drawn, wider, strict=True)))) / clients
     chance = float(np.mean([np.mean(one) for one in drawn]))
-    return Result("correlation of the best guess with a sample", float(np.mean(found)), chance, 1.0, clients, sd)
+    return AttackResult("correlation of the best guess with a sample", float(np.mean(found)), chance, 1.0, clients, sd)
 
 
 def _unit(rows: Doubles) -> Doubles:

@@ -24,7 +24,7 @@ from coterie.crypto.ckks import CipherVector, PublicKey, SecretKey
 from coterie.crypto.ckks_parameters import ParameterSet
 from coterie.crypto.pads import Padded
 from coterie.crypto.seal import ring
-from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import Between
 from coterie.protocol.effects import Encrypt, Fit
 from coterie.protocol.errors import UserError
@@ -110,12 +110,12 @@ def key_coefficients(key: SecretKey) -> Coefficients:
     return np.rint(MOST * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
 
 
-def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
+def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> AttackResult:
     """Share of a key's (N,) coefficients that are correct. Chance: the best constant guess. n: one key."""
     if guess.shape != truth.shape or not truth.size:
         raise UserError(f"{guess.shape} coefficients for a key of {truth.shape}: give one each")
     constant = max(float(np.mean(truth == value)) for value in np.unique(truth))
-    return Result("coefficients of the key that agree (share)", float(np.mean(guess == truth)), constant, 1.0, 1)
+    return AttackResult("coefficients of the key that agree (share)", float(np.mean(guess == truth)), constant, 1.0, 1)
 
 
 class KeyThief:

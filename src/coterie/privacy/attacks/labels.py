@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from coterie.privacy.attacks.result import Result, handed_out, real_rows, same_shape, shares_of
+from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, same_shape, shares_of
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 
@@ -45,7 +45,9 @@ def label_shares(rows: NDArray[Any], spec: ModelSpec) -> NDArray[np.float64]:
     return label_shares_from_bias(rows[:, last_bias(spec)])
 
 
-def share_correlation(estimate: NDArray[Any], label_counts: NDArray[Any], groups: NDArray[Any] | None = None) -> Result:
+def share_correlation(
+    estimate: NDArray[Any], label_counts: NDArray[Any], groups: NDArray[Any] | None = None
+) -> AttackResult:
     """Pearson correlation of estimated with true deviations of label shares, over all clients and classes.
 
     label_counts: (n, classes). Chance, with its exact standard deviation, hands the estimates to random clients.
@@ -65,10 +67,12 @@ def share_correlation(estimate: NDArray[Any], label_counts: NDArray[Any], groups
         found += float(np.trace(products))
         variance += float(np.square(products).sum()) / (len(a) - 1)
     n = sum(map(len, parts))
-    return Result("correlation with true label shares", found / norm, 0.0, 1.0, n, float(np.sqrt(variance)) / norm)
+    return AttackResult(
+        "correlation with true label shares", found / norm, 0.0, 1.0, n, float(np.sqrt(variance)) / norm
+    )
 
 
-def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:
     """Whether the label counts (n, classes) are among some numbers (n, m) of each client.
 
     A class is read off the number that correlates most with it over the clients. The score is the mean over the classes
@@ -92,7 +96,7 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> Result:
     chance, sd = float(np.mean(lucky)), float(np.std(lucky, ddof=1))
     if 2 * sd >= 1 - chance:
         raise UserError(f"it compares clients, and {n} are too few here: label counts themselves could be luck")
-    return Result("correlation of numbers with label counts", found, chance, 1.0, n, sd)
+    return AttackResult("correlation of numbers with label counts", found, chance, 1.0, n, sd)
 
 
 def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -118,7 +122,7 @@ def selected_by_class(chosen: NDArray[np.bool_], spec: ModelSpec) -> NDArray[np.
     return np.asarray(np.concatenate([weights, chosen[:, bias, None]], axis=2).mean(axis=2), np.float64)
 
 
-def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:
     """Share of clients for which the class with the largest estimate is one of the most frequent labels.
 
     Chance is the mean hit rate when the guesses are handed to random clients.
@@ -127,7 +131,7 @@ def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> Re
     same_shape("estimate", estimate, "label counts", truth)
     is_top = truth == truth.max(axis=1, keepdims=True)
     hit, chance, sd = handed_out(is_top[:, estimate.argmax(axis=1)].astype(np.float64))
-    return Result("top label guessed (share)", hit, chance, 1.0, len(truth), sd)
+    return AttackResult("top label guessed (share)", hit, chance, 1.0, len(truth), sd)
 
 
 def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
@@ -141,7 +145,7 @@ def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(shared / np.where(either > 0, either, 1.0))
 
 
-def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:
     """Pearson correlation of `similar_pairs` with the cosine of label counts (n, classes), over all pairs of clients.
 
     Chance, and a constant guess, give 0.
@@ -163,7 +167,7 @@ def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> Result:
     return _scored("correlation with label similarity of pairs", 0.0, len(cosine), score)
 
 
-def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> Result:
+def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
     """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group"; groups: (n,) labels.
 
     Chance, and a constant guess, give 0.5.
@@ -192,11 +196,11 @@ def telling(labels: NDArray[Any]) -> bool:
     return 1 < len(np.unique(labels)) < len(labels)
 
 
-def _scored(metric: str, chance: float, n: int, score: Callable[[NDArray[np.intp]], float]) -> Result:
+def _scored(metric: str, chance: float, n: int, score: Callable[[NDArray[np.intp]], float]) -> AttackResult:
     """``score(order)`` of n clients as they are, and its spread over 200 random orders (fixed seed)."""
     rng = np.random.default_rng(0)
     shuffled = [score(rng.permutation(n)) for _ in range(200)]
-    return Result(metric, score(np.arange(n)), chance, 1.0, n, float(np.std(shuffled, ddof=1)))
+    return AttackResult(metric, score(np.arange(n)), chance, 1.0, n, float(np.std(shuffled, ddof=1)))
 
 
 def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.result import AttackResult
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 
 
-def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any]]) -> Result:
+def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any]]) -> AttackResult:
     """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
 
     trained, others: by client, its model's losses (m,) on training samples and (n,) on other samples. An area's
@@ -45,7 +45,7 @@ def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any
         shared.append(1 / (12 * n))
     clients = len(areas)
     sd = float(np.sqrt(np.mean(own) / clients + np.mean(shared)))
-    return Result("AUC for samples that were trained on", float(np.mean(areas)), 0.5, 1.0, clients, sd)
+    return AttackResult("AUC for samples that were trained on", float(np.mean(areas)), 0.5, 1.0, clients, sd)
 
 
 def uploaded_model(start: Vector, places: NDArray[np.int64], change: NDArray[Any]) -> Vector:
@@ -64,7 +64,7 @@ Losses = tuple[NDArray[Any], NDArray[Any]]
 """A client's samples' losses (m,) under the model that the leader sent, and under the one that its upload makes."""
 
 
-def upload_membership(trained: Sequence[Losses], others: Sequence[Losses]) -> Result:
+def upload_membership(trained: Sequence[Losses], others: Sequence[Losses]) -> AttackResult:
     """Membership from uploads: samples whose loss the upload has lowered the most are taken for training samples.
 
     Who: a leader, which knows the client's start (``uploaded_model``). The loss under that start is subtracted as the

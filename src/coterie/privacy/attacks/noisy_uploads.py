@@ -30,7 +30,7 @@ TRIALS = 4000
 
 
 @dataclass(frozen=True)
-class Audited:
+class NoiseAudit:
     """An audit. claimed: the epsilon that is claimed at ``delta``.  lower_bound: what ``trials`` outputs on each of two
     neighbouring data sets prove, wrong with a probability of at most 5 %.  exact: the least true epsilon of what was
     looked at, where there is a formula; infinite where a release hides nothing.
@@ -65,7 +65,7 @@ class Audited:
 
 def audit_standard(
     mechanism: Standard, size: int, delta: float, uploads: int = 1, trials: int = TRIALS, seed: int = 0
-) -> Audited:
+) -> NoiseAudit:
     """The standard mechanism on changes of ``size`` parameters that are as far apart as clipping allows: C and -C.
 
     uploads: how many of one client are looked at together. The claim is the ledger's. The likelihood ratio of these
@@ -86,12 +86,12 @@ def audit_standard(
         )
     claimed = mechanism.epsilon(delta, uploads)
     words = f"all data replaced, by opposite changes; uploads: {uploads}"
-    return Audited("standard", words, claimed, lower_bound(scores[0], scores[1], delta), delta, trials)
+    return NoiseAudit("standard", words, claimed, lower_bound(scores[0], scores[1], delta), delta, trials)
 
 
 def audit_heuristic(
     claimed: float = 2.0, delta: float = 1e-5, spread: float = SPREAD, trials: int = TRIALS, seed: int = 0
-) -> Audited:
+) -> NoiseAudit:
     """The paper's mechanism on a density cluster whose two outermost values are ``spread`` times wider in a neighbour.
 
     It looks at the ``VALUES`` values at the centroid. They are the same in both data sets; only their noise differs.
@@ -115,7 +115,7 @@ def audit_heuristic(
         scores.append(_wider(np.array(seen, np.float64), narrow, wide))
     words = "equal values" if math.isinf(spread) else f"outermost values {spread:g} times wider"
     bound, exact = lower_bound(scores[0], scores[1], delta), heuristic.true_epsilon(spread, delta, VALUES)
-    return Audited(f"paper ({heuristic.HEURISTIC})", words, claimed, bound, delta, trials, exact)
+    return NoiseAudit(f"paper ({heuristic.HEURISTIC})", words, claimed, bound, delta, trials, exact)
 
 
 def _wider(seen: Doubles, narrow: float, wide: float) -> Doubles:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.privacy.attacks.result import Expected, Result, real_rows
+from coterie.privacy.attacks.result import AttackResult, Expected, real_rows
 from coterie.protocol.errors import UserError
 
 
@@ -29,13 +29,15 @@ def told_apart(masked: NDArray[Any], first: NDArray[Any], second: NDArray[Any], 
     return np.asarray(0.5 + 0.5 * inside[0] - 0.5 * inside[1])
 
 
-def telling_accuracy(probability: NDArray[Any], truth: NDArray[Any]) -> Result:
+def telling_accuracy(probability: NDArray[Any], truth: NDArray[Any]) -> AttackResult:
     """How often the likelier model is correct. truth: (n,) whether it was the first. Chance, and a tie: 1/2."""
     believed, is_first = np.asarray(probability, np.float64), np.asarray(truth, np.bool_)
     if believed.shape != is_first.shape or not believed.size:
         raise UserError(f"{believed.shape} guesses for {is_first.shape} models: give one each, and at least one")
     right = np.where(believed == 0.5, 0.5, (believed > 0.5) == is_first)
-    return Result("models told apart (share)", float(right.mean()), 0.5, 1.0, len(right), 0.5 / math.sqrt(len(right)))
+    return AttackResult(
+        "models told apart (share)", float(right.mean()), 0.5, 1.0, len(right), 0.5 / math.sqrt(len(right))
+    )
 
 
 def expected_told_apart(first: NDArray[Any], second: NDArray[Any], bound: float) -> Expected:

@@ -13,7 +13,7 @@ from coterie.protocol.errors import UserError
 
 
 @dataclass(frozen=True)
-class Result:
+class AttackResult:
     """One measured attack. chance: of the metric, without the leak (each score defines it).  perfect: all leaks.
 
     n: how many clients were scored.  chance_sd: standard deviation of the metric over random guesses of the same kind,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from coterie.privacy.attacks.result import Result, shares_of
+from coterie.privacy.attacks.result import AttackResult, shares_of
 from coterie.protocol.errors import UserError
 
 
@@ -22,7 +22,7 @@ def label_entropy(label_counts: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(-(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1))
 
 
-def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> Result:
+def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> AttackResult:
     """Absolute Spearman correlation of a guess (n,) with the truth (n,) about each client, named ``of``.
 
     Absolute, since the attacker may know neither sign nor scale. Chance is its mean when the guesses are handed to
@@ -38,7 +38,7 @@ def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> Resul
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
     rng = np.random.default_rng(0)
     by_luck = [abs(float(rng.permutation(a) @ b)) / norm for _ in range(200)]
-    return Result(
+    return AttackResult(
         f"rank correlation with {of}, absolute",
         min(abs(float(a @ b)) / norm, 1.0),
         float(np.mean(by_luck)),

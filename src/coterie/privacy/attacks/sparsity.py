@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, nnls
 from scipy.spatial.distance import cdist
 
-from coterie.privacy.attacks.result import Result, handed_out, real_rows, same_shape, shares_of
+from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, same_shape, shares_of
 from coterie.protocol.errors import UserError
 
 DRAWS = 50
@@ -74,7 +74,7 @@ def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.flo
     return np.asarray(sums[own] / np.bincount(own)[own, None])
 
 
-def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> Result:
+def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> AttackResult:
     """Mean total variation between estimated and true label shares (n, classes); 0 is perfect.
 
     Chance guesses ``prior`` (classes,) for every client: the shares known without vectors. Its standard deviation is
@@ -83,10 +83,10 @@ def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: N
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     same_shape("estimate", estimate, "label counts", truth)
     value, _, sd = handed_out(_apart(truth, estimate))
-    return Result("label shares: total variation", value, _blind(truth, prior), 0.0, len(truth), sd)
+    return AttackResult("label shares: total variation", value, _blind(truth, prior), 0.0, len(truth), sd)
 
 
-def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> Result:
+def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> AttackResult:
     """`total_variation` for estimates without names: each is compared with its client in the best matching of all.
 
     So it scores what is known of the clients as a whole. Chance gives each estimate's numbers to random labels (`DRAWS`
@@ -98,7 +98,7 @@ def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], 
     by_luck = [_matched(truth, rng.permuted(estimate, axis=1)) for _ in range(DRAWS)]
     chance = min(float(np.mean(by_luck)), _blind(truth, prior))
     metric = "label shares of unnamed clients: total variation"
-    return Result(metric, _matched(truth, estimate), chance, 0.0, len(truth), float(np.std(by_luck, ddof=1)))
+    return AttackResult(metric, _matched(truth, estimate), chance, 0.0, len(truth), float(np.std(by_luck, ddof=1)))
 
 
 def _apart(truth: NDArray[np.float64], estimate: NDArray[np.float64]) -> NDArray[np.float64]:

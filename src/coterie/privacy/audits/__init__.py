@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.devices.links import Delays
-from coterie.privacy.attacks.result import VERDICTS, Expected, Result, verdict
+from coterie.privacy.attacks.result import VERDICTS, AttackResult, Expected, verdict
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -34,7 +34,7 @@ Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class AuditSamples:
     """A client's samples, to score attacks; no attacker has them. x, y: (m, ...) some that it was trained on.
 
     other_x, other_y: (n, ...) of the same kind that no client was trained on.
@@ -70,7 +70,7 @@ class Recorded:
     views: Mapping[str, View]
     again: Callable[[Meddle], Recorded]
     model: Model
-    samples: Callable[[str], Samples]
+    samples: Callable[[str], AuditSamples]
     stopped: int | None = None
     lines: Sequence[Mapping[str, Any]] = ()
     groups: NDArray[np.int64] | None = None
@@ -95,7 +95,7 @@ class Measured(NamedTuple):
 
     who: str
     what: str
-    result: Result | None
+    result: AttackResult | None
     expected: Expected | None = None
     knowing: str = ""
     why: str = ""
@@ -103,7 +103,7 @@ class Measured(NamedTuple):
     round: int | None = None
 
 
-def tried(who: str, what: str, score: Callable[[], Result], topic: Topic | None = None) -> Measured:
+def tried(who: str, what: str, score: Callable[[], AttackResult], topic: Topic | None = None) -> Measured:
     """The result of an attack, or why it does not apply (its UserError)."""
     try:
         return Measured(who, what, score(), topic=topic)
@@ -122,7 +122,7 @@ class Finding:
     who: str
     what: str
     topic: Topic
-    results: tuple[Result, ...]
+    results: tuple[AttackResult, ...]
     expected: tuple[Expected, ...] = ()
     round: int | None = None
     why: str = ""
@@ -164,7 +164,9 @@ class Finding:
         if not self.expected:
             return 0.0
         forms = zip(self.results, self.expected, strict=True)
-        return fmean(Result(one.metric, form.accuracy, one.chance, one.perfect, one.n).leak for one, form in forms)
+        return fmean(
+            AttackResult(one.metric, form.accuracy, one.chance, one.perfect, one.n).leak for one, form in forms
+        )
 
     @property
     def verdict(self) -> str:

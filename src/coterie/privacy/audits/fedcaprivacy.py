@@ -84,7 +84,7 @@ def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class ServiceRound:
     """One round: what the service sees, and the truth, which takes both servers' views and a secret key.
 
     rows: (n, m) of ``csp_rows``.  alone: (n, d) differences of models that the service makes of them on its own: the
@@ -102,7 +102,7 @@ class Round:
     phi: NDArray[np.bool_]
 
 
-def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect: Unprotect) -> list[Round]:
+def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect: Unprotect) -> list[ServiceRound]:
     """All rounds of a recorded run in which the service saw anything."""
     hub, csp = views[HUB], views[CSP]
     key, seed = held_key(csp, SERVICE), granted(views[clients[0]])[f"secret {GROUP}"]
@@ -116,7 +116,9 @@ def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect
             true = unprotect(true, seed, r)
         who = np.array([clients.index(name) for name in names])
         alone = rows if rows.shape == true.shape else unprotect(rows, GUESSED_SEED, r)
-        rounds.append(Round(r, rows, alone, unprotect(rows, seed, r), who, true, hub_membership(hub, r, clients)))
+        rounds.append(
+            ServiceRound(r, rows, alone, unprotect(rows, seed, r), who, true, hub_membership(hub, r, clients))
+        )
     return rounds
 
 
@@ -164,7 +166,7 @@ _CSP = "cloud service provider"
 @attack(
     "relink", _CSP, "identity", "follows shuffled clients from round to round by their differences from the mean row"
 )
-def relinked(rounds: Sequence[Round]) -> Iterator[Measured]:
+def relinked(rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
     for a, b, truth in _following(rounds):
         n = len(a.who)
         if a.rows.shape[1] == b.rows.shape[1]:
@@ -178,13 +180,13 @@ def relinked(rounds: Sequence[Round]) -> Iterator[Measured]:
     "identity",
     "follows shuffled clients from round to round where only distances are visible",
 )
-def relinked_by_distances(rounds: Sequence[Round]) -> Iterator[Measured]:
+def relinked_by_distances(rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
     for a, b, truth in _following(rounds):
         linked = relink_by_profiles(pairwise_distances(a.rows), pairwise_distances(b.rows))
         yield Measured("csp", "re-linked, by distances", relink_accuracy(linked, truth, len(a.who)))
 
 
-def _following(rounds: Sequence[Round]) -> Iterator[tuple[Round, Round, NDArray[np.int64]]]:
+def _following(rounds: Sequence[ServiceRound]) -> Iterator[tuple[ServiceRound, ServiceRound, NDArray[np.int64]]]:
     """Two consecutive rounds, and by row of the second its client's row in the first, or -1."""
     for a, b in pairwise(rounds):
         row_of = {i: row for row, i in enumerate(a.who)}
@@ -194,7 +196,7 @@ def _following(rounds: Sequence[Round]) -> Iterator[tuple[Round, Round, NDArray[
 @attack(
     "label-shares", _CSP, "labels", "tells which classes a client has more of than others from the last layer's bias"
 )
-def label_shares(run: Recorded, rounds: Sequence[Round]) -> Iterator[Measured]:
+def label_shares(run: Recorded, rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
     for one in rounds:
         yield from profiles("csp", one.alone, run.label_counts[one.who], run.spec)
         yield from profiles(HELPED, one.weights, run.label_counts[one.who], run.spec)
@@ -203,7 +205,7 @@ def label_shares(run: Recorded, rounds: Sequence[Round]) -> Iterator[Measured]:
 @attack(
     "similar-rows", _CSP, "groups", "tells which participants have similar data from the distances that it clusters by"
 )
-def similar_rows(run: Recorded, rounds: Sequence[Round]) -> Iterator[Measured]:
+def similar_rows(run: Recorded, rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
     for one in rounds:
         yield from _by_distances(run, one.rows, one.who)
 
@@ -227,7 +229,7 @@ def similar_pairs(run: Recorded, memberships: Sequence[NDArray[np.bool_]]) -> It
 
 
 @attack("models-from-start", f"{_CSP} knowing the initial model", "models", "recovers all models up to the mean update")
-def models_from_start(run: Recorded, rounds: Sequence[Round]) -> Iterator[Measured]:
+def models_from_start(run: Recorded, rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
     for one in rounds:
         if one.number == 1:
             error = recovery_error(recover(one.alone, run.initial), one.models, run.initial)
@@ -235,7 +237,7 @@ def models_from_start(run: Recorded, rounds: Sequence[Round]) -> Iterator[Measur
 
 
 @attack("models-from-colluder", f"{_CSP} with one colluding client", "models", "recovers all models exactly")
-def models_from_colluder(run: Recorded, rounds: Sequence[Round]) -> Iterator[Measured]:
+def models_from_colluder(run: Recorded, rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
     for one in rounds:
         guess = recover(one.weights, one.models[0], position=0)
         yield Measured(HELPED, "models", recovery_error(guess, one.models, run.initial))
@@ -286,7 +288,7 @@ def passive(run: Recorded) -> list[Finding]:
     return by_rounds(run, recorded_rounds(run.views, run.clients, participants_help(protection, run.spec.size)))
 
 
-def by_rounds(run: Recorded, rounds: Sequence[Round]) -> list[Finding]:
+def by_rounds(run: Recorded, rounds: Sequence[ServiceRound]) -> list[Finding]:
     """Every attack on rounds in which the service opens models or sketches."""
     return [
         *similar_rows(run, rounds),

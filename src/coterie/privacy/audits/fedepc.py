@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.devices.links import Delays
-from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack
 from coterie.privacy.measures import (
@@ -214,7 +214,7 @@ def boasting(run: Recorded) -> Iterator[Measured]:
     lied = run.again(lambda federation, delays: wrap(federation.alter(name), {Local: faster}))
     before, after = (selected(one)[name] / len(one.lines) for one in (run, lied))
     by_chance = float(np.sqrt(before * (1 - before) / len(run.lines)))
-    result = Result("rounds in which it is selected (share)", after, before, 1.0, 1, by_chance)
+    result = AttackResult("rounds in which it is selected (share)", after, before, 1.0, 1, by_chance)
     yield Measured(f"{name}, deviating", "selected, for a clock rate that it does not have", result)
 
 
@@ -235,7 +235,7 @@ def spoiling(run: Recorded) -> Iterator[Measured]:
     if not both:
         raise UserError("the loss of no cluster is known, so none shows what a liar does: take more rounds")
     share = float(np.mean([not after[one] < RAISED * before[one] for one in both]))
-    result = Result("devices in a cluster whose mean loss it raises by half (share)", share, 0.0, 1.0, len(both))
+    result = AttackResult("devices in a cluster whose mean loss it raises by half (share)", share, 0.0, 1.0, len(both))
     yield Measured(f"{name}, deviating", "spoiled clusters", result)
 
 

@@ -24,7 +24,7 @@ from coterie.privacy.attacks.identity import (
     expected_by_estimates,
     identity_accuracy,
 )
-from coterie.privacy.attacks.result import Expected, Result
+from coterie.privacy.attacks.result import AttackResult, Expected
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack
 from coterie.privacy.measures import profiles
 from coterie.privacy.views import by_round, held_key
@@ -110,7 +110,7 @@ def law_of(config: MingledPieConfig, mode: str, r: int) -> IdentityLaw | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class IdentityRound:
     """One round: what the server knows of it, and the truth, which takes a client's help.
 
     keys, law: of the sets (``keys_of``, ``law_of``).  who: (n,) numbers of the clients.  truth: (n,) clusters.
@@ -137,7 +137,7 @@ def mingled(views: Mapping[str, View]) -> dict[int, Mingled]:
 
 def recorded_rounds(
     views: Mapping[str, View], clients: Sequence[str], config: MingledPieConfig, mode: str, opener: Opener
-) -> Iterator[tuple[Round, Doubles]]:
+) -> Iterator[tuple[IdentityRound, Doubles]]:
     """Each round with updates, its clients in order, and their models (n, d) as the clients' key opens them.
 
     Raises UserError for an indicator that is not one-hot.
@@ -154,10 +154,13 @@ def recorded_rounds(
             models.append(model)
             truth.append(int(np.argmax(indicator)))
         who = np.array([clients.index(name) for name in sent])
-        yield Round(r, keys_of(config, r), law_of(config, mode, r), who, sets, np.array(truth)), np.stack(models)
+        yield (
+            IdentityRound(r, keys_of(config, r), law_of(config, mode, r), who, sets, np.array(truth)),
+            np.stack(models),
+        )
 
 
-def _guessed(who: str, one: Round, prior: Doubles | None, form: Expected | None) -> Measured:
+def _guessed(who: str, one: IdentityRound, prior: Doubles | None, form: Expected | None) -> Measured:
     result = identity_accuracy(cluster_posterior(one.sets, prior), one.truth, prior)
     return Measured(who, "true cluster", result, form)
 
@@ -168,7 +171,7 @@ def _guessed(who: str, one: Round, prior: Doubles | None, form: Expected | None)
     "groups",
     "guesses a client's true cluster among those that it joins, all equally likely",
 )
-def by_one_set(rounds: Sequence[Round]) -> Iterator[Measured]:
+def by_one_set(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Cluster-identity inference (A1) on each round alone, without a prior."""
     for one in rounds:
         form = None if one.law is None else expected_accuracy(one.law, shares=one.sizes.astype(np.float64))
@@ -181,7 +184,7 @@ def by_one_set(rounds: Sequence[Round]) -> Iterator[Measured]:
     "groups",
     "guesses the largest of the clusters that a client joins",
 )
-def by_sizes(rounds: Sequence[Round]) -> Iterator[Measured]:
+def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Where clients name no clusters the posterior is the prior, and no sizes can be estimated."""
     for one in rounds:
         law, sizes = one.law, one.sizes.astype(np.float64)
@@ -199,7 +202,7 @@ def by_sizes(rounds: Sequence[Round]) -> Iterator[Measured]:
     "groups",
     "finds a client's true cluster as the one that is in all sets that it drew",
 )
-def by_all_keys(rounds: Sequence[Round]) -> Iterator[Measured]:
+def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Intersection: after the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
 
     One result for each keys but the first, of their last round. The closed form holds if all scored clients have a set
@@ -226,7 +229,7 @@ def by_all_keys(rounds: Sequence[Round]) -> Iterator[Measured]:
     "groups",
     "finds a client's true cluster from the sets of the other clusters that it has been in",
 )
-def by_changes(rounds: Sequence[Round]) -> Iterator[Measured]:
+def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """What several sets of a client under the same keys reveal of its current cluster, beyond its last set alone.
 
     Scored at the end of each keys, over the clients with more than one set. The closed form holds if each has two.
@@ -253,7 +256,7 @@ def by_changes(rounds: Sequence[Round]) -> Iterator[Measured]:
 
 
 @attack("sums", "client", "other", "reads the true clusters' sizes off the sums that it opens")
-def by_coefficients(views: Mapping[str, View], rounds: Sequence[Round], opener: Opener) -> Iterator[Measured]:
+def by_coefficients(views: Mapping[str, View], rounds: Sequence[IdentityRound], opener: Opener) -> Iterator[Measured]:
     """What a client learns from the sums that it decrypts: the true clusters' sizes, and which have one member."""
     sums = mingled(views)
     for one in rounds:
@@ -261,21 +264,21 @@ def by_coefficients(views: Mapping[str, View], rounds: Sequence[Round], opener: 
             counts, n = np.rint(opener.counts(sums[one.number])), len(one.who)
             sizes = np.diag(counts) if counts.ndim == 2 else counts
             known, alone = float((sizes == one.sizes).mean()), float((sizes == 1).sum()) / n
-            result = Result("true clusters of known size (share)", known, 0.0, 1.0, n)
+            result = AttackResult("true clusters of known size (share)", known, 0.0, 1.0, n)
             yield Measured("client", "sizes of the true clusters", result)
-            result = Result("clients alone in a cluster (share)", alone, 0.0, 1.0, n)
+            result = AttackResult("clients alone in a cluster (share)", alone, 0.0, 1.0, n)
             yield Measured("client", "models of clients alone in a cluster", result, topic="models")
 
 
 @attack("shared-key", "server with any client's key", "groups", "opens every update, and reads label shares off it")
 def by_key(
-    run: Recorded, start: NDArray[Any], opened: Sequence[tuple[Round, Doubles]], opens: Opener
+    run: Recorded, start: NDArray[Any], opened: Sequence[tuple[IdentityRound, Doubles]], opens: Opener
 ) -> Iterator[Measured]:
     """start: (k, d) the initial models."""
     who, k = "server with any client's key", run.settings.clusters
     sums, models = mingled(run.views), start
     for one, trained in opened:
-        result = Result("true cluster guessed (share)", 1.0, 1 / k, 1.0, len(one.who))
+        result = AttackResult("true cluster guessed (share)", 1.0, 1 / k, 1.0, len(one.who))
         yield Measured(who, "true cluster", result)
         if len(one.who) > 1:
             yield from profiles(who, trained - models[one.truth], run.label_counts[one.who], run.spec)
@@ -309,7 +312,7 @@ def _start(views: Mapping[str, View], clusters: int) -> NDArray[Any]:
     raise UserError("no client's view holds the initial models: record from the set-up on")
 
 
-def _last_by_keys(rounds: Sequence[Round]) -> list[Round]:
+def _last_by_keys(rounds: Sequence[IdentityRound]) -> list[IdentityRound]:
     return list({one.keys: one for one in rounds}.values())
 
 

@@ -28,7 +28,7 @@ from coterie.privacy.attacks.key_in_sum import key_agreement
 from coterie.privacy.attacks.labels import label_shares, pair_correlation, selected_by_class, share_correlation
 from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_heuristic, audit_standard
-from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.selections import label_entropy, rank_correlation
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack, tried
@@ -306,14 +306,14 @@ def _masks(places: Sequence[Indices | None], spec: ModelSpec) -> NDArray[np.bool
     return found
 
 
-def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads) -> Result:
+def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads) -> AttackResult:
     """How well a guess gives label shares among each leader's members. Raises UserError."""
     members, leaders = [one.member for one in uploads], np.array([one.leader for one in uploads])
     counts = check_classes(run.label_counts)[members]
     return share_correlation(guess(uploads, run.spec), counts, leaders)
 
 
-def lowered(run: Recorded, uploads: Sequence[Heard]) -> Result:
+def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:
     """Membership from what uploads have lowered, of all members whose uploads a leader has read."""
     trained: list[Losses] = []
     others: list[Losses] = []
@@ -341,7 +341,7 @@ def by_coalition(run: Recorded) -> Iterator[Measured]:
         note = line["notes"]
         if len(of := note.get("s_factors", {})) > 1:
             inside = np.mean([note.get("influence", {}).get(name, 1.0) > 0 for name in of])
-            result = Result("leader models that follow (share)", float(inside), 0.0, 1.0, len(of))
+            result = AttackResult("leader models that follow (share)", float(inside), 0.0, 1.0, len(of))
             yield Measured(COALITION, "models of the last leader, by subtraction", result)
 
 
@@ -397,7 +397,7 @@ def stealing(run: Recorded) -> Iterator[Measured]:
         thieves.append(LeaderThief(parties[client], parties, MODEL))
         wrap(parties[client], thieves[0].between)
 
-    def score() -> Result:
+    def score() -> AttackResult:
         check_real(run)
         run.again(meddle)
         thief = thieves[0]
@@ -429,7 +429,7 @@ def boasting(run: Recorded) -> Iterator[Measured]:
     elections = sum(line["notes"]["reclustered"] for line in lied.lines) or 1
     fair = sum(led.values()) / len(run.lines) / len(run.clients)
     by_chance = float(np.sqrt(fair * (1 - fair) / elections))
-    result = Result("rounds in which it leads (share)", after, before, 1.0, 1, by_chance)
+    result = AttackResult("rounds in which it leads (share)", after, before, 1.0, 1, by_chance)
     yield Measured("one client, deviating", "leads, for a device that it does not have", result)
 
 
@@ -476,15 +476,15 @@ def weight(run: Recorded, client: str) -> list[float]:
     return [float(note.get("influence", {}).get(client, 1.0)) for note in notes]
 
 
-def weighed(run: Recorded, forged: Recorded, client: str) -> Result:
+def weighed(run: Recorded, forged: Recorded, client: str) -> AttackResult:
     """Mean weight of its forged models over that of its honest ones. 1: they are not damped."""
     honest, left = weight(run, client), weight(forged, client)
     if not left or not honest or not fmean(honest):
         raise UserError("no round with its model was opened, or its honest models have no weight")
-    return Result("weight over that of its honest models", min(1.0, fmean(left) / fmean(honest)), 0.0, 1.0, 1)
+    return AttackResult("weight over that of its honest models", min(1.0, fmean(left) / fmean(honest)), 0.0, 1.0, 1)
 
 
-def spoilt(run: Recorded, forged: Recorded) -> Result:
+def spoilt(run: Recorded, forged: Recorded) -> AttackResult:
     """The final global model's accuracy, with the forging leader and without it."""
     honest, after = (
         [float(line["global_accuracy"]) for line in one.lines if line.get("global_accuracy") is not None]
@@ -495,7 +495,7 @@ def spoilt(run: Recorded, forged: Recorded) -> Result:
     later = honest[len(honest) // 2 :]
     spread = stdev(later) if len(later) > 1 else 0.0
     guess = 1 / run.label_counts.shape[1]
-    return Result("accuracy of the global model", after[-1], honest[-1], guess, 1, spread)
+    return AttackResult("accuracy of the global model", after[-1], honest[-1], guess, 1, spread)
 
 
 # -- subtraction -------------------------------------------------------------------------------------------------------
@@ -550,7 +550,7 @@ def subtracting(honest: Recorded) -> Iterator[Measured]:
         found = (divisor * (after - changes * before) - rest) / weights[last]
         change = own[r, last].model.astype(np.float64) - own[r, last].base
         error = float(np.linalg.norm((found - sent[last])[places]) / (np.linalg.norm(change[places]) or 1.0))
-        result = Result("relative error of its change of the model", error, 1.0, 0.0, 1)
+        result = AttackResult("relative error of its change of the model", error, 1.0, 0.0, 1)
         yield Measured(COALITION, "the last leader's model, subtracted", result)
         steps = np.stack([own[r, name].model.astype(np.float64) - own[r, name].base for name in of])
         if run.label_counts.shape[1] > 1:

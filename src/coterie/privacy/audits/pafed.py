@@ -23,7 +23,7 @@ from coterie.devices.links import Delays
 from coterie.privacy.attacks.conflicts import Classes, count_accuracy, count_among_decoys, count_posterior
 from coterie.privacy.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
 from coterie.privacy.attacks.real_mask import telling_accuracy, told_apart
-from coterie.privacy.attacks.result import Result
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.privacy.audits import Audit, Finding, Measured, Meddle, Recorded, View, attack
 from coterie.privacy.measures import profiles
@@ -47,7 +47,7 @@ _NO_WEIGHT = 1 / 2048  # a masked sum below this is taken for that of a class wi
 
 
 @dataclass(eq=False)
-class Round:
+class CosineRound:
     """One round, in the order of the aggregator's view.
 
     early, late: updates in time and not, by sender; (d,) as encrypted.  shown: the masked cosines, with dummies, that
@@ -69,19 +69,19 @@ class Round:
 
 def recorded_rounds(
     views: Mapping[str, View], oldest: int, update: Callable[[Doubles], Doubles] = np.asarray
-) -> list[Round]:
+) -> list[CosineRound]:
     """All rounds in which the aggregator took updates, opened with the helper's key.
 
     oldest: by how many rounds an update may be late. Updates that don't open, or were dropped, are left out.
     update: an update (d,) from what was encrypted.
     """
     key, opened = held_key(views[HELPER], SERVICE), opener(views)
-    rounds, now = [], Round(1)
+    rounds, now = [], CosineRound(1)
     for seen in views[HUB].seen if HUB in views else ():
         message = seen.message
         if isinstance(message, messages.Refreshed):
             rounds += [now] if now.early or now.late else []
-            now = Round(seen.round)
+            now = CosineRound(seen.round)
         elif isinstance(message, UPDATES) and now.number - message.round <= oldest:
             try:
                 found = update(opened(seen.src, message))
@@ -138,7 +138,7 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
 
 
 @attack("conflict-count", "helper", "other", "guesses how many late updates conflict with the others")
-def by_signs(rounds: Sequence[Round], dummies: int, *, hidden: bool = False) -> Iterator[Measured]:
+def by_signs(rounds: Sequence[CosineRound], dummies: int, *, hidden: bool = False) -> Iterator[Measured]:
     """How many late updates conflict, by the helper: from the signs, and the classes that it inverts.
 
     hidden: signs are under coins, and the dummies are sets of sums.
@@ -175,7 +175,7 @@ def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
     for _, message in views[HELPER].messages(messages.Refresh):
         numbers = opened_fractions(key, key.public.from_bytes(message.cipher))
         distance, n = float(kstest(numbers, "uniform").statistic), len(numbers)
-        result = Result("distance from uniform", distance, _KS_CHANCE / n**0.5, 1.0, n, 0.26 / n**0.5)
+        result = AttackResult("distance from uniform", distance, _KS_CHANCE / n**0.5, 1.0, n, 0.26 / n**0.5)
         yield Measured("helper", "the model under its mask", result)
 
 
@@ -220,7 +220,7 @@ def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDA
             model = _opened(held_key(views[helping], USER), cipher)
             truth = _opened(held_key(views[other], USER), sent[other][r])
             error = float(np.linalg.norm(model - truth) / (np.linalg.norm(truth - start) or 1.0))
-            result = Result("relative error of the model", error, 1.0, 0.0, 1)
+            result = AttackResult("relative error of the model", error, 1.0, 0.0, 1)
             yield Measured("aggregator with one client", "global model", result)
 
 
@@ -230,7 +230,7 @@ def _models(view: View) -> dict[int, bytes]:
 
 
 @attack("pooled-updates", "aggregator with the helper", "labels", "opens updates, and reads label shares off them")
-def by_both(rounds: Sequence[Round], run: Recorded) -> Iterator[Measured]:
+def by_both(rounds: Sequence[CosineRound], run: Recorded) -> Iterator[Measured]:
     """The aggregator with the helper, and with those who share its key: labels from opened updates in time."""
     who = "aggregator with the helper"
     if run.settings.keys == "threshold":
@@ -315,7 +315,7 @@ def by_theft(theft: Theft) -> Iterator[Measured]:
         vector = truth.public.from_bytes(message.cipher)
         update = truth.decrypt(vector)
         errors.append(float(np.linalg.norm(thief.key.decrypt(vector) - update) / np.linalg.norm(update)))
-    result = Result("relative error of updates", fmean(errors), 1.0, 0.0, len({name for name, _ in others}))
+    result = AttackResult("relative error of updates", fmean(errors), 1.0, 0.0, len({name for name, _ in others}))
     yield Measured(f"the hub with the key of {client}", "the others' updates", result)
 
 

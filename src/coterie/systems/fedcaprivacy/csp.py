@@ -22,7 +22,7 @@ from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, comparable, forgotten, opened, opening_cost
 from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, Formed, conversion_cost, convert, encrypted, once
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.signatures import DIMENSION, Group, Grouped, Grouping, group, lengths
+from coterie.protocols.signatures import DIMENSION, Group, Grouped, GroupingState, group, lengths
 from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection
 from coterie.systems.fedcaprivacy.messages import CSP
@@ -48,7 +48,7 @@ class ServiceProvider(Party, role=CSP):
         clustered: int = 0
         number: int = 1
         found: int = 1
-        signatures: Grouping = msgspec.field(default_factory=Grouping)
+        signatures: GroupingState = msgspec.field(default_factory=GroupingState)
         summed: frozenset[int] = frozenset()
         formed: Formed = msgspec.field(default_factory=Formed)
 

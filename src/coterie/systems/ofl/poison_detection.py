@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.detection import Weights, cut, largest, robust, s_factors, shares, too_long, weighted
+from coterie.aggregation.detection import LeaderWeights, cut, largest, robust, s_factors, shares, too_long, weighted
 from coterie.crypto import fourier
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
@@ -110,7 +110,9 @@ def by_norms(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Jud
     return of_weights(hub, opened, dict(zip(ciphers, squares.tolist(), strict=True)), found)
 
 
-def of_weights(hub: Any, opened: Mapping[str, list[float]], squares: Mapping[str, float], found: Weights) -> Judged:
+def of_weights(
+    hub: Any, opened: Mapping[str, list[float]], squares: Mapping[str, float], found: LeaderWeights
+) -> Judged:
     weights = {name: w for name, w in zip(opened, found.weights.tolist(), strict=True) if w}
     factors = dict(zip(opened, (1 - found.suspicion).tolist(), strict=True))
     if hub.common.mode != "literal":

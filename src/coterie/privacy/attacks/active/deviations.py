@@ -158,7 +158,7 @@ def adaptive(poison: Callable[[Party], Poison], factor: float) -> Replaced:
     return deviation
 
 
-class Received(msgspec.Struct):
+class ReceivedModels(msgspec.Struct):
     """The models that an attacker received last. round: of the last message.
 
     now: its starts in this round, (d,) each.  before: its starts in the last round before.
@@ -172,7 +172,7 @@ class Received(msgspec.Struct):
 def remember(party: Party) -> None:
     """Adds room for received models to the party's state, in training and in leading."""
     old = party.state
-    received: Any = ("received", dict[str, Received], msgspec.field(default_factory=dict))
+    received: Any = ("received", dict[str, ReceivedModels], msgspec.field(default_factory=dict))
     kind = msgspec.defstruct(f"{type(old).__name__}OfAttacker", [received], bases=(type(old),), module=__name__)
     party.state = kind(**{name: getattr(old, name) for name in old.__struct_fields__})
 
@@ -182,7 +182,7 @@ def _before(party: Party, message: Message, start: Vector, what: str) -> Vector 
 
     A client of several models (FedEM, IFCA) thereby matches each with its predecessor.
     """
-    known: Received = party.state.received.setdefault(what, Received())
+    known: ReceivedModels = party.state.received.setdefault(what, ReceivedModels())
     if (r := getattr(message, "round", known.round + 1)) != known.round:
         known.round, known.before, known.now = r, known.now, []
     known.now.append(start)
