@@ -288,13 +288,13 @@ def race(
     if audit:
         for config in planned.methods.values():
             registry.audit_of(registry.get(config.system))  # a wrong name of one shows before anything is run
-    resolved = [resolve(one) for one in planned.methods.values()]
-    for text in without_effect(options, resolved):
+    for text in without_effect(options, [*planned.methods.values()]):
         advise(text)
-    _keep(resolved[0].data, content)
+    one = next(iter(planned.methods.values()))
+    _keep(one.data, content)
     of_all = [first + k for k in range(seeds)]
-    work = rounds_of_runs(planned.methods, of_all, resolved[0].rounds, attacked=audit)
-    with show_progress(not progress, work, leading=leading(resolved[0].metrics, resolved[0].task)) as tell:
+    work = rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)
+    with show_progress(not progress, work, leading=leading(one.metrics, one.task)) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(name_run(label, seed), line)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from small_graphs import CLASSES, communities, graph_of
 
-from coterie.data.augmentation import SHARE, VIEWS, augmented
 from coterie.data.dataset import Graph, from_graph
-from coterie.data.neighbourhoods import adjacency, as_nodes
+from coterie.data.neighbourhoods import SHARE, VIEWS, adjacency, as_nodes, augmented
 
 GRAPH = communities()
 INSIDE = np.arange(180) < 100

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from coterie.data import cache_dir, load
-from coterie.data.catalogue import KNOWN
-from coterie.data.download import RemoteFile, fetch
+from coterie.data.catalogue import KNOWN, RemoteFile, fetch
 from coterie.protocol.errors import UserError
 
 
@@ -168,7 +167,7 @@ def test_a_server_that_says_nothing(web: Web, tmp_path: Path) -> None:
 
 
 def test_a_stream_without_end_is_cut(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.data.download._MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("coterie.data.catalogue._MAX_BYTES", 1 << 20)
     web.files["file"] = bytes(5 << 20)
     web.chunked = True
     with pytest.raises(UserError, match="more than 1 MiB: refused"):

@@ -89,14 +89,14 @@ def test_an_iid_rate_moves_that_share_and_nothing_else(
 @pytest.mark.parametrize(("spec", "first"), [("labelsets:5,iid=0.4", 0), ("labelsets:5,iid=0.4@30", 30)])
 def test_an_iid_rate_is_the_weight_of_a_mixture(spec: str, first: int) -> None:
     """E[count of label k] = n (1 - rate) / 2 for the two own labels + n rate / 10 for all ten, for every client."""
-    y, rate, draws = balanced(10, 200), 0.4, 120
+    y, rate, draws = balanced(10, 200), 0.4, 40
     own, foreign = np.zeros(40), np.zeros(40)  # mean counts of one own and of one foreign label
     for seed in range(draws):
         split = partition(spec, y, y, 40, seed)
         held = in_own_set(split, y)
         own, foreign = own + held / 2 / draws, foreign + (split.sizes - held) / 8 / draws
-    np.testing.assert_allclose(own[first:], 50 * (0.6 / 2 + rate / 10), rtol=0.03)  # 17 of 50
-    np.testing.assert_allclose(foreign[first:], 50 * rate / 10, rtol=0.1)  # 2 of 50
+    np.testing.assert_allclose(own[first:], 50 * (0.6 / 2 + rate / 10), rtol=0.05)  # 17 of 50
+    np.testing.assert_allclose(foreign[first:], 50 * rate / 10, rtol=0.17)  # 2 of 50
     np.testing.assert_allclose(own[:first], 25, rtol=1e-9)
 
 
@@ -113,7 +113,7 @@ def test_foreign_labels_of_uneven_sets_come_in_their_proportions() -> None:
     class_sizes = np.array([400, 100, 300, 200, 500, 100])
     y = balanced(6, 1).repeat(class_sizes)
     drawn = np.zeros(6)
-    for seed in range(100):
+    for seed in range(40):
         split = partition("labelsets:3:1-3,iid=1", y, y, 40, seed)  # rate 1: everything is drawn from all labels
         drawn += label_counts(split, y, 6)[0]
     np.testing.assert_allclose(drawn / drawn.sum(), class_sizes / y.size, atol=5 * 0.5 / np.sqrt(drawn.sum()))
@@ -176,11 +176,8 @@ def test_sets_that_divide_nothing_are_as_even_as_possible(sets: int, clients: in
 @pytest.mark.parametrize(
     ("spec", "classes", "clients"),
     [
-        ("labelsets:5:1-3", 10, 120),
         ("labelsets:5:1-3", 10, 60),
         ("labelsets:8:1-3", 10, 120),
-        ("labelsets:5:10-30", 100, 120),
-        ("labelsets:10:5-20", 100, 120),
         ("labelsets:10:5-20", 100, 240),
     ],
 )

@@ -107,7 +107,7 @@ def test_label_numbers_do_not_matter() -> None:
 @pytest.mark.parametrize("floor", [1, 25])
 def test_dirichlet_is_unbiased_whatever_the_minimum(floor: int) -> None:
     """E[count of class k at client i] = n_k / N for every i and k, also where most clients have to be filled up."""
-    class_sizes, clients, draws = np.array([300, 60, 240]), 10, 800
+    class_sizes, clients, draws = np.array([300, 60, 240]), 10, 250
     y = np.repeat(np.arange(3), class_sizes)
     counts = np.stack([split_counts("dirichlet:0.1", y, clients, s, min_samples=floor) for s in range(draws)])
     error = counts.mean(axis=0) - class_sizes / clients
@@ -166,8 +166,8 @@ def test_hsu_has_equal_sizes_and_the_closed_form_skew() -> None:
         agree = (counts * (counts - 1)).sum(axis=1) / (100 * 99)
         expected = (alpha * ((class_sizes / y.size) ** 2).sum() + 1) / (alpha + 1)
         assert agree.mean() == pytest.approx(expected, abs=0.04)  # classes run out: a few per cent are redrawn
-    mean = np.mean([split_counts("hsu:0.3", y[::100], 8, s)[0] for s in range(700)], axis=0)
-    np.testing.assert_allclose(mean, class_sizes / 100 / 8, rtol=0.2)
+    mean = np.mean([split_counts("hsu:0.3", y[::100], 8, s)[0] for s in range(300)], axis=0)
+    np.testing.assert_allclose(mean, class_sizes / 100 / 8, rtol=0.3)
 
 
 def test_shards_are_whole_pieces_of_the_sorted_labels() -> None:
@@ -176,19 +176,19 @@ def test_shards_are_whole_pieces_of_the_sorted_labels() -> None:
     assert (counts % 20 == 0).all()
     assert (counts.sum(axis=1) == 40).all()
     assert ((counts > 0).sum(axis=1) <= 2).all()
-    pairs = [tuple(np.flatnonzero(split_counts("shards:2", balanced(10, 60), 15, s)[0])) for s in range(300)]
+    pairs = [tuple(np.flatnonzero(split_counts("shards:2", balanced(10, 60), 15, s)[0])) for s in range(150)]
     same = np.mean([len(pair) == 1 for pair in pairs])  # the second shard is one of 2 like it among 29
-    assert abs(same - 2 / 29) < 5 * np.sqrt(2 / 29 / 300)
+    assert abs(same - 2 / 29) < 5 * np.sqrt(2 / 29 / 150)
 
 
 def test_iid_counts_are_hypergeometric() -> None:
     """Mean n_k / N, variance that of drawing m of n without replacement."""
     y, clients = np.repeat(np.arange(2), [300, 100]), 8
-    first = np.array([split_counts("iid", y, clients, s)[0, 0] for s in range(1000)])
+    first = np.array([split_counts("iid", y, clients, s)[0, 0] for s in range(400)])
     m, n, p = 50, 400, 0.75
     variance = m * p * (1 - p) * (n - m) / (n - 1)
-    assert abs(first.mean() - m * p) < 5 * np.sqrt(variance / 1000)
-    assert first.var() == pytest.approx(variance, rel=0.2)
+    assert abs(first.mean() - m * p) < 5 * np.sqrt(variance / 400)
+    assert first.var() == pytest.approx(variance, rel=0.3)
 
 
 def test_labels_per_client() -> None:
@@ -221,9 +221,9 @@ def test_test_samples_are_unbiased() -> None:
     """Rounding does not starve rare labels, and every sample of a label is as likely as another."""
     y, y_test = np.repeat([0, 1, 2], [93, 5, 2]), np.repeat([0, 1, 2], 20)
     seen = np.zeros(60)
-    for seed in range(1500):
+    for seed in range(600):
         seen[partition("iid", y, y_test, 1, seed, test_samples=10).test[0]] += 1
-    expected = np.repeat([9.3, 0.5, 0.2], 20) / 20 * 1500
+    expected = np.repeat([9.3, 0.5, 0.2], 20) / 20 * 600
     assert (np.abs(seen - expected) < 5 * np.sqrt(expected)).all()
 
 

@@ -191,9 +191,9 @@ def test_a_comparison_takes_the_first_methods_share_for_all() -> None:
     for methods, share in (([HERE, "fedavg"], 0.05), (["fedavg", HERE], 0.0)):
         for each_own in (False, True):
             planned = plan(methods, OPTIONS, {}, each_own=each_own)
-            assert {resolve(config).public for config in planned.methods.values()} == {share}
+            assert {config.public for config in planned.methods.values()} == {share}
     planned = plan(["fedavg", HERE], {**OPTIONS, "public": 0.2}, {})
-    assert {resolve(config).public for config in planned.methods.values()} == {0.2}
+    assert {config.public for config in planned.methods.values()} == {0.2}
     made = [build(config) for config in planned.methods.values()]
     assert all(map(np.array_equal, made[0].split.train, made[1].split.train))
     for one in made:

@@ -399,7 +399,7 @@ def test_a_run_s_accelerator_is_used() -> None:
     model, layer = MODELS["convolution"]
     runner = simulation(model, (20, 30))
     wanted = [(party, Local(halves, (model.initial(0), layer, 0))) for party in runner.data]
-    there = LocalEffects(model, runner.data, accelerator="cuda").run(wanted)
+    there = LocalEffects(model, runner.data, {"precision": "fp32", "device": "cuda"}).run(wanted)
     for one, other in zip(runner.run(wanted), there, strict=True):
         np.testing.assert_allclose(one.means, other.means, atol=1e-2)
 

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
-import torch
 import toy_federation
+from ended import interrupted
 from hypothesis import strategies as st
 
 from coterie.protocol import state
 from coterie.protocol.party import Nothing
 from coterie.record.files import digest
-from coterie.runs import Interrupted, RunConfig, run
+from coterie.runs import RunConfig
 from coterie.runs.checkpoint import CHECKPOINT, party_file, read_party
 
-TESTS = Path(__file__).parent
 TOY = RunConfig(
     "toy_federation:SYSTEM", clients=6, rounds=4, devices="mobile", model="linear", checkpoint_every=1, record=True
 )
@@ -31,19 +29,9 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def stopping(at: int) -> Callable[[dict[str, Any]], None]:
-    def on_round(line: dict[str, Any]) -> None:
-        if line["round"] == at:
-            raise KeyboardInterrupt
-
-    return on_round
-
-
-def interrupted(out: Path, at: int = 2) -> Path:
-    """A run that ended after round ``at`` of 4, with messages under way."""
-    torch.set_num_threads(1)
-    with pytest.raises(Interrupted):
-        run(replace(TOY, out=str(out)), stopping(at))
+def half_of(out: Path, at: int = 2) -> Path:
+    """The folder of a run that ended after round ``at`` of 4, with messages under way."""
+    interrupted(replace(TOY, out=str(out)), at)
     return out
 
 

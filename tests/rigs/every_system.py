@@ -5,6 +5,7 @@ The federations are those of ``federation.rig``: six clients in two groups, and 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -73,6 +74,11 @@ def first(case: Case) -> bool:
     return case is next(one for one in CASES if one[:2] == case[:2])
 
 
+def one_mode(case: Case) -> bool:
+    """Whether this is the first case of its system's mode ``paper``."""
+    return case[1] == "paper" and first(case)
+
+
 def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:
     """For ``pytest.mark.parametrize``; those that are not ``short`` are long tests."""
     return [
@@ -81,3 +87,14 @@ def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:
         )
         for case in cases
     ]
+
+
+def quickly(names: Iterable[Any], quick: Collection[Any]) -> list[Any]:
+    """For ``pytest.mark.parametrize``: of these values, and sets of values, all but the quick ones are long tests."""
+    return [one if one in quick else _long(one) for one in names]
+
+
+def _long(one: Any) -> Any:
+    if isinstance(one, type(pytest.param())):
+        return pytest.param(*one.values, id=one.id, marks=pytest.mark.long)
+    return pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.long)

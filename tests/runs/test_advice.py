@@ -111,7 +111,8 @@ def test_the_command_line_warns_on_stderr_also_when_quiet(cli: Command) -> None:
 
 
 def test_a_comparison_warns_once_for_all_seeds(cli: Command) -> None:
-    ended = cli("compare", "fedavg", "ifca", *QUICK, "--crypto", "real", "--set", "clusters=9", "--seeds", "2")
+    asked = ["--crypto", "real", "--set", "clusters=9", "--seeds", "2", "--samples", "200", "--no-fine-tune"]
+    ended = cli("compare", "fedavg", "ifca", *QUICK, *asked)
     assert [line.split(" (")[0] for line in ended.err.splitlines()] == [
         "Warning: option crypto has no effect on fedavg, ifca, local: nothing is encrypted",
         "Warning: ifca has more clusters",
@@ -124,7 +125,7 @@ def test_a_repetition_from_a_config_file_gives_no_option(cli: Command) -> None:
 
 
 def test_python_warns(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"clients": 3, "rounds": 1, "progress": False, "max_epochs": 1}
+    options: dict[str, Any] = {"clients": 3, "rounds": 1, "progress": False, "max_epochs": 1, "fine_tune": "no"}
     with pytest.warns(CoterieWarning, match="option crypto has no effect on fedavg"):
         coterie.run("fedavg", crypto="real", out=str(tmp_path / "a"), **options)
     with pytest.warns(CoterieWarning, match="option crypto has no effect on fedavg, local"):

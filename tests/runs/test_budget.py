@@ -8,7 +8,6 @@ import pytest
 
 from coterie.protocol.errors import UserError
 from coterie.runs.comparison import BUDGET, OPTIONS, WITHOUT, ComparisonPlan, plan
-from coterie.runs.config import resolve
 from coterie.runs.intervals import mean_and_interval, spread
 
 DIGITS = {"data": "digits", "clients": 6, "rounds": 2}
@@ -16,13 +15,12 @@ DIGITS = {"data": "digits", "clients": 6, "rounds": 2}
 
 def settings(planned: ComparisonPlan) -> dict[str, dict[str, Any]]:
     """Every method's resolved settings, by its label."""
-    return {label: dict(resolve(config).settings) for label, config in planned.methods.items()}
+    return {label: dict(config.settings) for label, config in planned.methods.items()}
 
 
 def delayed(planned: ComparisonPlan) -> dict[str, tuple[float | None, str]]:
     """Every method's resolved delays."""
-    resolved = {label: resolve(config) for label, config in planned.methods.items()}
-    return {label: (config.delta, config.delay) for label, config in resolved.items()}
+    return {label: (config.delta, config.delay) for label, config in planned.methods.items()}
 
 
 def differing(planned: ComparisonPlan) -> set[tuple[str, str]]:

@@ -162,9 +162,9 @@ def test_every_system_has_its_own_name_and_the_data_defaults_fit_it() -> None:
     for name in registry.SYSTEMS:
         system = registry.SYSTEMS[name]
         assert system.name == name
-        for data in DEFAULTS:
+        for data in ("digits", "cifar10", "cora"):
             config = resolve(RunConfig(name, data=data))
-            assert resolve(config).own.lr == DEFAULTS[data].settings["lr"]
+            assert config.own.lr == DEFAULTS[data].settings["lr"]
             assert differences(config, resolve(config)) == []
 
 

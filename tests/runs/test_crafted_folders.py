@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ended import interrupted
 
 from coterie.protocol.errors import UserError
 from coterie.record.load import compared
 from coterie.report import comparison
-from coterie.runs import Interrupted, RunConfig, run
+from coterie.runs import RunConfig, run
 from coterie.runs.runner import load_result
 
+LINEAR = RunConfig("fedavg", clients=3, rounds=3, samples=200, model="linear", checkpoint_every=1)
 BUDGET: dict[str, Any] = {"server_lr": 1.0, "server_decay": 0.0, "delta": 0.0}
 SPREAD = {"mean": 0.5, "values": [0.4, 0.6], "interval": None}
 
@@ -76,33 +79,34 @@ def test_a_result_that_is_no_object_is_refused_with_the_file(tmp_path: Path, con
         load_result(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was interrupted after two of three rounds."""
+    out = tmp_path_factory.mktemp("half") / "run"
+    interrupted(replace(LINEAR, out=str(out)), 2)
+    return out
+
+
 @pytest.mark.parametrize("change", [{"notes": None}, {"notes": []}, {"refused": 3}, {"seconds": "x"}])
-def test_a_line_that_a_run_cannot_go_on_from_is_refused_with_the_file(tmp_path: Path, change: Any) -> None:
-    config = RunConfig("fedavg", clients=3, rounds=3, model="linear", checkpoint_every=1, out=str(tmp_path / "run"))
-
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted):
-        run(config, stop)
-    path = tmp_path / "run" / "metrics.jsonl"
+def test_a_line_that_a_run_cannot_go_on_from_is_refused_with_the_file(half: Path, tmp_path: Path, change: Any) -> None:
+    out = shutil.copytree(half, tmp_path / "run")
+    path = out / "metrics.jsonl"
     size, lines = path.stat().st_size, path.read_text().splitlines()
     made = json.dumps({**json.loads(lines[0]), "bands": 0, **change}).ljust(len(lines[0]))
     path.write_text("\n".join([made, *lines[1:]]) + "\n")
     assert path.stat().st_size == size
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1"):
-        run(replace(config), resume=True)
+        run(replace(LINEAR, out=str(out)), resume=True)
 
 
-@pytest.mark.parametrize("number", [2, 0, "1", None])
-def test_a_folder_of_a_later_form_is_refused_and_one_without_a_form_is_read(tmp_path: Path, number: Any) -> None:
+def test_a_folder_of_a_later_form_is_refused_and_one_without_a_form_is_read(tmp_path: Path) -> None:
     run(RunConfig("local", clients=2, rounds=1, samples=100, out=str(tmp_path / "a")))
     result = tmp_path / "a" / "result.json"
     content = json.loads(result.read_text())
     assert content.pop("format") == 1
     result.write_text(json.dumps(content))
     assert load_result(tmp_path / "a").summary == content
-    result.write_text(json.dumps({**content, "format": number}))
-    with pytest.raises(UserError, match=r"result\.json has format"):
-        load_result(tmp_path / "a")
+    for number in (2, 0, "1", None):
+        result.write_text(json.dumps({**content, "format": number}))
+        with pytest.raises(UserError, match=r"result\.json has format"):
+            load_result(tmp_path / "a")

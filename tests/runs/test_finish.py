@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from ended import dies, killed_at
 from numpy.typing import NDArray
 from outcomes import REAL, alike, numbers, told
 
@@ -35,9 +33,6 @@ from coterie.runs.evaluation import models_digest
 from coterie.runs.recorded import record
 from coterie.runs.runner import load_result
 from coterie.runs.views import read_views
-
-TESTS = Path(__file__).parents[1] / "rigs"
-PATH = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), *sys.path])
 
 
 @message(src="server", dst="client")
@@ -70,14 +65,12 @@ class Stopping(Server, role="server"):
         self.state.weights = fitted.weights
 
     def round(self, r: int) -> Work[Any]:
-        if os.environ.get("COTERIE_TEST_KILL") == str(r):
-            os.kill(os.getpid(), signal.SIGKILL)
+        dies(r)
         notes = yield from super().round(r)
         return {**notes, "stopped": "it is good enough"} if r == self.config.last else notes
 
     def finish(self) -> Steps[Any]:
-        if os.environ.get("COTERIE_TEST_KILL") == "finish":
-            os.kill(os.getpid(), signal.SIGKILL)
+        dies("finish")
         yield from post(dict.fromkeys(self.clients, Final(self.state.weights)))
         return {"handed_out": len(self.clients)}
 
@@ -114,12 +107,6 @@ HERE = RunConfig(
 )
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TESTS))
-    monkeypatch.delenv("COTERIE_TEST_KILL", raising=False)
-
-
 def outcome(out: Path) -> dict[str, Any]:
     """What a run leaves and that must not depend on how often it was interrupted."""
     summary = json.loads((out / "result.json").read_text())
@@ -138,8 +125,20 @@ def went(out: Path, **changes: Any) -> FinishedRun:
     return run(replace(HERE, out=str(out), **changes))
 
 
-def test_what_follows_the_last_round_counts(tmp_path: Path) -> None:
-    done = went(tmp_path / "run")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """A run of four rounds and its end. Tests that write in its folder have a copy."""
+    return went(tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """The same, for at most nine rounds, which the hub ends after three."""
+    return went(tmp_path_factory.mktemp("stopped") / "run", rounds=9, settings={"last": 3}, fine_tune="held_out")
+
+
+def test_what_follows_the_last_round_counts(whole: FinishedRun, tmp_path: Path) -> None:
+    done = whole
     of, finish, size = done.summary, done.summary["finish"], done.summary["parameters"]
     assert finish["notes"] == {"handed_out": 5}
     assert finish["message_bytes"] == {"server > client Final": pytest.approx(5 * 4 * size, rel=0.01)}
@@ -150,13 +149,13 @@ def test_what_follows_the_last_round_counts(tmp_path: Path) -> None:
     assert dict(results(of))["after the last round"].startswith("server > client Final: ")
     assert of["stopped"] is None
     assert of["rounds_done"] == of["rounds"] == 4
-    page = render([tmp_path / "run"]).read_text()
+    page = render([done.folder], tmp_path / "report.html").read_text()
     assert "server &gt; client Final" in page
 
 
-def test_models_are_those_after_it_and_so_are_the_scores(tmp_path: Path) -> None:
+def test_models_are_those_after_it_and_so_are_the_scores(whole: FinishedRun, tmp_path: Path) -> None:
     """Every client halves what it gets: the models of the run are these, scored again."""
-    done, plain = went(tmp_path / "a"), went(tmp_path / "b", system="tests.runs.test_finish:PLAIN")
+    done, plain = whole, went(tmp_path / "b", system="tests.runs.test_finish:PLAIN")
     assert done.rounds[-1]["models_sha256"] == plain.rounds[-1]["models_sha256"]
     assert done.summary["finish"]["models_sha256"] != done.rounds[-1]["models_sha256"]
     assert done.summary["global_loss"] == done.summary["finish"]["global_loss"] != done.rounds[-1]["global_loss"]
@@ -167,33 +166,33 @@ def test_models_are_those_after_it_and_so_are_the_scores(tmp_path: Path) -> None
     assert plain.summary["global_loss"] == plain.rounds[-1]["global_loss"]
 
 
-def test_a_longer_run_goes_on_from_before_it(tmp_path: Path) -> None:
+def test_a_longer_run_goes_on_from_before_it(whole: FinishedRun, tmp_path: Path) -> None:
     went(tmp_path / "run", rounds=2)
     run(replace(HERE, out=str(tmp_path / "run")), resume=True)
-    went(tmp_path / "whole")
-    assert outcome(tmp_path / "run") == alike(outcome(tmp_path / "whole"))
+    assert outcome(tmp_path / "run") == alike(outcome(whole.folder))
 
 
-@pytest.mark.parametrize("at", ["3", "finish"])
-@pytest.mark.parametrize("last", [0, 3])
+@pytest.mark.parametrize(
+    ("at", "last"),
+    [
+        ("finish", 3),
+        pytest.param("3", 0, marks=pytest.mark.long),
+        pytest.param("3", 3, marks=pytest.mark.long),
+        pytest.param("finish", 0, marks=pytest.mark.long),
+    ],
+)
 def test_a_run_that_is_killed_ends_with_the_same_numbers(at: str, last: int, tmp_path: Path) -> None:
     config = replace(HERE, out=str(tmp_path / "run"), settings={"last": last})
     code = f"from tests.runs.test_finish import *; went(Path({str(tmp_path / 'run')!r}), settings={{'last': {last}}})"
-    environment = {
-        **os.environ,
-        "COTERIE_TEST_KILL": at,
-        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parents[1]), *sys.path]),
-    }
-    died = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    killed_at(at, code)
     assert checkpoint.read(tmp_path / "run", resolve(config)) is not None
     run(config, resume=True)
     went(tmp_path / "whole", settings={"last": last})
     assert outcome(tmp_path / "run") == alike(outcome(tmp_path / "whole"))
 
 
-def test_a_hub_that_stops_ends_the_run(tmp_path: Path) -> None:
-    done = went(tmp_path / "run", rounds=9, settings={"last": 3}, eval_every=2, fine_tune="held_out")
+def test_a_hub_that_stops_ends_the_run(stopped: FinishedRun, tmp_path: Path) -> None:
+    done = stopped
     assert [line["round"] for line in done.rounds] == [1, 2, 3]
     assert done.summary["stopped"] == "it is good enough"
     assert (done.summary["rounds_done"], done.summary["rounds"]) == (3, 9)
@@ -201,7 +200,7 @@ def test_a_hub_that_stops_ends_the_run(tmp_path: Path) -> None:
     assert "fine_tuned_global_accuracy" in done.rounds[-1]
     assert done.summary["finish"]["notes"] == {"handed_out": 5}
     assert dict(results(done.summary))["stopped"] == "after round 3: it is good enough"
-    text = " ".join(render([tmp_path / "run"]).read_text().split())
+    text = " ".join(render([done.folder], tmp_path / "report.html").read_text().split())
     assert "for 3 of 9 rounds. The run ended by itself: it is good enough." in text
     assert len(done.models.clients) == 5
 
@@ -214,12 +213,11 @@ def test_more_rounds_do_not_go_on_training(tmp_path: Path) -> None:
     assert outcome(tmp_path / "run") == alike(outcome(tmp_path / "whole"))
 
 
-def test_a_recorded_run_made_anew_ends_as_the_first_did(tmp_path: Path) -> None:
-    done = went(tmp_path / "run", rounds=9, settings={"last": 3})
-    made = record(replace(HERE, rounds=9, settings={"last": 3}))
-    assert [line["models_sha256"] for line in made.lines] == [line["models_sha256"] for line in done.rounds]
+def test_a_recorded_run_made_anew_ends_as_the_first_did(stopped: FinishedRun) -> None:
+    made = record(replace(HERE, rounds=9, settings={"last": 3}, fine_tune="held_out"))
+    assert [line["models_sha256"] for line in made.lines] == [line["models_sha256"] for line in stopped.rounds]
     assert {seen.round for seen in made.views["client/0"].seen if seen.kind == "Final"} == {4}
-    assert models_digest(made.system.models(made.federation)) == done.summary["finish"]["models_sha256"]
+    assert models_digest(made.system.models(made.federation)) == stopped.summary["finish"]["models_sha256"]
 
 
 def test_a_study_takes_a_stopped_run_as_done(tmp_path: Path) -> None:
@@ -237,8 +235,8 @@ def test_what_fails_after_the_last_round_keeps_the_rounds(tmp_path: Path) -> Non
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-def test_results_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    went(tmp_path / "run")
+def test_results_of_earlier_versions_are_read(whole: FinishedRun, tmp_path: Path) -> None:
+    shutil.copytree(whole.folder, tmp_path / "run")
     path = tmp_path / "run" / "result.json"
     old = {
         k: v

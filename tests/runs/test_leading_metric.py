@@ -76,7 +76,7 @@ def test_few_positives_are_compared_by_auroc(cli: Command, tmp_path: Path) -> No
 
 def test_lower_is_better_in_every_conclusion(cli: Command, tmp_path: Path) -> None:
     data = str(write_hospitals(tmp_path / "hospitals", numbers=True))
-    asked = ["--data", data, "--target", "outcome", "--task", "regression", "--metrics", "rmse,r2", "--rounds", "6"]
+    asked = ["--data", data, "--target", "outcome", "--task", "regression", "--metrics", "rmse,r2", "--rounds", "3"]
     ended = cli("compare", "fedavg", *asked, "--seeds", "2", "--no-fine-tune", "--model", "linear", "--out", "c")
     assert ended.code == 0, ended.err
     content = json.loads(Path("c/compare.json").read_text())

@@ -21,15 +21,17 @@ SILENT = {"local"}
 
 
 def found(name: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
-    settings = {
+    given = {
         "data": "digits",
+        "samples": 240,
+        "model": "linear",
         "clients": 4,
         "rounds": 2,
         "crypto": "emulated",
         "out": str(tmp_path / name),
         **options,
     }
-    return dict(run(RunConfig(name, **settings)).summary)
+    return dict(run(RunConfig(name, **given)).summary)
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -123,7 +125,7 @@ def test_an_answer_that_is_held_back_to_the_end_was_not_released(tmp_path: Path)
 def test_after_a_stop_the_ledger_is_that_of_the_whole_run(tmp_path: Path) -> None:
     """The first two rounds are counted from the run's file, the others as they come."""
     whole = found("fedavg", tmp_path / "whole", rounds=4)
-    stopped = RunConfig("fedavg", data="digits", clients=4, rounds=2, out=str(tmp_path / "parts"), crypto="emulated")
+    stopped = RunConfig("fedavg", samples=240, model="linear", clients=4, rounds=2, out=str(tmp_path / "parts"))
     run(stopped)
     parts = run(replace(stopped, rounds=4), resume=True)
     assert parts.summary["ledger"] == whole["ledger"]

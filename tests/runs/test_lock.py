@@ -9,12 +9,12 @@ import stat
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ended import lines_of, outside, until
 from outcomes import alike, numbers
 
 from coterie.cli.app import main
@@ -25,23 +25,19 @@ from coterie.runs import RunConfig, run
 from coterie.runs.audited import audited
 from coterie.runs.comparison import compare, plan
 
-TESTS = Path(__file__).parents[1] / "rigs"
 TOY = RunConfig("toy_federation:SYSTEM", clients=4, rounds=8, checkpoint_every=1, record=True)
-SLOW_S = "0.5"
+SLOW_S = "0.2"
 
 
 @pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TESTS))
-    monkeypatch.delenv("COTERIE_TOY_SLEEP_S", raising=False)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
 
 
 @contextlib.contextmanager
 def running(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command in a process of its own, half a second a round; killed in the end if the test has not done so."""
-    paths = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), str(TESTS.parents[1] / "src")])
-    environment = {**os.environ, "PYTHONPATH": paths, "COTERIE_TOY_SLEEP_S": SLOW_S, "OMP_NUM_THREADS": "1"}
+    """A command in a process of its own, slower than usual; killed in the end if the test has not done so."""
+    environment = outside(COTERIE_TOY_SLEEP_S=SLOW_S)
     command = [sys.executable, "-m", "coterie", *words, "--clients", "4", "--rounds", "8", "--checkpoint-every", "1"]
     process = subprocess.Popen(
         [*command, "--record", "--quiet"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -58,25 +54,12 @@ def killed(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def rounds(out: Path) -> int:
-    """How many are written."""
-    return (out / "metrics.jsonl").read_bytes().count(b"\n") if (out / "metrics.jsonl").exists() else 0
-
-
-def until(done: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 200
-    while not done():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_second_run_is_refused_and_harms_nothing_and_a_killed_one_frees_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
     with running("run", TOY.system, "--out", str(out)) as process:
-        until(lambda: rounds(out) >= 2, process)
+        until(lambda: lines_of(out) >= 2, process)
         with pytest.raises(UserError, match=f"another run is at work in {out}: wait"):
             run(replace(TOY, out=str(out)), resume=True)
         monkeypatch.setattr(sys, "argv", ["coterie", "run", "--resume", "--out", str(out)])
@@ -84,41 +67,49 @@ def test_a_second_run_is_refused_and_harms_nothing_and_a_killed_one_frees_the_fo
             main()
         assert caught.value.code == 2
         assert "another run is at work" in capsys.readouterr().err
-        at = rounds(out)
-        until(lambda: rounds(out) > at, process)  # the first goes on
+        at = lines_of(out)
+        until(lambda: lines_of(out) > at, process)  # the first goes on
         killed(process)
-    assert rounds(out) < 8
+    assert lines_of(out) < 8
     run(replace(TOY, out=str(out)), resume=True)
     run(replace(TOY, out=str(tmp_path / "undisturbed")))
     assert numbers(out) == alike(numbers(tmp_path / "undisturbed"))
 
 
+@pytest.mark.long
 def test_a_second_comparison_is_refused_and_so_is_a_run_in_one_of_its_folders(tmp_path: Path) -> None:
     out = tmp_path / "both"
     place = out / "toy_federation_SYSTEM-0"
     both = plan([TOY.system, "fedavg"], {"clients": 4, "rounds": 8, "checkpoint_every": 1, "record": True}, {})
     with running("compare", TOY.system, "fedavg", "--no-local", "--no-fine-tune", "--out", str(out)) as process:
-        until(lambda: rounds(place) >= 1, process)
+        until(lambda: lines_of(place) >= 1, process)
         with pytest.raises(UserError, match=f"another run is at work in {out}:"):
             compare(both, [0], out, resume=True)
         with pytest.raises(UserError, match=f"another run is at work in {place}:"):
             run(replace(TOY, out=str(place)), resume=True)
         assert process.poll() is None
         killed(process)
-    assert rounds(place) < 8
+    assert lines_of(place) < 8
     done = compare(both, [0], out, resume=True)
     assert {row["system"] for row in done.content["rows"]} == {"toy", "fedavg"}
     run(replace(TOY, out=str(tmp_path / "undisturbed")))
     assert numbers(place) == alike(numbers(tmp_path / "undisturbed"))
 
 
-def test_a_report_and_an_audit_read_what_is_locked(tmp_path: Path) -> None:
+def test_a_report_and_an_audit_read_what_is_locked_and_nothing_else_runs_there(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run(RunConfig("fedavg", clients=3, rounds=1, record=True, out=str(out)))
+    config = RunConfig("fedavg", clients=3, rounds=1, samples=200, record=True, out=str(out))
+    run(config)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with locked(out):
         render([out], out / "report.html")
         assert audited(out)["rounds"] == 1
+        for refused in (
+            lambda: run(config, resume=True),
+            lambda: compare(plan(["fedavg"], {}, {}), [0], out, resume=True),
+        ):
+            with pytest.raises(UserError, match="another run is at work"):
+                refused()
     assert (out / "report.html").exists()
     assert {path: path.read_bytes() for path in before} == before
 

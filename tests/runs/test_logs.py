@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 from command import QUICK, Command
+from ended import interrupted
 
 import coterie
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.folder import read_lines
-from coterie.runs import Interrupted, RunConfig, run
+from coterie.runs import RunConfig, run
 from coterie.runs.logs import CSV, MLFLOW, logged, numbers, targets
 
-TINY = RunConfig("fedavg", clients=3, rounds=3, eval_every=2, settings={"max_epochs": 1})
+TINY = RunConfig("fedavg", clients=3, rounds=3, samples=200, eval_every=2, settings={"max_epochs": 1})
 
 
 def rows(out: Path) -> list[dict[str, str]]:
@@ -65,31 +66,23 @@ def test_rows_come_as_the_rounds_do(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_has_every_round_once(tmp_path: Path) -> None:
     out = tmp_path / "a"
-
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] == 2:
-            raise KeyboardInterrupt
-
     config = replace(TINY, log="csv", out=str(out), rounds=4, checkpoint_every=1)
-    with pytest.raises(Interrupted):
-        run(config, stop)
+    interrupted(config, 2)
     run(config, resume=True)
     assert [row["round"] for row in rows(out)] == ["1", "2", "3", "4"]
     assert_csv_has_all(out)
 
 
-def test_a_log_can_begin_and_end_when_a_run_goes_on(cli: Command) -> None:
-    assert cli("run", "fedavg", *QUICK, "--out", "a").code == 0
-    assert cli("run", "--resume", "--out", "a", "--rounds", "3", "--log", "csv", "-q").code == 0
-    assert [row["round"] for row in rows(Path("a"))] == ["1", "2", "3"]
-    assert cli("run", "--resume", "--out", "a", "--rounds", "4", "--log", "none", "-q").code == 0
-    assert len(rows(Path("a"))) == 3
-
-
-def test_a_log_changes_no_number(tmp_path: Path) -> None:
-    first = run(replace(TINY, out=str(tmp_path / "a")))
-    other = run(replace(TINY, log="csv", out=str(tmp_path / "b")))
-    assert [line.get("models_sha256") for line in first.rounds] == [line.get("models_sha256") for line in other.rounds]
+def test_a_log_can_begin_and_end_when_a_run_goes_on_and_changes_no_number(tmp_path: Path) -> None:
+    each = replace(TINY, eval_every=1)
+    plain = replace(each, out=str(tmp_path / "a"))
+    run(plain)
+    logged = run(replace(plain, rounds=4, log="csv"), resume=True)
+    assert [row["round"] for row in rows(tmp_path / "a")] == ["1", "2", "3", "4"]
+    run(replace(plain, rounds=5), resume=True)
+    assert len(rows(tmp_path / "a")) == 4
+    other = run(replace(each, rounds=4, out=str(tmp_path / "b")))
+    assert [line["models_sha256"] for line in logged.rounds] == [line["models_sha256"] for line in other.rounds]
 
 
 # -- others -----------------------------------------------------------------------------------------------------------
@@ -234,5 +227,5 @@ def test_several_logs(cli: Command, mlflow: Mlflow, tmp_path: Path) -> None:
 
 
 def test_a_comparison_logs_every_run(cli: Command) -> None:
-    assert cli("compare", "fedavg", *QUICK, "--log", "csv", "--out", "c").code == 0
+    assert cli("compare", "fedavg", *QUICK, "--no-fine-tune", "--seeds", "1", "--log", "csv", "--out", "c").code == 0
     assert [len(rows(Path("c") / name)) for name in ("fedavg-0", "local-0")] == [2, 2]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import batch_norm_models
 import numpy as np
 import pytest
 import torch
+from every_system import quickly
 from numpy.typing import NDArray
 from torch import nn
 
@@ -21,29 +24,33 @@ from coterie.data.targets import Targets
 from coterie.data.tasks import of_clients
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
-from coterie.runs import (
-    FinishedRun,
-    RunConfig,
-    build,
-    export_model,
-    from_toml,
-    load,
-    load_exported,
-    load_models,
-    run,
-)
+from coterie.runs import FinishedRun, RunConfig, build, export_model, from_toml, load, load_exported, load_models, run
 from coterie.runs.trained import Mixed
 from tests.systems.test_parties_restart import CASES
 
-TESTS = Path(__file__).parents[1] / "rigs"
 QUICK = RunConfig(
     "fedavg", clients=4, rounds=2, model="linear", crypto="emulated", seed=1, settings={"max_epochs": 1}, eval_every=1
 )
+MIXED = replace(QUICK, system="fedem", model="mlp_small")
+NORMED = "batch_norm_models:small"
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TESTS))
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """A run of one model. Tests that write in its folder have a copy."""
+    return run(replace(QUICK, out=str(tmp_path_factory.mktemp("quick") / "run")))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """A run whose clients have mixtures of models."""
+    return run(replace(MIXED, out=str(tmp_path_factory.mktemp("mixed") / "run")))
+
+
+@pytest.fixture(scope="module")
+def normed(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """A run of a model of one's own, with batch normalisation."""
+    return run(replace(QUICK, model=NORMED, out=str(tmp_path_factory.mktemp("normed") / "run")))
 
 
 def accuracies(predict: Any, config: RunConfig) -> dict[str, list[float]]:
@@ -73,7 +80,10 @@ def files(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((out / "models").iterdir())}
 
 
-@pytest.mark.parametrize(("system", "mode", "settings"), CASES)
+SHORT = [case for case in CASES if case.id in ("fedepc-paper", "ofl-hardened-2-2", "fedem-paper")]
+
+
+@pytest.mark.parametrize(("system", "mode", "settings"), quickly(CASES, SHORT))
 def test_every_system_s_models_predict_as_the_run_did(
     system: str, mode: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -89,8 +99,7 @@ def test_every_system_s_models_predict_as_the_run_did(
 @pytest.mark.parametrize(
     "options",
     [
-        {"model": "batch_norm_models:small"},
-        {"model": "batch_norm_models:small", "system": "local"},
+        {"model": NORMED, "system": "local"},
         {"scaling": "unit"},
         {"partition": "rotate:4"},
         {"fine_tune": "held_out"},
@@ -120,16 +129,14 @@ def test_every_distinct_model_is_written_once(tmp_path: Path) -> None:
         assert (index["model"], index["input_shape"], index["classes"]) == ("linear", [1, 8, 8], 10)
 
 
-def test_the_files_are_for_this_user_alone(tmp_path: Path) -> None:
-    run(replace(QUICK, out=str(tmp_path / "run")))
-    folder = tmp_path / "run/models"
+def test_the_files_are_for_this_user_alone(quick: FinishedRun) -> None:
+    folder = quick.folder / "models"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in folder.iterdir())
 
 
-def test_buffers_of_batch_normalisation_travel(tmp_path: Path) -> None:
-    config = replace(QUICK, model="batch_norm_models:small")
-    trained = run(replace(config, out=str(tmp_path / "run"))).model("client/2")
+def test_buffers_of_batch_normalisation_travel(normed: FinishedRun) -> None:
+    trained = normed.model("client/2")
     assert isinstance(trained, nn.Sequential)
     assert not any(layer.training for layer in trained.modules())
     norm = trained[1]
@@ -138,22 +145,18 @@ def test_buffers_of_batch_normalisation_travel(tmp_path: Path) -> None:
     assert not torch.equal(norm.running_var, torch.ones(4))  # type: ignore[arg-type]
 
 
-def test_a_mixture_mixes_probabilities(tmp_path: Path) -> None:
-    config = replace(QUICK, system="fedem", model="mlp_small")
-    result = run(replace(config, out=str(tmp_path / "run")))
-    trained, whole = result.models.of("client/1"), result.model("client/1")
+def test_a_mixture_mixes_probabilities(mixed: FinishedRun) -> None:
+    trained, whole = mixed.models.of("client/1"), mixed.model("client/1")
     assert isinstance(whole, Mixed)
     x = torch.from_numpy(trained.scaled(load_data("digits").x_test[:9]))
     with torch.no_grad():
         outputs = [model(x).double().numpy() for model in whole.models]
-        mixed = np.exp(whole(x).double().numpy())
+        p = np.exp(whole(x).double().numpy())
     softmax = [np.exp(out) / np.exp(out).sum(axis=1, keepdims=True) for out in outputs]
     expected = sum(share * p for share, p in zip(trained.shares, softmax, strict=True))
     assert len(set(trained.shares)) == 3
-    np.testing.assert_allclose(mixed, expected, atol=1e-6)
-    np.testing.assert_allclose(
-        result.predict("client/1", load_data("digits").x_test[:9], proba=True), expected, atol=1e-6
-    )
+    for found in (p, mixed.predict("client/1", load_data("digits").x_test[:9], proba=True)):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_a_share_of_nothing_does_no_harm() -> None:
@@ -229,14 +232,14 @@ def test_a_module_that_was_given_as_an_object_predicts_at_once(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("y", [[0, 10], [-1, 3], [0.5, 1], ["0", "1"], [1], [[1], [2]]], ids=str)
-def test_unknown_labels_are_refused(y: Any, tmp_path: Path) -> None:
-    trained = run(replace(QUICK, out=str(tmp_path / "run"))).models.of("client/0")
+def test_unknown_labels_are_refused(y: Any, quick: FinishedRun) -> None:
+    trained = quick.models.of("client/0")
     with pytest.raises(UserError, match="file y"):
         trained.checked_labels(y, 2, "file y")
 
 
-def test_clients_are_found_by_their_own_names(tmp_path: Path) -> None:
-    result = run(replace(QUICK, out=str(tmp_path / "run")))
+def test_clients_are_found_by_their_own_names(quick: FinishedRun, tmp_path: Path) -> None:
+    shutil.copytree(quick.folder, tmp_path / "run")
     index = tmp_path / "run/models/index.json"
     content = json.loads(index.read_text())
     content["clients"]["client/2"]["name"] = "hospital_a"
@@ -250,7 +253,7 @@ def test_clients_are_found_by_their_own_names(tmp_path: Path) -> None:
         ):
             models.of(wrong)
     with pytest.raises(UserError, match=r"no client 'x'\. It has client/0"):
-        result.model("x")
+        quick.model("x")
 
 
 def test_a_client_that_has_not_joined_has_no_model(tmp_path: Path) -> None:
@@ -264,18 +267,14 @@ def test_a_client_that_has_not_joined_has_no_model(tmp_path: Path) -> None:
 # -- architectures of one's own ----------------------------------------------------------------------------------------
 
 
-def test_code_of_one_s_own_runs_only_if_the_caller_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "batch_norm_models:small"
-    result = run(replace(QUICK, model=name, out=str(tmp_path / "run")))
+def test_code_of_one_s_own_runs_only_if_the_caller_names_it(normed: FinishedRun, tmp_path: Path) -> None:
     x = load_data("digits").x_test[:3]
-    expected = result.predict("client/0", x, proba=True)
-    result.export("client/0", tmp_path / "one.safetensors")
+    expected = normed.predict("client/0", x, proba=True)
+    normed.export("client/0", tmp_path / "one.safetensors")
     exported = load_exported(tmp_path / "one.safetensors")
     with pytest.raises(UserError, match=r"not imported on the word of a file: if you trust it, give model="):
         exported.predict(x)
-    import batch_norm_models
-
-    for given in (name, batch_norm_models.small, batch_norm_models.small((1, 8, 8), 10)):
+    for given in (NORMED, batch_norm_models.small, batch_norm_models.small((1, 8, 8), 10)):
         assert (exported.predict(x, proba=True, model=given) == expected).all()
     with pytest.raises(UserError, match=r"is missing in the architecture|in the file and"):
         exported.predict(x, model="linear")
@@ -283,28 +282,23 @@ def test_code_of_one_s_own_runs_only_if_the_caller_names_it(tmp_path: Path, monk
         exported.predict(x, model=lambda shape, classes: 3)  # type: ignore[arg-type,return-value]
 
 
-def test_a_module_that_is_given_is_copied(tmp_path: Path) -> None:
-    import batch_norm_models
-
-    result = run(replace(QUICK, model="batch_norm_models:small", out=str(tmp_path / "run")))
+def test_a_module_that_is_given_is_copied(normed: FinishedRun) -> None:
     own = batch_norm_models.small((1, 8, 8), 10)
     before = {name: value.clone() for name, value in own.state_dict().items()}
-    found = load(result.folder, own).model("client/0")
+    found = load(normed.folder, own).model("client/0")
     assert found is not own
     assert not found.training
     assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())
 
 
-def test_random_numbers_of_the_caller_stay_as_they_were(tmp_path: Path) -> None:
-    result = run(replace(QUICK, out=str(tmp_path / "run")))
+def test_random_numbers_of_the_caller_stay_as_they_were(quick: FinishedRun) -> None:
     before = torch.get_rng_state()
-    result.model("client/0")
+    quick.model("client/0")
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_an_export_overwrites_nothing(tmp_path: Path) -> None:
-    result: FinishedRun = run(replace(QUICK, out=str(tmp_path / "run")))
-    trained = result.models.of("client/0")
+def test_an_export_overwrites_nothing(quick: FinishedRun, tmp_path: Path) -> None:
+    trained = quick.models.of("client/0")
     path = tmp_path / "one"
     export_model(trained, path)
     assert path.read_bytes()
@@ -331,7 +325,7 @@ def test_inputs_are_scaled_as_on_training(tmp_path: Path) -> None:
     ("x", "error"),
     [
         (np.zeros((2, 64)), r"new\.npz has shape \(2, 64\), and the model of 'client/0'"),
-        (np.zeros((1, 8, 8)), None),
+        (np.zeros((8, 8)), r"shape \(8, 8\) of one sample: give x\[None\]"),
         (np.zeros((0, 1, 8, 8)), "holds no samples"),
         (np.zeros((2, 3, 8, 8)), r"takes \('n', 1, 8, 8\)"),
         (np.full((2, 8, 8), np.nan), "sample 0 holds NaN, infinity or a value too large for float32, and so do 1 more"),
@@ -343,32 +337,25 @@ def test_inputs_are_scaled_as_on_training(tmp_path: Path) -> None:
     ],
     ids=lambda x: str(getattr(x, "shape", x)),
 )
-def test_wrong_samples_are_refused(x: Any, error: str | None, tmp_path: Path) -> None:
-    trained = run(replace(QUICK, out=str(tmp_path / "run"))).models.of("client/0")
-    if error is None:
-        assert trained.predict(x, where="new.npz").shape == (1,)
-        return
+def test_wrong_samples_are_refused(x: Any, error: str, quick: FinishedRun) -> None:
+    trained = quick.models.of("client/0")
     with pytest.raises(UserError, match=error):
         trained.predict(x, where="new.npz")
 
 
-def test_one_sample_is_told_from_many(tmp_path: Path) -> None:
-    trained = run(replace(QUICK, out=str(tmp_path / "run"))).models.of("client/0")
-    with pytest.raises(UserError, match=r"shape \(8, 8\) of one sample: give x\[None\]"):
-        trained.predict(np.zeros((8, 8)))
+def test_a_batch_of_one_is_predicted(quick: FinishedRun) -> None:
+    assert quick.models.of("client/0").predict(np.zeros((1, 8, 8))).shape == (1,)
 
 
-def test_the_models_are_the_evaluation_s_own(tmp_path: Path) -> None:
+def test_the_models_are_the_evaluation_s_own(mixed: FinishedRun) -> None:
     """Bit for bit, for a mixture too."""
-    config = replace(QUICK, system="fedem", model="mlp_small")
-    result = run(replace(config, out=str(tmp_path / "run")))
-    made = build(config)
+    made = build(MIXED)
     made.set_up()
     for r in (1, 2):
         made.round(r)
     for name, own in made.models().items():
         assert isinstance(own, Mixture)
-        trained = result.models.of(name)
+        trained = mixed.models.of(name)
         assert trained.shares.tobytes() == own.weights.tobytes()
         for tensors, vector in zip(trained.tensors, own.models, strict=True):
             assert all(torch.equal(tensors[key], value) for key, value in made.model.unflatten(vector.copy()).items())

@@ -9,27 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ended import interrupted
 
 from coterie.protocol.errors import RunError, UserError
-from coterie.runs import Interrupted, load, load_models, run
+from coterie.runs import load, load_models, run
 from coterie.runs import models as module
 from coterie.runs.folder import atomic_write
 from tests.runs.test_models import QUICK, accuracies, files
 
 
-def stop_after(r: int) -> Any:
-    def on_round(line: dict[str, Any]) -> None:
-        if line["round"] == r:
-            raise KeyboardInterrupt
-
-    return on_round
-
-
 @pytest.mark.parametrize("system", ["fedavg", "local"])
 def test_a_stopped_run_has_the_models_of_its_last_kept_round(system: str, tmp_path: Path) -> None:
     config = replace(QUICK, system=system, rounds=5, checkpoint_every=2, out=str(tmp_path / "run"))
-    with pytest.raises(Interrupted):
-        run(config, stop_after(3))
+    interrupted(config, 3)
     models = load_models(tmp_path / "run")
     assert models.index.round == 2
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -69,8 +61,7 @@ def test_models_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
 def test_files_that_are_left_over_go_and_a_user_s_own_stay(tmp_path: Path) -> None:
     config = replace(QUICK, out=str(tmp_path / "run"))
-    with pytest.raises(Interrupted):
-        run(replace(config, checkpoint_every=1), stop_after(1))
+    interrupted(replace(config, checkpoint_every=1), 1)
     folder = tmp_path / "run/models"
     for name in ("7.safetensors", ".3.safetensors.abc", "notes.txt", "mine.safetensors"):
         (folder / name).write_bytes(b"x")
@@ -79,8 +70,7 @@ def test_files_that_are_left_over_go_and_a_user_s_own_stay(tmp_path: Path) -> No
 
 
 def test_no_link_is_followed_on_writing(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        run(replace(QUICK, checkpoint_every=1, out=str(tmp_path / "run")), stop_after(1))
+    interrupted(replace(QUICK, checkpoint_every=1, out=str(tmp_path / "run")), 1)
     folder, other = tmp_path / "run/models", tmp_path / "other"
     folder.rename(other)
     folder.symlink_to(other)

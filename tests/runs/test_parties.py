@@ -300,13 +300,13 @@ def built(awake_bytes: int | None, monkeypatch: pytest.MonkeyPatch, **options: A
 @pytest.mark.parametrize(
     ("system", "settings", "crypto"),
     [
-        ("fedavg", {}, "real"),
         ("scaffold", {}, "real"),
-        ("fedem", {}, "real"),
         ("fedcaprivacy", {"clusters": 2}, "emulated"),
-        ("fedcaprivacy", {"clusters": 2}, "real"),
-        ("mingledpie", {"clusters": 4, "threshold": 1}, "emulated"),
-        ("pafed", {}, "emulated"),
+        pytest.param("fedavg", {}, "real", marks=pytest.mark.long),
+        pytest.param("fedem", {}, "real", marks=pytest.mark.long),
+        pytest.param("fedcaprivacy", {"clusters": 2}, "real", marks=pytest.mark.long),
+        pytest.param("mingledpie", {"clusters": 4, "threshold": 1}, "emulated", marks=pytest.mark.long),
+        pytest.param("pafed", {}, "emulated", marks=pytest.mark.long),
     ],
 )
 def test_with_all_asleep_between_rounds_the_models_are_the_same(

@@ -6,65 +6,44 @@ import errno
 import json
 import os
 import shutil
-import signal
 import stat
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+import toy_federation
+from ended import interrupted, killed_after, stopping
 from kept_parties import contents, file_of, key_bytes
 from outcomes import alike, numbers
-from tampering import flipped
 
 from coterie.protocol.errors import RunError, UserError
+from coterie.record import files
 from coterie.record.folder import read_lines
-from coterie.runs import FinishedRun, Interrupted, RunConfig, checkpoint, run
+from coterie.runs import FinishedRun, Interrupted, RunConfig, run
 from coterie.runs.views import read_views
 
-TESTS = Path(__file__).parents[1] / "rigs"
 TOY = RunConfig(
     "toy_federation:SYSTEM", clients=9, rounds=6, devices="mobile", record=True, checkpoint_every=1, eval_every=2
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tiny models gain nothing from threads, and lose much of the time to them on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TESTS))
-    monkeypatch.delenv("COTERIE_TOY_SLEEP_S", raising=False)
-
-
 def outcome(out: Path) -> dict[str, Any]:
     """Everything that a run leaves and that must not depend on how often it was interrupted."""
-    system = __import__("toy_federation").SYSTEM
     files = {name: json.loads((out / name).read_text()) for name in ("observed.json", "clients.json", "partition.json")}
     summary = json.loads((out / "result.json").read_text())
     for key in ("seconds", "observing_seconds", "peak_memory_bytes", "set_up"):
         summary.pop(key)
     views = {
         party: [(s.time_s, s.round, s.src, s.kind, s.size) for s in view.seen]
-        for party, view in read_views(out / "views.bin", system.kinds()).views.items()
+        for party, view in read_views(out / "views.bin", toy_federation.SYSTEM.kinds()).views.items()
     }
     return {"lines": numbers(out), "summary": summary, "views": views, **files}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    sys.path.insert(0, str(TESTS))
     out = tmp_path_factory.mktemp("undisturbed") / "run"
     result = run(replace(TOY, out=str(out)))
     assert any(max(line["notes"]["stale"]) > 0 for line in result.rounds), "nothing was under way between rounds"
@@ -73,20 +52,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return outcome(out)
 
 
-def stopping(at: int, error: BaseException) -> Callable[[dict[str, Any]], None]:
-    def on_round(line: dict[str, Any]) -> None:
-        if line["round"] == at:
-            raise error
-
-    return on_round
-
-
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize("at", [1, 3, 5])
+@pytest.mark.parametrize(("at", "every"), [(1, 1), (3, 2), (5, 1)])
 def test_interrupted_between_rounds(at: int, every: int, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     config = replace(TOY, out=str(tmp_path / "run"), checkpoint_every=every)
     with pytest.raises(Interrupted) as caught:
-        run(config, stopping(at, KeyboardInterrupt()))
+        run(config, stopping(at))
     assert caught.value.folder == tmp_path / "run"
     assert caught.value.done == at - at % every
     assert not (tmp_path / "run" / "result.json").exists()
@@ -126,20 +96,7 @@ def test_killed_in_the_middle_of_a_round(tmp_path: Path, undisturbed: dict[str, 
         "from dataclasses import replace; from tests.runs.test_resume import TOY; from coterie.runs import run; "
         f"run(replace(TOY, out={str(out)!r}))"
     )
-    paths = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), str(TESTS.parents[1] / "src")])
-    environment = {**os.environ, "PYTHONPATH": paths, "COTERIE_TOY_SLEEP_S": "1.0", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment)
-    try:
-        deadline = time.monotonic() + 200
-        metrics = out / "metrics.jsonl"
-        while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
-            assert process.poll() is None, "it ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        time.sleep(0.2)  # into round 3
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    killed_after(2, out, code, COTERIE_TOY_SLEEP_S="0.5")
     assert not (out / "result.json").exists()
     (out / "metrics.jsonl").open("a").write('{"round": 3, "half a li')
     run(replace(TOY, out=str(out)), resume=True)
@@ -148,8 +105,7 @@ def test_killed_in_the_middle_of_a_round(tmp_path: Path, undisturbed: dict[str, 
 
 def test_killed_before_the_first_checkpoint(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     config = replace(TOY, out=str(tmp_path / "run"), checkpoint_every=4)
-    with pytest.raises(Interrupted):
-        run(config, stopping(2, KeyboardInterrupt()))
+    interrupted(config, 2)
     assert not (tmp_path / "run" / "checkpoint").exists()
     run(config, resume=True)
     assert outcome(tmp_path / "run") == alike(undisturbed)
@@ -167,12 +123,11 @@ def test_a_finished_run_takes_more_rounds(tmp_path: Path, undisturbed: dict[str,
         run(replace(config, rounds=5), resume=True)
 
 
-@pytest.mark.parametrize("system", ["scaffold", "ifca", "fedavg"])
+@pytest.mark.parametrize("system", ["scaffold", "ifca"])
 def test_baselines_resume(system: str, tmp_path: Path) -> None:
-    config = RunConfig(system, clients=6, rounds=4, checkpoint_every=1, settings={"max_epochs": 1})
+    config = RunConfig(system, clients=6, rounds=4, samples=300, checkpoint_every=1, settings={"max_epochs": 1})
     run(replace(config, out=str(tmp_path / "a")))
-    with pytest.raises(Interrupted):
-        run(replace(config, out=str(tmp_path / "b")), stopping(2, KeyboardInterrupt()))
+    interrupted(replace(config, out=str(tmp_path / "b")), 2)
     run(replace(config, out=str(tmp_path / "b")), resume=True)
     assert numbers(tmp_path / "a") == alike(numbers(tmp_path / "b"))
 
@@ -180,10 +135,8 @@ def test_baselines_resume(system: str, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted after round 2 of 6."""
-    sys.path.insert(0, str(TESTS))
     out = tmp_path_factory.mktemp("half") / "run"
-    with pytest.raises(Interrupted):
-        run(replace(TOY, out=str(out)), stopping(2, KeyboardInterrupt()))
+    interrupted(replace(TOY, out=str(out)), 2)
     return out
 
 
@@ -195,7 +148,6 @@ def copy(half: Path, tmp_path: Path) -> Path:
 
 def test_secrets_are_private_and_not_in_the_checkpoint(copy: Path) -> None:
     """Every party's file is this user's alone, and no key of it and no secret stands anywhere else."""
-    toy = __import__("toy_federation")
     assert stat.S_IMODE((copy / "parties").stat().st_mode) == 0o700
     files = sorted((copy / "parties").iterdir())
     names = ["helper", "hub", *(f"client/{i}" for i in range(9))]
@@ -207,7 +159,7 @@ def test_secrets_are_private_and_not_in_the_checkpoint(copy: Path) -> None:
     for name in names:
         secrets = key_bytes(copy, name)
         if name.startswith("client/"):
-            secrets.append(contents(copy, name, toy.Client)[1].salt)
+            secrets.append(contents(copy, name, toy_federation.Client)[1].salt)
         for secret in secrets:
             assert len(set(secret)) > 8
             assert [where for where, data in held.items() if secret in data] == [file_of(copy, name).name]
@@ -216,35 +168,17 @@ def test_secrets_are_private_and_not_in_the_checkpoint(copy: Path) -> None:
 Damage = Callable[[Path], RunConfig | None]
 
 
-def _flip(out: Path) -> None:
-    file = out / "checkpoint" / "checkpoint.bin"
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-
-
-def _shorten(out: Path) -> None:
-    file = out / "checkpoint" / "checkpoint.bin"
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def _garbage(out: Path) -> None:
-    (out / "checkpoint" / "checkpoint.bin").write_bytes(b"hello")
-
-
 def _foreign(out: Path) -> None:
     """A good checkpoint, but of a run with another seed."""
     other = out.parent / "other"
-    with pytest.raises(Interrupted):
-        run(replace(TOY, seed=5, out=str(other)), stopping(1, KeyboardInterrupt()))
+    interrupted(replace(TOY, seed=5, out=str(other)), 1)
     shutil.copy(other / "checkpoint" / "checkpoint.bin", out / "checkpoint" / "checkpoint.bin")
 
 
 def _twin(out: Path) -> None:
     """A good checkpoint of another run of the same work: real keys are other keys."""
     other = out.parent / "other"
-    with pytest.raises(Interrupted):
-        run(replace(TOY, out=str(other)), stopping(2, KeyboardInterrupt()))
+    interrupted(replace(TOY, out=str(other)), 2)
     for file in (other / "checkpoint" / "checkpoint.bin", other / "metrics.jsonl"):
         shutil.copy(file, out / file.relative_to(other))
 
@@ -257,29 +191,13 @@ def _no_party(out: Path) -> None:
     next((out / "parties").glob("client-3.*")).unlink()
 
 
-def _bad_party(out: Path) -> None:
-    file = next((out / "parties").glob("client-3.*"))
-    file.write_bytes(flipped(file.read_bytes()))
-
-
-def _unreadable(out: Path) -> None:
-    file = out / "checkpoint" / "checkpoint.bin"
-    file.unlink()
-    file.mkdir()
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (_flip, "damaged"),
-        (_shorten, "damaged"),
-        (_garbage, "damaged"),
         (_foreign, r"another run \(seed: 5, now 0\)"),
         (_twin, "is not the file that the checkpoint was written with|cannot read"),
         (_no_metrics, "shorter than its checkpoint"),
         (_no_party, r"cannot read .*client-3\.[12]\.bin"),
-        (_bad_party, r"client-3\.[12]\.bin is damaged"),
-        (_unreadable, "cannot read"),
     ],
 )
 def test_checkpoints_that_are_refused(damage: Damage, words: str, copy: Path) -> None:
@@ -324,7 +242,7 @@ def test_other_data_under_the_same_name_are_noticed(copy: Path, monkeypatch: pyt
 def test_a_full_disk_keeps_the_last_checkpoint(
     tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, real = tmp_path / "run", checkpoint.atomic_write
+    out, real = tmp_path / "run", files.atomic_write
 
     def full(path: Path, data: bytes, mode: int = 0o644) -> None:
         def no_space(*_: object) -> None:
@@ -335,12 +253,11 @@ def test_a_full_disk_keeps_the_last_checkpoint(
                 patch.setattr(os, "fsync", no_space)
             real(path, data, mode)
 
-    monkeypatch.setattr(checkpoint, "atomic_write", full)
+    monkeypatch.setattr(files, "atomic_write", full)
     with pytest.raises(RunError, match=r"checkpoint\.bin: No space left.*Rounds 1 to 3 are kept.*--resume"):
         run(replace(TOY, out=str(out)))
     monkeypatch.undo()
     assert {p.name for p in (out / "checkpoint").iterdir()} == {"checkpoint.bin"}
-    sys.path.insert(0, str(TESTS))
     run(replace(TOY, out=str(out)), resume=True)
     assert outcome(out) == alike(undisturbed)
 

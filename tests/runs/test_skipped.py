@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ended import stopping
+from every_system import quickly
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
@@ -22,7 +24,8 @@ from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped, fede
 from coterie.runs.experiment import Experiment
 from coterie.runs.registry import SYSTEMS
 
-MODES = [pytest.param(name, mode, id=f"{name}-{mode}") for name, of in SYSTEMS.items() for mode in of.modes]
+MODES = [(name, mode) for name, of in SYSTEMS.items() for mode in of.modes]
+QUICK = {("fedavg", "paper"), ("ofl", "hardened"), ("mingledpie", "literal"), ("fedepc", "paper"), ("pafed", "paper")}
 NO_RESULT = "--delta", "1", "--partition", "iid", "--clients", "4"
 LATE = RunConfig("fedavg_late", clients=4, rounds=4, checkpoint_every=1, delta=1.0, delay="uniform:2-2")
 
@@ -34,7 +37,7 @@ def all_offline(made: Experiment) -> Callable[[], None]:
     return lambda: links.__dict__.pop("fate")
 
 
-@pytest.mark.parametrize(("name", "mode"), MODES)
+@pytest.mark.parametrize(("name", "mode"), quickly(MODES, QUICK))
 def test_a_round_without_clients_is_skipped_in_every_system(name: str, mode: str) -> None:
     """And the same round with clients is not, but where the system itself cannot move a model."""
     config = RunConfig(name, clients=6, rounds=2, mode=mode, crypto="emulated", delta=0.0)  # type: ignore[arg-type]
@@ -60,6 +63,7 @@ def pie(**options: Any) -> RunConfig:
     return RunConfig("mingledpie", "digits", settings=settings, **given)
 
 
+@pytest.mark.long
 def test_identity_sets_of_a_large_condition_do_not_stop_the_training(tmp_path: Path) -> None:
     """Seed 1's first H has a condition number of 330: everybody used to keep its models in every round."""
     made = build(pie())
@@ -124,15 +128,11 @@ def test_skipped_rounds_are_in_metrics_result_console_and_report(tmp_path: Path)
 
 
 def test_it_is_seen_after_a_resume_and_in_rounds_that_are_not_evaluated(tmp_path: Path) -> None:
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] == 1:
-            raise OSError("stop")
-
     late = replace(LATE, eval_every=4)
     whole = run(replace(late, out=str(tmp_path / "whole")))
     part = replace(late, out=str(tmp_path / "part"))
     with pytest.raises(OSError, match="stop"):
-        run(part, stop)
+        run(part, stopping(1, OSError("stop")))
     resumed = run(part, resume=True)
     assert [line["notes"] for line in resumed.rounds] == [line["notes"] for line in whole.rounds]
     assert ["skipped" in line["notes"] for line in whole.rounds] == [True, True, True, False]

@@ -145,16 +145,6 @@ def test_a_run_writes_its_true_groups_and_its_audit_reads_the_own_labels(tmp_pat
     np.testing.assert_array_equal(read_recorded(tmp_path / "a").label_counts, written["label_counts"])
 
 
-def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path) -> None:
-    config = RunConfig("ifca", clients=6, partition="rotate:3+dirichlet:0.5", settings={"clusters": 3})
-    whole = run(replace(config, rounds=3, out=str(tmp_path / "whole")))
-    run(replace(config, rounds=2, out=str(tmp_path / "parts")))
-    parts = run(replace(config, rounds=3, out=str(tmp_path / "parts")), resume=True)
-    assert [line["models_sha256"] for line in whole.rounds] == [line["models_sha256"] for line in parts.rounds]
-    with pytest.raises(UserError, match="holds another run"):
-        run(replace(config, rounds=4, partition="rotate:3", out=str(tmp_path / "parts")), resume=True)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two data sets that a single pixel decides, each another one; and one of other samples."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_system import quickly
 
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import UserError
@@ -27,7 +28,9 @@ from coterie.training.solvers import Sgd
 
 RAY = find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not RAY, reason="Ray is not installed")
-TINY = RunConfig("fedavg", clients=7, rounds=3, partition="dirichlet:0.3", settings={"max_epochs": 2})
+TINY = RunConfig(
+    "fedavg", clients=7, rounds=2, samples=350, model="linear", partition="dirichlet:0.3", settings={"max_epochs": 2}
+)
 
 
 class InProcess:
@@ -71,15 +74,14 @@ RUNS = {
     "trainings": TINY,
     "evaluations": replace(TINY, system="ifca", partition="permute:2", settings={"clusters": 2}),
     "losses": replace(TINY, system="fedem", settings={}),
-    "drift": replace(TINY, drift="0.6@2"),
-    "class weights": replace(TINY, class_weights="balanced"),
+    "drift": replace(TINY, drift="0.6@2", class_weights="balanced"),
     "fine-tuning": replace(TINY, rounds=1, fine_tune="held_out"),
     "synthetic": replace(TINY, data="synthetic:12x4", clients=40, evaluated=5, settings={"participation": 0.3}),
     "encrypted": replace(TINY, system="fedcaprivacy", crypto="emulated", settings={}),
 }
 
 
-@pytest.mark.parametrize("what", RUNS)
+@pytest.mark.parametrize("what", quickly(RUNS, {"losses", "drift", "fine-tuning", "encrypted"}))
 def test_the_models_are_those_of_one_process(what: str, pool: list[InProcess]) -> None:
     alone = models_of(RUNS[what])
     assert not pool
@@ -147,7 +149,7 @@ def test_ray_does_not_take_sigterm_from_a_command(monkeypatch: pytest.MonkeyPatc
 
     def theirs(*_: object) -> None: ...
 
-    class RayCluster:
+    class Cluster:
         workers = ()
 
         def __init__(self, **_: object) -> None:
@@ -156,7 +158,7 @@ def test_ray_does_not_take_sigterm_from_a_command(monkeypatch: pytest.MonkeyPatc
         def close(self) -> None: ...
 
     ray_workers = ModuleType("coterie.runs.ray_workers")
-    monkeypatch.setattr(ray_workers, "Cluster", RayCluster, raising=False)
+    monkeypatch.setattr(ray_workers, "RayCluster", Cluster, raising=False)
     monkeypatch.setitem(sys.modules, ray_workers.__name__, ray_workers)
     monkeypatch.setattr("coterie.runs.workers.find_spec", lambda name: True)
     before = signal.signal(signal.SIGTERM, ours if set_before else signal.SIG_DFL)
@@ -221,7 +223,6 @@ def test_on_ray_the_models_are_the_same_and_a_dead_worker_is_replaced(cluster: A
         first = spread._workers[0].actor
         os.kill(cluster.get(first.process.remote()), signal.SIGKILL)
         assert made.round(2)["models_sha256"] == alone[1]  # it was asked again, at once or when it was back
-        assert made.round(3)["models_sha256"] == alone[2]
         wanted = [("client/1", Losses(np.zeros((2, made.model.spec.size), np.float32)))]
         wanted += [("client/0", Fit(made.common.initial, Sgd(0.1), 1, 0))]
         losses, fitted = spread.run(wanted)
@@ -247,18 +248,8 @@ def test_what_a_worker_cannot_be_made_for_is_told(cluster: Any) -> None:
 def test_a_cluster_that_is_not_there_is_a_clear_error() -> None:
     import subprocess
 
-    command = [
-        sys.executable,
-        "-m",
-        "coterie",
-        "run",
-        "fedavg",
-        "--clients",
-        "3",
-        "--workers",
-        "ray://127.0.0.1:9",
-        "-q",
-    ]
+    words = "-m coterie run fedavg --clients 3 --workers ray://127.0.0.1:9 -q"
+    command = [sys.executable, *words.split()]
     env = {**os.environ, "RAY_CLIENT_CONNECT_TIMEOUT": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
     assert done.returncode == 2

@@ -201,9 +201,9 @@ def test_what_nobody_says_is_up_to_the_system() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"delta": 1.5}, "delta is the share of the clients asked whose answers are late: from 0 to 1, not 1.5"),
-        ({"delta": -0.1}, "from 0 to 1, not -0.1"),
-        ({"delta": float("nan")}, "option 'delta'|from 0 to 1"),
+        ({"delta": 1.5}, r"option 'delta' must lie in \[0, 1\], not 1.5"),
+        ({"delta": -0.1}, r"must lie in \[0, 1\], not -0.1"),
+        ({"delta": float("nan")}, "option 'delta'"),
         ({"delta": 0.5, "delay": "sometimes"}, "delay 'sometimes': write uniform:A-B"),
         ({"delta": 0.5, "delay": "uniform:0-2"}, "write uniform:A-B"),
         ({"delay": "geometric:0.5"}, "delay=geometric:0.5 has no effect with delta=0: give delta"),
@@ -247,9 +247,9 @@ def test_they_are_part_of_a_comparison_s_budget() -> None:
     digits = {"data": "digits", "clients": 6, "rounds": 2}
     for first, share in (("pafed", 0.3), ("scaffold", 0.0)):
         planned = plan(dict.fromkeys((first, "pafed", "mingledpie", "scaffold")), digits, {})
-        assert {resolve(config).delta for config in planned.methods.values()} == {share}
+        assert {config.delta for config in planned.methods.values()} == {share}
     planned = plan(["fedavg", "pafed"], {**digits, "delta": 0.5, "delay": "geometric:0.5"}, {})
-    assert {resolve(config).delay for config in planned.methods.values()} == {"geometric:0.5"}
+    assert {config.delay for config in planned.methods.values()} == {"geometric:0.5"}
     assert planned.budget is not None
     assert (planned.budget["delta"], planned.budget["delay"]) == (0.5, "geometric:0.5")
     for key in ("delta", "pafed.delta", "pafed.delay"):

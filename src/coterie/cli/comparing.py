@@ -122,7 +122,7 @@ def compare(
 def _options(file: Path | None, named: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a comparison: of its file, and of the command line, which wins. Raises UserError."""
     from coterie.runs.config import check_options, read_toml
-    from coterie.runs.folder import check_code
+    from coterie.runs.own_code import check_code
 
     chosen = check_options(named)
     if file is None:

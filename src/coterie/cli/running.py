@@ -60,7 +60,8 @@ def configured(given: dict[str, Any], texts: list[str], file: Path | None, resum
     """The resolved config of the command line, the TOML file and, on --resume without a system, the run folder."""
     from coterie.record.folder import CONFIG, check_writable
     from coterie.runs.config import RunConfig, check_options, from_toml, resolve, typed_settings
-    from coterie.runs.folder import check_code, resumed
+    from coterie.runs.folder import resumed
+    from coterie.runs.own_code import check_code
     from coterie.runs.settings import assignments
 
     if file is None and resume and "system" not in given:

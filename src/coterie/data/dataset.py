@@ -60,18 +60,18 @@ class Owners:
 class Dataset:
     """Training and test samples with labels; made by :func:`from_arrays` or ``load``, which check everything.
 
-    x_train, x_test: as stored (``uint8`` or ``float32``), read-only: (N, C, H, W) for images, (N, f) for tabular data
-        and for graphs, whose rows are nodes, (N, t, f) for series of t steps, and (N, C, D, H, W) for volumes.
+    x_train, x_test: as stored (``uint8`` or ``float32``), read-only: (N, C, H, W) for images, (N, f) for tables and
+        graphs, whose rows are nodes, (N, t, f) for series of t steps, and (N, C, D, H, W) for volumes.
     y_train, y_test: (N,) int64 in 0..classes-1, or as ``targets`` says.  input_shape: of one sample.
     classes: the number of classes, or of a model's outputs for other tasks.  targets: what labels are, and their names.
     owners: whose samples they are, if known.  features, label_columns: of a table, or ().
     source: origin and number of the samples, for people to read.
     graph: for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
 
-    ``inputs`` normalises by the training samples. ``standard``: (x - mean) / std for each channel of images and volumes
-    and each feature of tabular data and series. ``unit``: the lowest value becomes 0, the highest 1, over all channels
-    of images and volumes at once and for each feature of tabular data and series. Tables of zeros and ones stay, and a
-    constant becomes 0. Rows of graphs sum to 1 from loading.
+    ``inputs`` normalises by the training samples, for each channel of images and volumes and each feature of the
+    others.
+    ``standard``: (x - mean) / std. ``unit``: the lowest value becomes 0, the highest 1, over all channels at once.
+    Tables of zeros and ones stay, and a constant becomes 0. Rows of graphs sum to 1 from loading.
     """
 
     name: str
@@ -144,16 +144,14 @@ def from_arrays(
     kind: Kind | None = None,
     source: str = "arrays",
 ) -> Dataset:
-    """Check one's own arrays and make a :class:`Dataset` of them.
+    """Check one's own arrays and make a :class:`Dataset` of them. Raises UserError naming the array and what is wrong.
 
     x: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels (the last axis decides first) for images, (N, f)
-        for tabular data, (N, t, f) for series, and (N, C, D, H, W) for volumes; any integers, booleans or finite
-        floats. y: (N,) or (N, 1) integers, 0..classes-1.
-    kind: of the samples; by default two axes are a table, four are images, five are volumes, and three are grey images
-        if all values are whole numbers from 0 to 255. Other arrays of three axes need it.
+        for tables, (N, t, f) for series, and (N, C, D, H, W) for volumes; any integers, booleans or finite floats.
+    y: (N,) or (N, 1) integers, 0..classes-1.
+    kind: of the samples; by default it follows from the axes. Three axes are grey images if all values are whole
+        numbers from 0 to 255; other arrays of three axes need it.
     classes: by default the highest label + 1, and every class must have a training sample.
-
-    Raises UserError naming the array and what is wrong with it.
     """
     where = f"data set {name!r} ({source})"
     train = _samples(x_train, f"{where}: x_train", kind)

@@ -1,7 +1,7 @@
 """Drift: clients whose data change in the middle of a run.
 
 ``--drift 0.2@10``: before round 10 a fifth of the clients, drawn by the seed, pass their data on in a cycle: training
-and test samples, and the task. The federation's data stay as they are.
+and test samples, and the task.
 """
 
 from __future__ import annotations

@@ -27,10 +27,7 @@ Bytes = NDArray[np.uint8]
 
 _MAX_BYTES = 1 << 31  # no member of a known file comes near: stops a damaged header or a decompression bomb
 _FREE, _MOST_TIMES = 64 << 20, 200  # bytes that any file may hold, and how many times its own size
-_HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {
-    (1, 0): read_array_header_1_0,
-    (2, 0): read_array_header_2_0,
-}
+_HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0}
 
 
 @contextmanager

@@ -95,9 +95,8 @@ def read_linqs(path: Path) -> Graph:
     """``cora.tgz``, ``citeseer.tgz`` or ``Pubmed-Diabetes.tgz`` as LINQS publishes them.
 
     Without the Planetoid split: the first 20 nodes of every class in file order train; of the rest 1,500, evenly spaced
-    in file order, are 1,000 for test and 500 for validation (all of the rest, 2 : 1, where there are fewer). Accuracies
-    differ from those on the Planetoid split by a point or two. Links to missing papers, self-links, directions and
-    repetitions are dropped.
+    in file order, are 1,000 for test and 500 for validation (all of the rest, 2 : 1, where there are fewer). Links to
+    missing papers, self-links, directions and repetitions are dropped.
     """
     stem = path.name.removesuffix(".tgz")
     if stem == "Pubmed-Diabetes":

@@ -4,16 +4,17 @@ Kipf and Welling (ICLR 2017): with A^ = D^-1/2 (A + I) D^-1/2, where A is symmet
 
     H1 = relu(A^ X W1 + b1)        H2 = relu(A^ H1 W2 + b2)
 
-Two layers at node v need the rows of A^ X at v and its neighbours, and the row of A^ at v. That is the sample: (rows, f
-+ 1) float32, first v itself, then neighbours, then zeros. The first f columns are rows of sqrt(f) A^ X, where the
-factor gives entries a mean square near 1; the last one is the weight in A^.
+A sample is what two layers need at node v: (rows, f + 1) float32, first v itself, then its neighbours, then zeros. The
+first f columns are rows of sqrt(f) A^ X, where the factor gives entries a mean square near 1; the last one is the
+weight in A^. A client's A^ is that of its own subgraph. Test nodes are seen in the whole graph.
 
-A client's A^ is that of its own subgraph. Test nodes are seen in the whole graph.
+``augmented`` gives a client more training data: its labelled nodes in one of the four randomly changed views of its
+subgraph of You et al. (Graph contrastive learning, NeurIPS 2020), table 1. The contrastive loss is not used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -90,7 +91,7 @@ def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
     """The samples (len(nodes), rows, f + 1) of these nodes. x: (n, f).  links: ``adjacency``.
 
     Of a node with ``rows`` neighbours or more, rows - 1 are drawn (without a seed), and their weights are multiplied by
-    neighbours / drawn: A^ H1 is right in expectation. A^ X is always exact.
+    neighbours / drawn: A^ H1 is right in expectation, and A^ X exact.
     """
     matrix, features = normalised(links), x.shape[1]
     lot = rng(0, "graph", "neighbours").permutation(len(x))
@@ -110,7 +111,7 @@ def subgraphs(graph: Graph, dealt: Sequence[Ints], seed: int) -> list[Mask]:
     """Which nodes (n,) the subgraph of each party has; no node is in two. dealt: the nodes of each.
 
     A node that is dealt to nobody (test, validation or unlabelled) joins a node beside it: first those beside a dealt
-    one, then those beside a joined one; among several by lot, from the seed. Two layers see no farther.
+    one, then those beside a joined one; among several by lot, from the seed.
     """
     owner = np.full(len(graph.y), -1, np.int64)
     for party, own in enumerate(dealt):
@@ -137,3 +138,82 @@ def in_subgraphs(split: Split, tasks: Sequence[Task]) -> tuple[tuple[Task, ...],
             for party, inside in zip(own, masks, strict=True):
                 found[party] = replace(found[party], dataset=replace(data, inside=inside))
     return tuple(found[:-1]), found[-1]
+
+
+SHARE = 0.2
+"""Of nodes or edges that a view changes, as You et al. do."""
+
+View = Callable[[Graph, Mask, np.random.Generator], Graph]
+
+
+def drop_nodes(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
+    """A fifth of the subgraph's nodes lose all their edges."""
+    return _kept(graph, inside & ~_drawn(inside, draw))
+
+
+def perturb_edges(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
+    """A fifth of the subgraph's edges go, and as many random ones come."""
+    own = _within(graph, inside)
+    going = _drawn(own, draw)
+    new = draw.choice(np.flatnonzero(inside), (2, int(going.sum())))
+    return replace(graph, edges=np.concatenate([graph.edges[:, own & ~going], new], axis=1))
+
+
+def mask_attributes(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
+    """The features of a fifth of the subgraph's nodes become zeros."""
+    x = graph.x.copy()
+    x[_drawn(inside, draw)] = 0
+    return replace(graph, x=x)
+
+
+def walk(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
+    """Only edges between the four fifths of the subgraph's nodes that a random walk reaches first.
+
+    Each step takes a random edge out of the nodes reached; if there is none, a random node.
+    """
+    links = adjacency(graph, inside)
+    reached, frontier = np.zeros_like(inside), []  # type: Mask, list[int]
+    starts = list(draw.permutation(np.flatnonzero(inside)))
+    left = int(inside.sum()) - round(SHARE * int(inside.sum()))
+    while left:
+        node = frontier.pop(int(draw.integers(len(frontier)))) if frontier else starts.pop()
+        if not reached[node]:
+            reached[node] = True
+            left -= 1
+            frontier += links.indices[links.indptr[node] : links.indptr[node + 1]].tolist()
+    return _kept(graph, reached)
+
+
+VIEWS: Mapping[str, View] = {
+    "drop_nodes": drop_nodes,
+    "perturb_edges": perturb_edges,
+    "mask_attributes": mask_attributes,
+    "walk": walk,
+}
+
+
+def augmented(data: Nodes, draw: np.random.Generator) -> Nodes:
+    """The same training nodes in one of the four augmented views of the subgraph, by lot."""
+    assert data.graph is not None
+    inside = np.ones(len(data.graph.y), bool) if data.inside is None else data.inside
+    view = list(VIEWS.values())[int(draw.integers(len(VIEWS)))]
+    return replace(data, graph=view(data.graph, inside, draw))
+
+
+def _kept(graph: Graph, nodes: Mask) -> Graph:
+    return replace(graph, edges=graph.edges[:, _within(graph, nodes)])
+
+
+def _within(graph: Graph, nodes: Mask) -> Mask:
+    """(E,) whether both ends of an edge are among the nodes."""
+    a, b = graph.edges
+    both: Mask = nodes[a] & nodes[b]
+    return both
+
+
+def _drawn(among: Mask, draw: np.random.Generator) -> NDArray[np.bool_]:
+    """A fifth of what is True, rounded, drawn without repetition."""
+    there = np.flatnonzero(among)
+    chosen = np.zeros_like(among)
+    chosen[draw.choice(there, round(SHARE * len(there)), replace=False)] = True
+    return chosen

@@ -1,11 +1,10 @@
 """One's own data: files and Python objects whose samples belong to named clients, as one :class:`Dataset`.
 
-Every source becomes a list of :class:`Samples`, one for each client or one for all, and :func:`dataset` joins them:
+Every source becomes a list of :class:`Samples`, one for each client or one for all, which :func:`dataset` joins:
 
 - a folder with one csv, npz or parquet file a client, named by the file (column ``client``);
 - one such file; a column of it may name the client of every sample (``by``);
-- in Python a mapping of clients, a table (a dict of columns, a pandas ``DataFrame``, a Hugging Face dataset), a torch
-  ``Dataset``, or a pair of arrays (:func:`from_python`).
+- in Python a mapping of clients, a table, a torch ``Dataset``, or a pair of arrays (:func:`from_python`).
 
 A table has a header: ``target`` is its column of labels, a column ``split`` may hold ``train`` or ``test``, and all
 other columns are numbers. An npz file holds ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``,
@@ -31,8 +30,7 @@ from numpy.typing import NDArray
 from coterie.data.catalogue import KNOWN, is_synthetic
 from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, from_arrays
 from coterie.data.formats import Arrays, swollen
-from coterie.data.objects import is_table, samples_of
-from coterie.data.samples import KIND, NAMES, Samples, joined, read, text
+from coterie.data.samples import KIND, NAMES, Samples, is_table, joined, read, samples_of, text
 from coterie.data.targets import Targets, coded, several, standardised
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
@@ -102,11 +100,11 @@ def load_own(
 
 
 def from_python(data: Any, *, by: str | None = None, target: str | None = None) -> list[Samples]:
-    """Samples of Python objects. by: the column that names the clients of a table.
+    """Samples of Python objects. by: the column that names the clients of a table. Raises UserError.
 
     data: a mapping client -> one client's samples; a table (a dict of columns, a pandas ``DataFrame``, a Hugging Face
         dataset); a torch ``Dataset`` of pairs, or a pair of them for training and test; ``(x, y)``; or ``(x_train,
-        y_train, x_test, y_test)``. One client's samples are any of these but a mapping. Raises UserError.
+        y_train, x_test, y_test)``. One client's samples are any of these but a mapping.
     """
     if isinstance(data, Mapping) and data and not is_table(data):
         if by not in (None, CLIENT):

@@ -1,8 +1,7 @@
 """Who holds which samples: partitions of a training set over clients, and test samples of the same distribution.
 
-``schemes`` has the specs, ``tasks`` groups of clients whose tasks differ. Every training sample goes to exactly one
-client, except unused labels of ``labels``. How many samples of which class a client gets depends only on the class
-sizes, the spec and the seed.
+Every training sample goes to exactly one client, except unused labels of ``labels``. How many samples of which class a
+client gets depends only on the class sizes, the spec (``schemes``) and the seed.
 """
 
 from __future__ import annotations
@@ -65,9 +64,8 @@ def partition(
     y_train, y_test: (N,) integer labels.  seed: decides everything.
     min_samples: training samples of each client at least. ``dirichlet`` sees to it, see :func:`_top_up` (by default 10,
         or half the mean where that is less); the other forms raise where it can't hold (by default 1).
-    test_samples: a client's test samples are drawn without repetition from the test set, stratified by the client's own
-        training label shares. Where the test set has too few of a class the client gets as many as fit, so that the
-        shares stay right. Labels that the test set lacks are left out.
+    test_samples: of each client, drawn without repetition in its own training label shares; fewer where the test set
+        has too few of a class. Labels that the test set lacks are left out.
 
     Raises UserError for a spec that is unknown or cannot be met. Specs with tasks are dealt by ``coterie.data.deal``.
     """
@@ -105,24 +103,14 @@ def partition(
     )
 
 
-MOST_PUBLIC = 0.5
-
-
-def check_public(share: float) -> None:
-    """Raises UserError for a share of public data outside [0, 0.5]."""
-    if not 0 <= share <= MOST_PUBLIC:
-        raise UserError(
-            f"public is the share of the training data that the server holds as public: 0 to {MOST_PUBLIC}, not {share}"
-        )
-
-
 def set_aside(strata: NDArray[Any], share: float, seed: int) -> NDArray[np.int64]:
     """Training samples that become the server's public data, ascending: round(share * N) of N, drawn by the seed.
 
-    strata: (N,) integers, a sample's class or owner. Each stratum gives its share within one sample, and keeps at least
-        one. Raises UserError for a share outside [0, 0.5], or one that gives no sample.
+    strata: (N,) integers, a sample's class or owner. Each gives its share within one sample, and keeps at least one.
+        Raises UserError for a share outside [0, 0.5], or one that gives no sample.
     """
-    check_public(share)
+    if not 0 <= share <= 0.5:
+        raise UserError(f"public is the share of the training data that the server holds: 0 to 0.5, not {share}")
     if not share:
         return np.empty(0, np.int64)
     given = _stratified(strata, round(share * len(strata)), rng(seed, "partition", "public"))
@@ -166,11 +154,10 @@ def _stratified(strata: NDArray[Any], wanted: int, source: np.random.Generator) 
 
 
 def hold_out(split: Split, share: float = 0.2) -> Split:
-    """The same split with ``share`` of every client's training samples moved to ``held_out``, at random by its seed.
+    """The same split with ``share`` of every client's training samples moved to ``held_out``.
 
-    A client gives round(share * n) of its n samples, at least one, and always keeps one. What it gives depends on the
-    seed, its number and its own samples alone. Raises UserError for a share outside (0, 1), or a split that has held
-    samples out before.
+    A client gives round(share * n) of its n samples, at least one, and always keeps one. Which follows from the seed,
+    its number and its own samples alone. Raises UserError for a share outside (0, 1), or a second time.
     """
     if not 0 < share < 1:
         raise UserError(f"the share of held-out samples must lie between 0 and 1, not {share}")

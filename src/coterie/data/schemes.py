@@ -190,12 +190,11 @@ def _dirichlet(sizes: Counts, clients: int, beta: float, floor: int, rng: np.ran
 
 
 def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator) -> Counts:
-    """Bring every client to ``floor`` samples by moving samples.
+    """Bring every client to ``floor`` samples by moving samples. log_q: (clients, K), label proportions, unnormalised.
 
-    A client that is short gets what it lacks with classes drawn from its own label proportions (log_q: (clients, K),
-    unnormalised), or, where the givers run out of a class, from its other classes. Lots decide which samples the
-    clients above the floor lose. So the label skew stays, and so does the mean over draws of every client's count of a
-    class, (class size) / clients.
+    A client that is short gets classes drawn from its own label proportions, or, where the givers run out of a class,
+    from its other classes. Lots decide which samples the clients above the floor lose. So the label skew stays, and so
+    does the mean of every client's count of a class, (class size) / clients.
     """
     sizes = counts.sum(axis=1)
     lacking = np.maximum(floor - sizes, 0)
@@ -331,8 +330,7 @@ def allot(want: Counts, log_weights: Floats, supply: Counts, rng: np.random.Gene
     """Give every row ``want[i]`` units, of kinds drawn with its own weights, out of a limited supply of each kind.
 
     want: (rows,).  log_weights: (rows, kinds), unnormalised.  supply: (kinds,), in all at least ``want.sum()``. ->
-        (rows, kinds) counts. If a kind is short, lots among all that asked decide, and losers draw again among the
-        kinds left.
+    (rows, kinds) counts. If a kind is short, lots among all that asked decide, and losers draw again.
     """
     counts = np.zeros(log_weights.shape, dtype=np.int64)
     want, supply = want.copy(), supply.copy()

@@ -1,9 +1,9 @@
 """Data sets by name: ``load("mnist")``.
 
-``digits`` is embedded (8x8 handwriting of scikit-learn; 1,437 training and 360 test samples by
-``dataset.fixed_split``). ``synthetic:64x10`` is made up (``synthetic.py``). Any other name is looked for in the folder
-given (``--data-dir``), in that of the environment variable COTERIE_DATA, and in a per-user cache, into which public
-sets with a checksum are downloaded. In each folder the first of these forms counts:
+``digits`` is embedded (8x8 handwriting of scikit-learn, split by ``dataset.fixed_split``). ``synthetic:64x10`` is made
+up (``synthetic.py``). Any other name is looked for in the folder given (``--data-dir``), in that of the environment
+variable COTERIE_DATA, and in a per-user cache, into which public sets with a checksum are downloaded. In each folder
+the first of these forms counts:
 
 - ``NAME.npz`` with x_train, y_train, x_test, y_test, see ``dataset.from_arrays``;
 - ``NAME.npz`` with x, y (or features, labels): split 80/20 by ``dataset.fixed_split``;
@@ -24,9 +24,18 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from coterie.data.catalogue import ALL_LABELS, FOUR, KNOWN, SYNTHETIC, Found, NamedDataSet, is_synthetic
+from coterie.data.catalogue import (
+    ALL_LABELS,
+    FOUR,
+    KNOWN,
+    SYNTHETIC,
+    Found,
+    NamedDataSet,
+    Progress,
+    fetch,
+    is_synthetic,
+)
 from coterie.data.dataset import Dataset, Graph, fixed_split, from_arrays, from_graph
-from coterie.data.download import Progress, fetch
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.graphs import GRAPH_KEYS, graph_from_arrays, with_all_labels
 from coterie.data.own import checked_kind, is_path, load_own

@@ -1,25 +1,23 @@
 """Made-up samples for any number of clients, each client's made when it is asked: ``--data synthetic:64x10``.
 
 ``synthetic:FxK`` has F features and K classes. Each class has two centres, normal in every feature and on average 5
-apart from any other centre; a sample is one of its class's centres, by a fair coin, plus standard normal noise. The
-centres follow from F and K alone. So do the test set (10,000 samples, all classes alike) and as many reference samples,
-whose mean and deviation scale everybody's samples, and which are the public ones where the hub has any.
+apart from any other; a sample is one of its class's centres, by a fair coin, plus standard normal noise. The centres
+follow from F and K alone. So do 10,000 test samples, all classes alike, and as many reference samples, whose mean and
+deviation scale everybody's samples. Public samples are of these.
 
-A client's samples follow from the seed and its number alone, so absent clients take no memory or time. How many samples
-of which class it has is the law of the partition, for an unlimited supply, with m = 100 samples a client on average (or
-``samples`` / clients):
+A client's samples follow from the seed and its number alone. How many of which class it has is the law of the
+partition, for an unlimited supply, with m = 100 samples a client on average (or ``samples`` / clients):
 
 ``iid``               m samples, their classes all alike
 ``hsu:ALPHA``         m samples, in proportions of its own: Dirichlet(ALPHA / K, ...)
 ``dirichlet:BETA``    of each class m/K times a Gamma(BETA) variable over its mean, the limit of the Dirichlet partition
-                      for very many clients. A client that would have fewer than ``min_samples`` (by default 10, or m/2
-                      if that is less) has so many, in its own proportions
+                      for very many clients; at least ``min_samples`` (by default 10, or m/2 if that is less)
 ``labels:LO-HI``      m samples of LO to HI classes, all alike; ``labels:M`` of M classes
 ``shards:N``          m samples in N equal pieces, each of a class by lot
 ``labelsets:K``       m samples of the classes of its group's set; the sets are drawn by the seed
 ``permute:K+SKEW``, ``swap:K+SKEW``   groups with different labels, crossed with any of the first five
 
-A client's test samples are drawn from the test set, in the proportions of its own classes.
+A client's test samples have the proportions of its own classes.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,47 +194,28 @@ def law_of(
     parse(skew)  # which knows what is wrong with it
     kind, _, rest = skew.partition(":")
     many = round(mean)
-    least = max(1, min(10, int(mean / 2))) if min_samples is None else min_samples
-    if kind != "dirichlet" and many < (min_samples or 1):
+    if kind == "dirichlet":
+        least = max(1, min(10, int(mean / 2))) if min_samples is None else min_samples
+        return partial(_gammas, classes, float(rest), mean, least)
+    if many < (min_samples or 1):
         raise UserError(f"each client has {many} training samples, fewer than min_samples = {min_samples}")
-
-    def spread(held: Ints, source: np.random.Generator) -> Counts:
-        """All samples over these classes, as evenly as can be."""
-        counts = np.zeros(classes, np.int64)
-        np.add.at(counts, held, even_sizes(many, len(held), source))
-        return counts
-
     if kind == "iid":
         return lambda source, client: source.multinomial(many, np.full(classes, 1 / classes))
     if kind == "hsu":
-        weights = np.full((1, classes), float(rest) / classes)
-
-        def proportions(source: np.random.Generator, client: int) -> Counts:
-            log_q = log_gamma(weights, source)[0]
-            q = np.exp(log_q - log_q.max())
-            return source.multinomial(many, q / q.sum())
-
-        return proportions
-    if kind == "dirichlet":
-        beta = float(rest)
-
-        def gammas(source: np.random.Generator, client: int) -> Counts:
-            log_g = log_gamma(np.full((1, classes), beta), source)
-            wanted = mean / classes / beta * np.exp(log_g).sum()
-            total = max(least, int(np.floor(wanted + source.random())))
-            q = np.exp(log_g - log_g.max())
-            counts: Counts = rounded(np.array([total]), q / q.sum(), source)[0]
-            return counts
-
-        return gammas
+        return partial(_proportions, np.full((1, classes), float(rest) / classes), many)
     if kind == "shards":
-        return lambda source, client: spread(source.integers(classes, size=int(rest)), source)
+        return lambda source, client: _spread(classes, many, source.integers(classes, size=int(rest)), source)
     if kind == "labels":
         low, _, high = rest.partition("-")
         first, last = int(low), int(high or low)
         if last > classes:
             raise UserError(f"partition {skew}: a client cannot hold {last} labels, there are only {classes}")
-        return lambda source, client: spread(source.permutation(classes)[: source.integers(first, last + 1)], source)
+
+        def some_labels(source: np.random.Generator, client: int) -> Counts:
+            held = source.permutation(classes)[: source.integers(first, last + 1)]
+            return _spread(classes, many, held, source)
+
+        return some_labels
     assert sets is not None
     assert groups is not None
     owned, of = sets, groups
@@ -247,3 +226,27 @@ def law_of(
         return counts
 
     return of_group
+
+
+def _spread(classes: int, many: int, held: Ints, source: np.random.Generator) -> Counts:
+    """So many samples over the classes that are held, as evenly as can be."""
+    counts = np.zeros(classes, np.int64)
+    np.add.at(counts, held, even_sizes(many, len(held), source))
+    return counts
+
+
+def _proportions(weights: NDArray[np.float64], many: int, source: np.random.Generator, client: int) -> Counts:
+    """So many samples in Dirichlet proportions. weights: (1, classes)."""
+    log_q = log_gamma(weights, source)[0]
+    q = np.exp(log_q - log_q.max())
+    return source.multinomial(many, q / q.sum())
+
+
+def _gammas(classes: int, beta: float, mean: float, least: int, source: np.random.Generator, client: int) -> Counts:
+    """Of each class a Gamma(beta) variable over its mean, times mean / classes; ``least`` samples in all."""
+    log_g = log_gamma(np.full((1, classes), beta), source)
+    wanted = mean / classes / beta * np.exp(log_g).sum()
+    total = max(least, int(np.floor(wanted + source.random())))
+    q = np.exp(log_g - log_g.max())
+    counts: Counts = rounded(np.array([total]), q / q.sum(), source)[0]
+    return counts

@@ -22,8 +22,8 @@ class Targets:
 
     ``classes``: labels are (n,) int64, outputs (n, classes) logits.
     ``multilabel``: labels are (n, labels) float32 zeros and ones, outputs (n, labels) logits, one for each label alone.
-    ``regression``: labels are (n, numbers) float32, standardised over all training samples: stored units minus zero,
-    divided by unit, (numbers,) float64 each. Outputs are in the same units.
+    ``regression``: labels and outputs are (n, numbers) float32: stored units minus zero, divided by unit, (numbers,)
+    float64 each, so that training samples have mean 0 and deviation 1.
     """
 
     task: TaskKind = "classes"
@@ -59,10 +59,10 @@ _MOST_NUMBERS = 20  # of classes that few samples each have
 
 
 def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels as numbers 0, 1, ... (N,) in the order of their values, and the name of each value.
+    """Labels as numbers 0, 1, ... (N,) in the order of their values, and the name of each value. Raises UserError.
 
     labels: where they are from, for errors, and the labels (n,), numbers or text, of one client or of many. Text of a
-        number is one: 1 and 1.0 are one class. Raises UserError.
+        number is one: 1 and 1.0 are one class.
     """
     for where, y in labels:
         if y.ndim != 1:

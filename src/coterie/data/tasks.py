@@ -3,16 +3,13 @@
 ``rotate:K``      group g sees every image turned counter-clockwise by g 360/K degrees (Ghosh et al., NeurIPS 2020): by
                   right angles exactly, by others with bilinear interpolation and stored zeros in the corners
 ``permute:K``     each group has the labels in an order of its own (Sattler, Müller and Samek, 2020), drawn from the
-                  seed; group 0 keeps them. In no two of the first ``classes`` groups does a label mean the same; the
-                  rest are random orders, all different
+                  seed; group 0 keeps them. Of the first ``classes`` groups no two give a label the same meaning
 ``swap:K``        group g exchanges labels 2g and 2g + 1 and keeps the others
 ``domains:A,B``   each group has a data set of its own, of equal sample shape and classes, normalised by itself
 
 A label skew may follow: ``rotate:4+dirichlet:0.3``; the default is ``iid``. It is drawn over all clients: a seed deals
 the same indices with and without groups. Groups are drawn by lot, and their sizes differ by at most one. With
-``domains`` each data set is dealt, with this skew, to its own group.
-
-A task changes a client's training and test samples alike, never the whole training set.
+``domains`` each data set is dealt to its own group. A task changes a client's training and test samples alike.
 """
 
 from __future__ import annotations
@@ -81,7 +78,6 @@ def deal(
     clients: int | None,
     seed: int,
     min_samples: int | None = None,
-    test_samples: int = 200,
     *,
     load: Load | None = None,
     public: float = 0.0,
@@ -89,13 +85,12 @@ def deal(
 ) -> tuple[Split, tuple[Task, ...]]:
     """Any partition of a data set, and the task of each of the split's groups; one task where all have the same.
 
-    The split's indices are into the data set of the client's own task. min_samples, test_samples: as in ``partition``.
+    The split's indices are into the data set of the client's own task.  min_samples: as in ``partition``.
     load: gives the other data sets of ``domains`` by their names.  clients: None, or the right number, for data that
-    name their clients themselves (``by:COLUMN``).
-    public: share of the training samples of ``dataset`` that no client gets (``Split.public``): stratified by class, or
-        by client where the data name their clients, or plainly drawn for tasks without classes. samples: how many
-        training samples of each data set are used, stratified by class; None for all. Raises UserError for a spec that
-        is unknown or cannot be met.
+        name their clients themselves (``by:COLUMN``).
+    public: share of the training samples of ``dataset`` that no client gets (``Split.public``), stratified by class, or
+        by client where the data name their clients.  samples: how many training samples of each data set are used,
+        stratified by class; None for all. Raises UserError for a spec that is unknown or cannot be met.
     """
     if column_of(spec) is not None:
         if samples is not None:
@@ -119,7 +114,7 @@ def deal(
         left = used.setdefault(id(data), kept_of(y, samples, seed))
         left = np.setdiff1d(left, taken, assume_unique=True) if data is dataset else left
         try:
-            part = partition(skew, y[left], y_test, count, own_seed, min_samples, test_samples)
+            part = partition(skew, y[left], y_test, count, own_seed, min_samples)
         except UserError as error:
             before = f" ({len(taken):,} samples are public and dealt to nobody)" if len(taken) else ""
             raise UserError(f"{error}{before}") from None
@@ -129,6 +124,19 @@ def deal(
         return part_of(spec, dataset, clients, seed), (Task(dataset),)
     whole("clients", clients, 1)
     tasks = tasks_of(task, dataset, clients, seed, load)
+    return replace(_in_groups(spec, skew, tasks, clients, seed, part_of), public=taken), tasks
+
+
+def _in_groups(
+    spec: str,
+    skew: str,
+    tasks: Sequence[Task],
+    clients: int,
+    seed: int,
+    part_of: Callable[[str, Dataset, int, int], Split],
+) -> Split:
+    """Clients drawn into one group for each task. Groups with one data set share its parts."""
+    dataset = tasks[0].dataset
     draw = rng(seed, "partition", "groups")
     groups = draw.permutation(np.repeat(np.arange(len(tasks)), even_sizes(clients, len(tasks), draw)))
     if all(one.dataset is dataset for one in tasks):
@@ -140,10 +148,11 @@ def deal(
     for data, members, own_seed in dealt:
         part = part_of(skew, data, len(members), own_seed)
         if part.groups is not None:
+            task = spec.partition("+")[0]
             raise UserError(f"partition {spec!r}: {skew} makes groups of its own, and so does {task}: leave one out")
         for i, own_train, own_test in zip(members, part.train, part.test, strict=True):
             train[i], test[i] = own_train, own_test
-    return Split(spec, int(seed), tuple(train), tuple(test), groups, public=taken), tasks
+    return Split(spec, int(seed), tuple(train), tuple(test), groups)
 
 
 def _labels(dataset: Dataset, part: Part = "train") -> Ints:
@@ -278,10 +287,10 @@ def _domains(spec: str, names: Sequence[str], dataset: Dataset, load: Load | Non
 
 
 def permutations(classes: int, groups: int, draw: np.random.Generator) -> tuple[Ints, ...]:
-    """``groups`` different orders (classes,) int64 of the labels, the first as they are.
+    """``groups`` different orders (classes,) int64 of the labels, the first as they are; at most classes!.
 
     Any two of the first ``classes`` differ at every label: the labels stand on a circle in a random order, and each
-    group moves on by another number of places. The rest are random. groups: at most classes!.
+    group moves on by another number of places. The rest are random.
     """
     circle = draw.permutation(classes)
     steps = [0, *draw.permutation(np.arange(1, classes))][:groups]

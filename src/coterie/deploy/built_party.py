@@ -92,8 +92,7 @@ class BuiltParty:
         return Evaluator(
             self.model,
             {self.party.name: self.data},
-            precision=str(effects.how["precision"]),
-            accelerator=str(effects.how["device"]),
+            effects.how,
             targets=Targets(config.task),
             metrics=metrics_of(named(config.metrics), config.task),
         )
@@ -155,8 +154,7 @@ def build_party(home: Home) -> BuiltParty:
     effects = LocalEffects(
         model,
         {} if data is None else {home.name: data},
-        precision=config.precision,
-        accelerator=config.accelerator if rehearsal else _accelerator(home),
+        config.how if rehearsal else {"precision": config.precision, "device": _accelerator(home)},
         emulated=emulated,
         devices=devices,
         class_weights=class_weights(config.class_weights, Targets(config.task), plan.facts.outputs),

@@ -98,11 +98,12 @@ class Sees:
 
 
 def party_type(factory: PartyFactory) -> type[Party]:
-    """The class of a factory's parties: itself, or its return annotation. Raises TypeError for a function without
-    one.
+    """The class of a factory's parties: itself, or its return annotation. Raises TypeError for a function without one.
+
+    A partial function with a keyword ``make`` gives the parties of that factory.
     """
     while isinstance(factory, partial):
-        factory = factory.func
+        factory = factory.keywords.get("make", factory.func)
     made = factory if isinstance(factory, type) else get_type_hints(factory).get("return")
     if not isinstance(made, type):
         raise TypeError(f"{factory} has no return annotation, so nobody can tell what its parties receive")

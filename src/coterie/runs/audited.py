@@ -60,16 +60,12 @@ def attacked(run: Recorded, *, active: bool = False) -> Attacked:
     return Attacked([one for one in found if one.results], reasons, not_judged)
 
 
-def audit_content(run: Recorded, *, active: bool = False) -> Content:
+def audit_content(run: Recorded, attacks: Attacked) -> Content:
     """What ``coterie audit --json`` prints of one run.
 
     attacks: rows of findings, the worst first.  not_applicable: by attack on plain updates, why not.
     not_judged: role, message, field and content of what clients sent that no attack has read.
     """
-    return _content(run, attacked(run, active=active))
-
-
-def _content(run: Recorded, attacks: Attacked) -> Content:
     options, system, views = run.options, run.system, list(run.views.values())
     rows = received(views)
     learns, heard = system.views(run.mode, run.settings), [row.role for row in rows]
@@ -106,7 +102,8 @@ def worst_first(rows: Iterable[Row]) -> list[Row]:
 
 def audited(folder: str | Path, data_dir: str | None = None, *, active: bool = False) -> Content:
     """The audit of the run in a folder (``audit_content``). Writes nothing. Raises UserError."""
-    return audit_content(read_recorded(folder, data_dir), active=active)
+    run = read_recorded(folder, data_dir)
+    return audit_content(run, attacked(run, active=active))
 
 
 def keep(folder: str | Path, content: Content) -> None:
@@ -186,7 +183,7 @@ def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
     """Rows of several runs' findings as one row an attack: means over the runs that have it, the worst first.
 
     leaks: of every run.  interval: half of Student's 95 % interval of the mean leak, None for one run.  error: the
-    mean's standard error by chance. The verdict takes the larger of ``interval`` and twice the error for noise.
+    mean's standard error by chance. Noise is the larger of ``interval`` and twice the error.
     """
     by_name: dict[str, list[Row]] = {}
     for rows in runs:
@@ -237,8 +234,8 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
     """How much a server alone learned, by topic: 0 for chance or for what luck explains, 1 for everything.
 
     The best attack of each topic counts, by its mean over the rounds; a round without a result counts 0. Curious
-    clients are left out. Empty if no server receives anything to attack. Keeps the whole audit in the run's
-    ``result.json``. Raises UserError for a folder without views.
+    clients are left out. Empty if no server receives anything to attack. Keeps the whole audit in ``result.json``.
+    Raises UserError for a folder without views.
     """
     run = read_recorded(folder, data_dir)
     if run.stopped is not None:
@@ -247,7 +244,7 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
             "attacked: give a larger --record-mib than the config has"
         )
     attacks = attacked(run)
-    keep(folder, _content(run, attacks))
+    keep(folder, audit_content(run, attacks))
     role_of = {one.name: one.role for one in run.federation.common.roster.entries}
     clients = {role_of[name] for name in run.clients}
     return best_by_topic(attacks.found, set(role_of.values()) - clients)

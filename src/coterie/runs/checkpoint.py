@@ -1,17 +1,16 @@
 """Checkpoints: files from which a run continues after any end, with the numbers of an undisturbed run.
 
-``checkpoint/checkpoint.bin`` holds the round, the roster, the messages under way and the lengths of the growing files.
-It is always replaced as a whole: the head's length (u64, little-endian), the head, then the frames, whose sizes the
-head states. ``parties/<name>.<round>.bin`` is a whole party: identity, state and secret. It is written when the party
-has changed. The head names the round and digest of each, so files of different rounds or runs cannot be mixed.
+``checkpoint/checkpoint.bin`` is always replaced as a whole: the head's length (u64, little-endian), the head
+(``Checkpoint``), then the frames under way, whose sizes the head states. ``parties/<name>.<round>.bin`` is a whole
+party, written when it has changed. The head names the round and digest of each, so files of different rounds or runs
+cannot be mixed.
 
-All of it is private: files of mode 0600 in folders of mode 0700. Do not share ``checkpoint/``, ``parties/`` and
-``views.bin``. The other files are not secret by their mode, but ``metrics.jsonl``, ``result.json`` and a report of them
-hold the observer's reasons for refusals and skipped rounds, which may contain a client's own numbers.
+All of it is private (0600 in folders of 0700). ``metrics.jsonl``, ``result.json`` and reports are not, though they hold
+reasons for refusals and skipped rounds, which may contain a client's own numbers.
 
-Every file ends with a digest, which detects damage, and every length, place and shape is checked before use. The digest
-is no signature: any user who may write in a run folder can write another checkpoint. Neither folder may be a symbolic
-link or another user's. So a run reads, changes and deletes only files in its own folder.
+Every file ends with a digest, which detects damage but is no signature, and every length, place and shape is checked
+before use. Neither folder may be a symbolic link or another user's. So a run reads, changes and deletes only files in
+its own folder.
 """
 
 from __future__ import annotations
@@ -30,21 +29,8 @@ from coterie.crypto.roster import DerivedRoster, check_roster, entry
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Identity, Roster
 from coterie.protocol.system import Mixture
-from coterie.record.files import (
-    ADVICE,
-    DIGEST_BYTES,
-    FILE_MODE,
-    atomic_write,
-    check_own,
-    checked,
-    decoded,
-    digest,
-    make_folder,
-    opened,
-    reading,
-    sealed,
-    writing,
-)
+from coterie.record import files
+from coterie.record.files import ADVICE
 from coterie.record.folder import METRICS
 from coterie.runs.config import Resolved, differences, from_text, to_toml
 from coterie.runs.experiment import Experiment
@@ -128,12 +114,12 @@ def read_party(out: Path, party: str, round: int, its_digest: bytes | None = Non
     Raises UserError for a file that is damaged, of another party, or of another digest than the checkpoint's.
     """
     path = party_file(out, party, round)
-    with checked(path) as (file, length):
+    with files.checked(path) as (file, length):
         body = file.read(length)
-    found = decoded(path, body, KeptParty)
+    found = files.decoded(path, body, KeptParty)
     if found.name != party:
         raise UserError(f"{path} is of {found.name}, not of {party}: {ADVICE}")
-    if its_digest not in (None, digest(body)):
+    if its_digest not in (None, files.digest(body)):
         raise UserError(f"{path} is not the file that the checkpoint was written with: {ADVICE}")
     return found
 
@@ -170,14 +156,14 @@ class Saver:
         )
         head = msgspec.msgpack.encode(kept)
         parts = chain((len(head).to_bytes(_LENGTH_BYTES, "little"), head), experiment.transport.frames())
-        make_folder((self.out / CHECKPOINT).parent)
-        atomic_write(self.out / CHECKPOINT, sealed(parts), FILE_MODE)
+        files.make_folder((self.out / CHECKPOINT).parent)
+        files.atomic_write(self.out / CHECKPOINT, files.sealed(parts), files.FILE_MODE)
         self._written = written
         self._drop_old_files()
 
     def _save_parties(self, round: int) -> dict[str, Written]:
         """Write the files of all changed parties beside the last ones. Returns every party's newest file."""
-        make_folder(self.out / PARTIES)
+        files.make_folder(self.out / PARTIES)
         written, parties = dict(self._written), self.experiment.parties
         derived = isinstance(self.experiment.common.roster, DerivedRoster)
         for name in parties.touched_names if derived else parties:
@@ -186,9 +172,9 @@ class Saver:
                 continue  # it is as it was made, and so is what its file holds
             assert own.identity is not None
             data = msgspec.msgpack.encode(KeptParty(name, own.identity, parties.dumped(name)))
-            its_digest = digest(data)
+            its_digest = files.digest(data)
             if name not in written or written[name].digest != its_digest:
-                atomic_write(party_file(self.out, name, round), data + its_digest, FILE_MODE)
+                files.atomic_write(party_file(self.out, name, round), data + its_digest, files.FILE_MODE)
                 written[name] = Written(round, its_digest)
         return written
 
@@ -203,7 +189,7 @@ class Saver:
         ours = re.compile(rf"{one}|\.{one}\.[a-z0-9_]+")
         path = self.out / CHECKPOINT
         old = [path for path in (self.out / PARTIES).iterdir() if path not in needed and ours.fullmatch(path.name)]
-        with writing(self.out / PARTIES):
+        with files.writing(self.out / PARTIES):
             for left in chain(old, path.parent.glob(f".{path.name}.*")):
                 left.unlink(missing_ok=True)
 
@@ -243,22 +229,21 @@ class Saver:
 
 
 def read(out: Path, config: Resolved) -> Checkpoint | None:
-    """The checkpoint in a run folder, or None. No party's file is read.
+    """The checkpoint in a run folder, or None. No party's file is read. config: of the run to continue.
 
-    config: of the run to continue, resolved. Raises UserError for a checkpoint that is damaged, of another version or
-    of another run (naming what differs), for a roster that its operator has not signed, and for folders that are
-    symbolic links or belong to another user.
+    Raises UserError for a checkpoint that is damaged, of another version or of another run (naming what differs), for a
+    roster that its operator has not signed, and for folders that are symbolic links or belong to another user.
     """
     path = out / CHECKPOINT
     for own in (path.parent, out / PARTIES):
-        check_own(own)
+        files.check_own(own)
     if not path.exists():
         return None
-    with checked(path) as (file, end):
+    with files.checked(path) as (file, end):
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if length > end - file.tell():
             raise UserError(f"{path} is cut: its head is longer than the rest of the file; {ADVICE}")
-        kept, frames_bytes = decoded(path, file.read(length), Checkpoint), end - file.tell()
+        kept, frames_bytes = files.decoded(path, file.read(length), Checkpoint), end - file.tell()
     sizes = kept.snapshot.sizes
     if any(size < 0 for size in sizes) or sum(sizes) != frames_bytes:
         raise UserError(
@@ -309,15 +294,15 @@ def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]] |
 def frames(out: Path, snapshot: Snapshot) -> Iterator[bytes]:
     """The frames under way, one at a time."""
     path = out / CHECKPOINT
-    with reading(path), opened(path, follow=False) as file:
-        file.seek(-DIGEST_BYTES - sum(snapshot.sizes), os.SEEK_END)
+    with files.reading(path), files.opened(path, follow=False) as file:
+        file.seek(-files.DIGEST_BYTES - sum(snapshot.sizes), os.SEEK_END)
         for size in snapshot.sizes:
             yield file.read(size)
 
 
 def _check_lines(path: Path, kept: Checkpoint) -> None:
     """Raises UserError unless the file holds the lines of all rounds up to the checkpoint's."""
-    with reading(path), opened(path, follow=False) as file:
+    with files.reading(path), files.opened(path, follow=False) as file:
         if os.fstat(file.fileno()).st_size < kept.metrics_bytes:
             raise UserError(f"{path} is shorter than its checkpoint says: it was changed; {ADVICE}")
         lines = file.read(kept.metrics_bytes).splitlines()

@@ -67,18 +67,17 @@ def _told(config: Resolved, what: str) -> Mapping[str, str]:
     return found
 
 
-def budget_of(config: RunConfig) -> dict[str, Any]:
+def budget_of(config: Resolved, given: Collection[str]) -> dict[str, Any]:
     """The budget of a run: its settings, its delays and public data.
 
     It leaves out settings without effect and, unless given, those that are part of this method alone.
     """
-    resolved = resolve(config)
-    own = resolved.settings
+    own = config.settings
     budget = {key: own.get(key, WITHOUT.get(key)) for key in BUDGET if key in own or key in WITHOUT}
-    for key in _told(resolved, "own_budget"):
-        if key not in config.settings:
+    for key in _told(config, "own_budget"):
+        if key not in given:
             budget[key] = WITHOUT[key]
-    budget |= {key: getattr(resolved, key) for key in OPTIONS}
+    budget |= {key: getattr(config, key) for key in OPTIONS}
     for key, needs in _ONLY_WITH.items():
         if not budget.get(needs):
             budget.pop(key, None)
@@ -87,15 +86,15 @@ def budget_of(config: RunConfig) -> dict[str, Any]:
 
 def with_budget(
     label: str, config: RunConfig, budget: Mapping[str, Any], alone: Collection[str]
-) -> tuple[RunConfig, list[Difference]]:
+) -> tuple[Resolved, list[Difference]]:
     """The same run under this budget, and the settings that it does not share.
 
     alone: settings that were given for this method only, which stay. Raises UserError for an invalid run.
     """
     config = replace(config, **{key: budget[key] for key in OPTIONS if key in budget})
-    resolved = resolve(config)
-    own, kept = resolved.settings, _told(resolved, "own_budget")
-    differences = [Difference(label, key, own[key], None, why) for key, why in _told(resolved, "beyond_budget").items()]
+    found = resolve(config)
+    own, kept = found.settings, _told(found, "own_budget")
+    differences = [Difference(label, key, own[key], None, why) for key, why in _told(found, "beyond_budget").items()]
     for key, shared in budget.items():
         if key in OPTIONS:
             continue
@@ -112,12 +111,10 @@ def with_budget(
             continue
         tried = replace(config, settings={**config.settings, key: shared})
         try:
-            resolve(tried)
+            config, found = tried, resolve(tried)
         except UserError as error:
             differences.append(Difference(label, key, own[key], shared, f"it refuses the shared value: {error}"))
-        else:
-            config = tried
-    return config, differences
+    return found, differences
 
 
 LOCAL = "local"
@@ -150,7 +147,7 @@ class ComparisonPlan:
     differences: the settings that a method does not share.
     """
 
-    methods: Mapping[str, RunConfig]
+    methods: Mapping[str, Resolved]
     budget: Mapping[str, Any] | None
     budget_from: str | None
     differences: Sequence[Difference]
@@ -175,10 +172,11 @@ def plan(
 ) -> ComparisonPlan:
     """A run for every method, under one budget. Raises UserError if no method has a given setting.
 
-    methods: systems, each as ``name`` or ``name@mode``.  settings: texts; ``key`` goes to every method that has it,
-    ``method.key`` to that one.  budget_from: the method whose budget all share, by default the first.  each_own: every
-    method keeps its own, but for the public data.  local: add the baseline ``local`` if it is not named.
-    ``options["mode"]`` applies to methods that have it and name none. Others run as ``paper``.
+    methods: systems, each as ``name`` or ``name@mode``.  options: ``mode`` applies to methods that have it and name
+    none; others run as ``paper``.  settings: texts; ``key`` goes to every method that has it, ``method.key`` to that
+    one.
+    budget_from: the method whose budget all share, by default the first.  each_own: every method keeps its own, but for
+    the public data.  local: add the baseline ``local`` if it is not named.
     """
     labels = _labels(methods, str(options.get("mode", "paper")))
     if local and LOCAL not in labels:
@@ -187,19 +185,19 @@ def plan(
     own = {}
     for label, (name, mode) in labels.items():
         own[label] = RunConfig(**{**options, "system": name, "mode": mode}, settings=typed_settings(name, texts[label]))
+    if each_own and budget_from is not None:
+        raise UserError("a budget from one method cannot go with each method's own: leave one of the two out")
     source = next(iter(labels)) if budget_from is None else budget_from
-    if source in own:
-        clients = resolve(own[source]).clients  # data, of which all have the same
-        own = {label: replace(config, clients=clients) for label, config in own.items()}
-    if each_own:
-        if budget_from is not None:
-            raise UserError("a budget from one method cannot go with each method's own: leave one of the two out")
-        public = resolve(next(iter(own.values()))).public  # data, of which all have the same
-        return ComparisonPlan({label: replace(config, public=public) for label, config in own.items()}, None, None, [])
     if source not in labels:
         raise unknown("method whose budget all share", source, labels)
-    everybodys = {key: value for key, value in own[source].settings.items() if key not in alone[source]}
-    budget, found, left_out = budget_of(replace(own[source], settings=everybodys)), {}, []
+    own_alone = () if each_own else alone[source]
+    everybodys = {key: value for key, value in own[source].settings.items() if key not in own_alone}
+    first = resolve(replace(own[source], settings=everybodys))
+    own = {label: replace(config, clients=first.clients) for label, config in own.items()}  # all have the same data
+    if each_own:
+        found = {label: resolve(replace(config, public=first.public)) for label, config in own.items()}
+        return ComparisonPlan(found, None, None, [])
+    budget, found, left_out = budget_of(first, everybodys), {}, []
     for label, config in own.items():
         found[label], differing = with_budget(label, config, budget, alone[label])
         left_out += differing
@@ -266,46 +264,40 @@ def compare(
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
     learned: attacks the recorded views of each run folder. Everything is built once before the folder is created, so
-    that mistakes show at once. The folder and the run folders are locked while written. Raises the errors of ``run``.
+    that mistakes show at once. The folders are locked while written. Raises the errors of ``run``.
     """
-    resolved = [
-        (label, resolve(replace(config, seed=seed))) for seed in seeds for label, config in planned.methods.items()
-    ]
-    places = [_place(label) for label in planned.methods]
-    if len(set(places)) < len(places):
+    places = {label: re.sub(r"[^\w.@-]+", "_", label) for label in planned.methods}
+    if len({*places.values()}) < len(places):
         raise UserError(f"two of these methods would share a folder: {', '.join(places)}; rename one of your own")
-    for _, config in resolved[: len(places)]:
-        built = build(config)
+    for config in planned.methods.values():
+        built = build(replace(config, seed=seeds[0]))
         built.close()
-    first = resolved[0][1]
+    first = next(iter(planned.methods.values()))
     folder = _folder(out, name_of(first.data), resume)
     results: dict[str, list[FinishedRun]] = {label: [] for label in planned.methods}
     with locked(folder):
-        for label, config in resolved:
-            place = folder / f"{_place(label)}-{config.seed}"
-            results[label].append(_one(label, replace(config, out=str(place)), on_round, resume, built.inputs_digest))
+        for seed in seeds:
+            for label, config in planned.methods.items():
+                one = replace(config, seed=seed, out=str(folder / f"{places[label]}-{seed}"))
+                results[label].append(_one(label, one, on_round, resume, built.inputs_digest))
         rows = [_row(label, found, learned) for label, found in results.items()]
-        shared = ("data", "partition", "clients", "rounds", "model", "devices", "availability")
+        summary = next(iter(results.values()))[0].summary
+        shared = ("data", "partition", "clients", "rounds", "model", "devices", "availability", "measures")
         content = {
-            **{key: results[resolved[0][0]][0].summary[key] for key in shared},
+            **{key: summary[key] for key in shared},
             "fine_tune": first.fine_tune,
             "attack": first.attack,
             "attackers": first.attackers,
             "seeds": list(dict.fromkeys(seeds)),
-            "measures": results[resolved[0][0]][0].summary["measures"],
             "budget": planned.budget,
             "budget_from": planned.budget_from,
             "differences": [structs.asdict(difference) for difference in planned.differences],
             "rows": rows,
-            "leads": _leads(rows, results[resolved[0][0]][0].summary["measures"]),
+            "leads": _leads(rows, summary["measures"]),
             "version": coterie.__version__,
         }
         write_json(folder / COMPARE, content)
     return FinishedComparison(folder, content)
-
-
-def _place(label: str) -> str:
-    return re.sub(r"[^\w.@-]+", "_", label)
 
 
 def _one(label: str, config: Resolved, on_round: OnRound | None, resume: bool, inputs: str) -> FinishedRun:

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -15,9 +15,8 @@ import coterie
 from coterie.data.catalogue import ALL_LABELS
 from coterie.data.drift import parse_drift
 from coterie.data.own import CLIENT, is_path
-from coterie.data.partition import check_public
 from coterie.data.tasks import column_of
-from coterie.devices.links import check_share, delay_law
+from coterie.devices.links import delay_law
 from coterie.devices.traces import parse
 from coterie.protocol.errors import UserError, nearest, suggest
 from coterie.protocol.options import check_bounds
@@ -28,6 +27,9 @@ from coterie.runs import registry
 from coterie.runs.options import OPTIONS as OPTIONS
 from coterie.runs.options import RunConfig as RunConfig
 from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
+
+if TYPE_CHECKING:
+    from coterie.training.evaluate import How
 
 MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log", "workers"})
 """Options that a resumed run may give another value: they move no number of the rounds that are done."""
@@ -61,6 +63,11 @@ class Resolved(RunConfig):
     def own(self) -> Any:
         """The system's own config object."""
         return self.definition.config(**self.settings)
+
+    @property
+    def how(self) -> How:
+        """What computes products, and in which precision."""
+        return {"precision": self.precision, "device": self.accelerator}
 
 
 @dataclass(frozen=True)
@@ -153,15 +160,11 @@ def resolve(config: RunConfig) -> Resolved:
     check_bounds(config, "option {!r}")
     if given["fine_tune_every"] and given["fine_tune"] == "no":
         raise UserError("fine_tune_every has no effect without fine-tuning: give fine_tune (--fine-tune), too")
-    if given["delta"] is None:
-        given["delta"] = system.delta
-    check_share(given["delta"])
+    for key in ("delta", "public"):
+        given[key] = getattr(system, key) if given[key] is None else given[key]
     delay_law(given["delay"])
     if not given["delta"] and given["delay"] != RunConfig.delay:
         raise UserError(f"delay={given['delay']} has no effect with delta=0: give delta (--delta), too")
-    if given["public"] is None:
-        given["public"] = system.public
-    check_public(given["public"])
     if given["drift"] is not None:
         parse_drift(given["drift"], given["rounds"])
     given |= _attack(config)
@@ -179,15 +182,14 @@ def _attack(config: RunConfig) -> dict[str, Any]:
         if config.attackers is not None:
             raise UserError(f"attackers={config.attackers:g} has no effect without an attack: give attack, too")
         return {}
-    from coterie.privacy.attacks.active import ATTACKERS, check_share, kind_of, parse
+    from coterie.privacy.attacks.active import ATTACKERS, kind_of, parse
 
-    attack, share = parse(config.attack), ATTACKERS if config.attackers is None else config.attackers
-    check_share(share)
+    attack = parse(config.attack)
     if kind_of(attack.kind).needs_classes and config.task != "classes":
         raise UserError(
             f"attack {attack.kind} changes labels as classes, and takes no task {config.task}: leave one out"
         )
-    return {"attack": str(attack), "attackers": share}
+    return {"attack": str(attack), "attackers": ATTACKERS if config.attackers is None else config.attackers}
 
 
 def _machine(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, TensorSamples
-from coterie.training.evaluate import How, Judged, evaluate_many, judge_many, outputs_of_many
+from coterie.training.evaluate import FP32, How, Judged, evaluate_many, judge_many, outputs_of_many
 from coterie.training.model import Model
 from coterie.training.solvers import Sgd
 
@@ -78,7 +78,7 @@ Measured = Callable[[Some], dict[str, float]]
 class Evaluator:
     """Scores models on test sets. data: of every client; each is scored on the test set of its own task.
 
-    precision: of the models' products, as in the run; losses and probabilities are float32 or better.
+    how: of the models' products, as in the run; losses and probabilities are float32 or better.
     targets: what labels are.  metrics: beside the loss, by default the task's own (``runs.metrics.metrics_of``).
     """
 
@@ -86,14 +86,12 @@ class Evaluator:
         self,
         model: Model,
         data: Mapping[str, ClientData],
+        how: How = FP32,
         *,
-        precision: str = "fp32",
-        accelerator: str = "cpu",
         targets: Targets | None = None,
         metrics: Sequence[Metric] = (),
     ) -> None:
-        self.model, self.data = model, data
-        self.how: How = {"precision": precision, "device": accelerator}
+        self.model, self.data, self.how = model, data, how
         self.targets = targets or Targets()
         self.metrics = tuple(metrics) or metrics_of((), self.targets.task)
         measures = (*(metric.name for metric in self.metrics), "loss")
@@ -325,9 +323,8 @@ def tune_by_held_out(
 ) -> dict[str, Tuned]:
     """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
 
-    models: (d,) by client, the starts.  One without held-out samples keeps its model.  seed(client, epoch): of the
-    batches.
-    Ties go to fewer epochs. Momentum starts anew in each epoch.
+    models: (d,) by client, the starts.  seed(client, epoch): of the batches.  A client without held-out samples keeps
+    its model. Ties go to fewer epochs. Momentum starts anew in each epoch.
     """
     held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 

@@ -25,28 +25,10 @@ from coterie.protocol.steps import NoAnswerError, Steps, wake
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.record.summary import Line
+from coterie.runs import evaluation
 from coterie.runs.attackers import Attackers
 from coterie.runs.config import Resolved, RunConfig, resolve
-from coterie.runs.evaluation import (
-    Evaluator,
-    Scores,
-    Tuned,
-    federation_digest,
-    models_digest,
-    shown,
-    tune_by_held_out,
-    tune_by_own_epochs,
-    why_still,
-)
-from coterie.runs.inputs import (
-    Dealt,
-    drift_of,
-    fingerprint,
-    inputs_digest,
-    inputs_of,
-    start_weights,
-    try_loss,
-)
+from coterie.runs.inputs import fingerprint, inputs_digest, inputs_of, start_weights, try_loss
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.metrics import class_weights, metrics_of, named
@@ -66,12 +48,12 @@ class Experiment:
 
     config: with the number of clients.  settings: the system's config object.  split, tasks: of its groups, or the one
     task of all.  shown: the clients that are evaluated.  seen: the federation as an observer of these sees it.
-    label_counts: (evaluated clients, classes) training samples, with the labels of their tasks. Split and counts are of
-    the current round; dealt: of the start.  attackers: misbehaving clients; scores are of the others.
+    label_counts: (evaluated clients, classes) training samples, with the labels of their tasks.  dealt, dealt_counts:
+    data and counts at the start, before a drift.  attackers: misbehaving clients; scores are of the others.
     owns: what each party alone is told.  devices: the clients' profiles.  sample_numbers: of one sample.
-    fingerprint: of data, partition, traces, initial weights and own code.
-    inputs_digest: of the data, own model and own loss, the same for every seed and system.
-    own_code: digests of one's own modules (``runs/own_code.py``).  founded: roster and identities of a resumed run.
+    fingerprint: of data, partition, traces, initial weights and own code.  inputs_digest: of the data, own model and
+    own loss, the same for every seed and system.  own_code: digests of one's own modules.
+    founded: roster and identities of a resumed run.
     """
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:
@@ -101,9 +83,8 @@ class Experiment:
         self.attackers = Attackers.of(config, names)
         self.system = self.attackers.among(self.system)
         self._targets, self._outputs = inputs.dataset.targets, inputs.dataset.classes
-        self.label_counts = self._counted()
-        self.dealt = Dealt(self.split, self.label_counts, self.data.as_dealt())
-        self.drift = drift_of(config, self.split.clients)
+        self.dealt = replace(inputs, data=self.data.as_dealt())
+        self.label_counts = self.dealt_counts = self._counted()
         self._drifted = False
 
     def _found_parties(self, founded: Founded | None) -> None:
@@ -141,19 +122,17 @@ class Experiment:
         self.effects = LocalEffects(
             self.model,
             self.data,
-            precision=config.precision,
-            accelerator=config.accelerator,
+            config.how,
             emulated=self._randomness.emulated,
             devices=self.devices,
             traces=self.traces,
             class_weights=weights,
             workers=workers_of(config, with_code(self.inputs_digest, self.own_code), self.data.samples),
         )
-        self.observer = Evaluator(
+        self.observer = evaluation.Evaluator(
             self.model,
             self.data,
-            precision=config.precision,
-            accelerator=config.accelerator,
+            config.how,
             targets=self._targets,
             metrics=metrics_of(named(config.metrics), config.task),
         )
@@ -219,9 +198,10 @@ class Experiment:
 
     def reach(self, r: int) -> None:
         """Let clients exchange their data if round r is the round of the drift. They keep their state."""
-        if self.drift is None or self._drifted or r < self.drift.round:
+        drift, givers, names = self.dealt.drift, self.dealt.givers, self.common.clients
+        if drift is None or self._drifted or r < drift.round:
             return
-        self._drifted, givers, names = True, self.drift.givers, self.common.clients
+        self._drifted = True
         self.split = drifted(self.split, givers)
         self.data.exchange(givers)
         self.effects.workers.drift()
@@ -270,7 +250,7 @@ class Experiment:
     def _why_refused(self) -> str:
         """The refusals of this round with their reasons, for the observer. Coordinators are told no reasons."""
         refused = [reason for reason, _ in self.transport.meter.refused.most_common()]
-        return f" ({shown(refused)})" if refused else ""
+        return f" ({evaluation.shown(refused)})" if refused else ""
 
     def round(self, r: int) -> Line:
         """Run round r and observe it. Returns its line. Raises RunError if the run cannot go on.
@@ -291,7 +271,7 @@ class Experiment:
         line: Line = {"round": r, **costs, "began_virtual_seconds": began_s, "notes": notes}
         observed = time.perf_counter()
         if not moved() and "skipped" not in notes:
-            notes["skipped"] = why_still(line, self.system.observe(self.seen).get("why_kept", ()))
+            notes["skipped"] = evaluation.why_still(line, self.system.observe(self.seen).get("why_kept", ()))
         config = self.config
         last = r == config.rounds or "stopped" in notes
         tunes = last or bool(config.fine_tune_every and r % config.fine_tune_every == 0)
@@ -305,10 +285,10 @@ class Experiment:
         Where only some clients are evaluated, it compares their models and those of all clients asked meanwhile.
         """
         if not self.config.evaluated:
-            before = self._models_digest or federation_digest(self.system, self.federation)
+            before = self._models_digest or evaluation.federation_digest(self.system, self.federation)
 
             def moved() -> bool:
-                self._models_digest = federation_digest(self.system, self.federation)
+                self._models_digest = evaluation.federation_digest(self.system, self.federation)
                 return self._models_digest != before
 
             return moved
@@ -319,7 +299,7 @@ class Experiment:
             asked = [name for name in parties.asked if name in self.data.clients]
             now = self.federation.among(tuple(dict.fromkeys([*asked, *self.shown])))
             then = now.among(now.common.clients, parties.look_back)
-            found = federation_digest(self.system, then) != federation_digest(self.system, now)
+            found = evaluation.federation_digest(self.system, then) != evaluation.federation_digest(self.system, now)
             parties.forget_mark()
             return found
 
@@ -332,14 +312,14 @@ class Experiment:
         """
         if not self._hub.finishes:
             return None
-        before, began = models_digest(self.models(r)), self.transport.clock_s
+        before, began = evaluation.models_digest(self.models(r)), self.transport.clock_s
         try:
             with self.effects.watched():
                 notes, costs = self._driven(r + 1, self._hub.finish(), settle=True)
         except RunError as error:
             raise RunError(f"after round {r}: {error}") from error
         observed = time.perf_counter()
-        moved = models_digest(self.models(r)) != before
+        moved = evaluation.models_digest(self.models(r)) != before
         line = {**costs, "began_virtual_seconds": began, "notes": notes, **self._observed(r, scores=moved, tunes=moved)}
         self.parties.rest()
         return {**line, "observing_seconds": time.perf_counter() - observed}
@@ -351,7 +331,7 @@ class Experiment:
             models = self.models(r)
             honest = self.attackers.left_out(models)
             found = self.observer.scores(honest)
-            line |= {**found.line(), "bands": found.bands(), "models_sha256": models_digest(models)}
+            line |= {**found.line(), "bands": found.bands(), "models_sha256": evaluation.models_digest(models)}
             if (trigger := self.attackers.trigger) is not None:
                 line["backdoor_success"] = self.observer.backdoor_success(honest, trigger)
             line |= self.grouping()
@@ -384,7 +364,7 @@ class Experiment:
         membership, groups = self.observed().get("membership"), self.groups(self.split)
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
-    def fine_tuned(self, r: int) -> tuple[Scores, dict[str, Tuned]]:
+    def fine_tuned(self, r: int) -> tuple[evaluation.Scores, dict[str, evaluation.Tuned]]:
         """Scores of every honest client's model after fine-tuning (``runs/evaluation.py``), and the tuned models."""
         of, models = self.settings, self.attackers.left_out(self.models(r))
         if any(isinstance(model, Mixture) for model in models.values()):
@@ -394,14 +374,14 @@ class Experiment:
         def seed(name: str, epoch: int) -> int:
             return int(rng(self.config.seed, name, "fine-tuning", r, epoch).integers(1 << 62))
 
-        names, tuned = list(models), {}  # type: list[str], dict[str, Tuned]
+        names, tuned = list(models), {}  # type: list[str], dict[str, evaluation.Tuned]
         for start in range(0, len(names), self.effects.chunk):
             some: dict[str, Any] = {name: models[name] for name in names[start : start + self.effects.chunk]}
             if self.config.fine_tune == "held_out":
-                tuned |= tune_by_held_out(self.effects, some, solver, seed)
+                tuned |= evaluation.tune_by_held_out(self.effects, some, solver, seed)
             else:
                 epochs = {name: self.owns[name].epochs for name in some}
-                tuned |= tune_by_own_epochs(self.effects, some, epochs, solver, seed)
+                tuned |= evaluation.tune_by_own_epochs(self.effects, some, epochs, solver, seed)
         return self.observer.scores({name: one.weights for name, one in tuned.items()}), tuned
 
     def close(self) -> None:

@@ -8,16 +8,15 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from coterie.data.own import name_of
-from coterie.data.schemes import is_own
 from coterie.protocol.errors import RunError, UserError
-from coterie.protocol.import_path import check_elsewhere
 from coterie.record.files import atomic_write, umask, writing
-from coterie.record.folder import COMPARE, CONFIG, RESULT, check_simulated, check_writable
-from coterie.runs.config import Resolved, RunConfig, from_toml, read_toml, to_toml
+from coterie.record.folder import CONFIG, RESULT, check_simulated, check_writable
+from coterie.runs.config import Resolved, from_toml, resolve, to_toml
+from coterie.runs.own_code import check_code
 
 
 def check_free(out: Path) -> None:
@@ -86,33 +85,10 @@ def _create(out: Path, config: Resolved) -> None:
         raise
 
 
-def resumed(out: Path) -> RunConfig:
+def resumed(out: Path) -> Resolved:
     """The config of the run that a folder holds; raises UserError when it holds none."""
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} holds no run to resume (no {CONFIG}): give the folder of an interrupted run with --out")
     check_simulated(out)
     check_code(out / CONFIG)
-    return from_toml(out / CONFIG, out=str(out))
-
-
-def came_in(out: Path) -> Path:
-    """The folder that a run's folder came in: that of its comparison, or its own."""
-    out = out.resolve()
-    return out.parent if (out.parent / COMPARE).is_file() else out
-
-
-def check_code(config: Path, said: Collection[str] | None = None) -> None:
-    """Raises UserError if a config names code in its own folder. said: options that the command line replaces."""
-    from coterie.privacy.attacks.active import KINDS
-
-    given = {key: str(value) for key, value in read_toml(config).items() if key not in (said or ())}
-    named = {what: [given.get(what, "")] for what in ("system", "model", "loss")}
-    named["metrics"] = list(map(str.strip, given.get("metrics", "").split(",")))
-    named["partition"] = [part for part in given.get("partition", "").split("+") if is_own(part)]
-    named["attack"] = [path for path in [given.get("attack", "")] if path.partition(":")[0] not in KINDS]
-    for what, paths in named.items():
-        for path in paths:
-            word = path if what == "system" else f"--{what} {path}"
-            advice = () if said is None else (f"name it on the command line: {word}",)
-            if ":" in path:
-                check_elsewhere(path, what, came_in(config.parent), *advice)
+    return resolve(from_toml(out / CONFIG, out=str(out)))

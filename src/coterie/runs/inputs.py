@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.data.augmentation import augmented
 from coterie.data.catalogue import is_synthetic
 from coterie.data.dataset import Dataset, Part
-from coterie.data.drift import parse_drift
-from coterie.data.neighbourhoods import Nodes, as_nodes, in_subgraphs
+from coterie.data.drift import Drift, parse_drift
+from coterie.data.neighbourhoods import Nodes, as_nodes, augmented, in_subgraphs
 from coterie.data.partition import Split, held_out_of, hold_out
 from coterie.data.sources import load
 from coterie.data.synthetic import Drawn, deal_synthetic
@@ -33,29 +32,6 @@ from coterie.training.jobs import Job
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
 from coterie.training.names import GRAPH_MODEL
-
-
-@dataclass(frozen=True)
-class Dealt:
-    """What clients were dealt, whatever drifts later. label_counts: (clients, classes).  data: of every party."""
-
-    split: Split
-    label_counts: NDArray[np.int64]
-    data: Mapping[str, ClientData]
-
-
-@dataclass(frozen=True)
-class Drifting:
-    """The drift of a run. round: before which.  givers: by client, the number of the one whose data it then has."""
-
-    round: int
-    givers: tuple[int, ...]
-
-
-def drift_of(config: Resolved, clients: int) -> Drifting | None:
-    """The drift of a resolved run of this many clients, or None."""
-    drift = None if config.drift is None else parse_drift(config.drift, config.rounds)
-    return None if drift is None else Drifting(drift.round, drift.givers(clients, config.seed))
 
 
 def try_loss(model: Model, weights: NDArray[np.float32], own: ClientData) -> None:
@@ -104,7 +80,7 @@ def start_weights(
         x, y = torch.cat([one.x for one in own]), torch.cat([one.y for one in own])
         seed = int(rng(config.seed, "hub", "pre-training", 0, group).integers(1 << 62))
         jobs.append(Job(start, solver, epochs, seed, x, y))
-    fits = fit_many(model, jobs, precision=config.precision, device=config.accelerator)
+    fits = fit_many(model, jobs, **config.how)
     return np.stack([fitted.weights for fitted in fits])
 
 
@@ -113,7 +89,7 @@ def client_data(
 ) -> tuple[dict[str, ClientData], ClientData | None]:
     """The data of every client, as its task changes them, and the hub's public data, if any.
 
-    augment: augmented views of a client's subgraph for its training samples (``data/augmentation.py``). Raises
+    augment: augmented views of a client's subgraph for its training samples (``data/neighbourhoods.py``). Raises
     UserError for data without such views.
     """
     if augment and not all(isinstance(task.dataset, Nodes) for task in tasks):
@@ -243,13 +219,18 @@ class Holdings(Mapping[str, ClientData]):
 
 @dataclass(frozen=True)
 class Inputs:
-    """dataset: of the first task.  tasks: of the split's groups, or the one of all.  data: of clients and hub."""
+    """dataset: of the first task.  tasks: of the split's groups, or the one of all.  data: of clients and hub.
+
+    drift: None if the data stay.  givers: for every client the number of the one whose data it has after the drift.
+    """
 
     dataset: Dataset
     tasks: tuple[Task, ...]
     split: Split
     model: Model
     data: Holdings
+    drift: Drift | None
+    givers: tuple[int, ...]
 
 
 def inputs_of(config: Resolved, hub: str) -> Inputs:
@@ -257,45 +238,40 @@ def inputs_of(config: Resolved, hub: str) -> Inputs:
 
     Raises UserError for data, partitions and models that are unavailable or do not fit each other.
     """
-    by, of_task = column_of(config.partition), None if config.task == "classes" else config.task
 
     def data_set(name: str, **own: Any) -> Dataset:
         found = replace(load(name, config.data_dir, own=own), scaling=config.scaling)
         return as_nodes(found) if config.model == GRAPH_MODEL else found
 
-    own = {"by": by, "target": config.target, "test_share": config.test_share, "kind": config.kind, "task": of_task}
-    dataset = data_set(config.data, **own)
-    model_of = (dataset.input_shape, dataset.classes, config.task, config.loss)
-    if is_synthetic(config.data):
-        drawn, tasks = deal_synthetic(
-            config.partition,
-            dataset,
-            int(config.clients or 0),
-            config.seed,
-            config.min_samples,
-            public=config.public,
-            samples=config.samples,
-        )
-        model = build_model(config.model, *model_of)
-        return Inputs(dataset, tasks, drawn, model, _made(config, drawn, tasks, hub))
-    split, tasks = deal(
-        config.partition,
-        dataset,
-        config.clients,
-        config.seed,
-        config.min_samples,
-        load=data_set,
-        public=config.public,
-        samples=config.samples,
+    dataset = data_set(
+        config.data,
+        by=column_of(config.partition),
+        target=config.target,
+        test_share=config.test_share,
+        kind=config.kind,
+        task=None if config.task == "classes" else config.task,
     )
-    split = hold_out(split) if config.fine_tune == "held_out" else split
-    model = build_model(config.model, *model_of)
+    share: Any = {"min_samples": config.min_samples, "public": config.public, "samples": config.samples}
+    split: Split
+    if is_synthetic(config.data):
+        split, tasks = deal_synthetic(config.partition, dataset, int(config.clients or 0), config.seed, **share)
+        data = _made(config, split, tasks, hub)
+    else:
+        split, tasks = deal(config.partition, dataset, config.clients, config.seed, load=data_set, **share)
+        split = hold_out(split) if config.fine_tune == "held_out" else split
+        data = _dealt(config, split, tasks, hub)
+    model = build_model(config.model, dataset.input_shape, dataset.classes, config.task, config.loss)
+    drift = None if config.drift is None else parse_drift(config.drift, config.rounds)
+    givers = () if drift is None else drift.givers(split.clients, config.seed)
+    return Inputs(dataset, tasks, split, model, data, drift, givers)
+
+
+def _dealt(config: Resolved, split: Split, tasks: Sequence[Task], hub: str) -> Holdings:
     names = Names(split.clients)
     found, public = client_data(split, tasks, names, config.augment)
     everybodys = [found[name] for name in names]
     others = {} if public is None else {hub: public}
-    data = Holdings(names, everybodys.__getitem__, lambda client: len(everybodys[client].y), others)
-    return Inputs(dataset, tasks, split, model, data)
+    return Holdings(names, everybodys.__getitem__, lambda client: len(everybodys[client].y), others)
 
 
 def _made(config: Resolved, split: Drawn, tasks: Sequence[Task], hub: str) -> Holdings:

@@ -17,23 +17,13 @@ from numpy.typing import NDArray
 
 from coterie.crypto.pool import encrypt_many
 from coterie.devices.traces import Traces
-from coterie.protocol.effects import (
-    Compute,
-    Encrypt,
-    Evaluate,
-    Fit,
-    Fitted,
-    Local,
-    Losses,
-    Open,
-    OwnData,
-)
+from coterie.protocol.effects import Compute, Encrypt, Evaluate, Fit, Fitted, Local, Losses, Open, OwnData
 from coterie.protocol.errors import CryptoError, RunError
 from coterie.protocol.interpreters import Interpreter, each, interpret, locally
 from coterie.protocols.averaging import OUTLYING
 from coterie.runs.metrics import ClassWeights
 from coterie.runs.on_data import ClientData, Here, OnData, diverged
-from coterie.training.evaluate import How
+from coterie.training.evaluate import FP32, How
 from coterie.training.jobs import DivergedError
 from coterie.training.model import Model
 from coterie.training.solvers import largest
@@ -125,20 +115,19 @@ def _encrypted(wanted: Sequence[tuple[str, Encrypt]]) -> Sequence[Any]:
 class LocalEffects:
     """``coterie.transport.queues.Effects`` for a simulation.
 
-    data: of every party that trains, by name, and of a hub with public samples.  chunk: how many messages are handled
-    together, so that their vectors stay within memory_bytes.  emulated: whether this run's keys are emulated; other
-    keys are refused, and None accepts all.  devices: profiles, by party.  traces: of presence; None if all are always
-    there.
-    workers: compute effects on parties' data; None for this process.
+    data: of every party that trains, by name, and of a hub with public samples.  how: products are computed.
+    chunk: how many messages are handled together, so that their vectors stay within memory_bytes.
+    emulated: whether this run's keys are emulated; others are refused, and None accepts all.  devices: profiles, by
+    party.
+    traces: of presence; None if all are always there.  workers: compute effects on parties' data; None: this process.
     """
 
     def __init__(
         self,
         model: Model,
         data: Mapping[str, ClientData],
+        how: How = FP32,
         *,
-        precision: str = "fp32",
-        accelerator: str = "cpu",
         memory_bytes: int = MEMORY_BYTES,
         emulated: bool | None = None,
         devices: Mapping[str, Any] = MappingProxyType({}),
@@ -149,8 +138,8 @@ class LocalEffects:
         self.model, self.data = model, data
         self.chunk = max(1, min(_MOST_JOBS, memory_bytes // (_VECTORS_A_JOB * 4 * model.spec.size)))
         self.emulated, self.devices, self.traces = emulated, devices, traces
-        self.how: How = {"precision": precision, "device": accelerator}
-        self._here = Here(model, data, self.how, class_weights)
+        self.how = how
+        self._here = Here(model, data, how, class_weights)
         self.workers: OnData = workers or self._here
         self.table: dict[type, Interpreter] = {
             Fit: self._fit,
@@ -196,10 +185,11 @@ class LocalEffects:
         return [diverged() if isinstance(result, DivergedError) else result for result in results]
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
-        """Remember the clients whose updates stood out in round r, by its notes (``protocols/averaging.py``).
+        """Remember the clients whose updates stood out in round r, by its notes: models may diverge later because of
+        them.
 
-        Models may diverge later because of them. An update is the cause if no training here gave such weights; if
-        unknown, as before a resumption, if most updates were of another size.
+        An update is the cause if no training here gave such weights; if unknown, as before a resumption, if most
+        updates were of another size.
         """
         outliers = notes.get("outliers", {})
         few = 2 * len(outliers) <= notes.get("participants", 0)

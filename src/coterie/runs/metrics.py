@@ -181,9 +181,8 @@ DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc"
 def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
     """The metrics of a run by these names, or the task's own. The first one leads in all results.
 
-    A name is one of ``METRICS``, or ``module:FUNCTION`` of true labels and scores (:data:`Measure`). For classes
-    accuracy is always added. Raises UserError for an unknown or repeated name, and for a function named like a score of
-    the run.
+    A name is one of ``METRICS``, or ``module:FUNCTION`` (:data:`Measure`). For classes accuracy is always added. Raises
+    UserError for an unknown or repeated name, and for a function named like a score of the run.
     """
     known = METRICS[task]
     found = []
@@ -234,8 +233,8 @@ ClassWeights = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 def class_weights(words: str | None, targets: Targets, classes: int) -> ClassWeights | None:
     """The option ``class_weights``: ``balanced`` or a number for each class. None without it. Raises UserError.
 
-    balanced: every class that a client holds has the same total weight in its training, and the mean weight is 1.
-    Numbers, in the classes' order, are scaled to a mean of 1, so a class weighs the same at every client.
+    balanced: every class that a client holds has the same total weight in its training. Numbers, in the classes' order,
+    are scaled to a mean of 1, so a class weighs the same at every client.
     """
     if words is None:
         return None

@@ -3,9 +3,9 @@
     models/0.safetensors, models/1.safetensors, ...     each distinct model once, self-contained
     models/index.json                                   which client predicts with which, and the digest of each file
 
-The models are those of ``global_accuracy`` and ``local_accuracy``, before fine-tuning, written with every checkpoint.
-Clients share a file if weights (bit for bit) and scaling of samples are equal. A client with a mixture has several
-files, and a share of each. The folder is private, since a client's model may reveal its data.
+The models are those of ``global_accuracy`` and ``local_accuracy``, before fine-tuning. Clients share a file if weights
+and scaling of samples are equal bit for bit. A client with a mixture has several files, and a share of each. The folder
+is private, since a client's model may reveal its data.
 
 A file of one model holds its tensors by their state-dict names. An exported mixture holds those of model m as
 ``coterie.m.NAME``, and the shares (m,) float64 as ``coterie.shares``. Both hold ``coterie.zero`` and ``coterie.unit``;
@@ -42,7 +42,7 @@ from coterie.protocol.system import ClientModel, Mixture
 from coterie.record.files import FILE_MODE, atomic_write, make_folder, opened, writing
 from coterie.record.folder import CONFIG, RESULT, deployed, write_json
 from coterie.runs.experiment import Experiment
-from coterie.runs.folder import came_in
+from coterie.runs.own_code import came_in
 from coterie.runs.trained import ModelFacts, TrainedModel, Word, Words, state
 
 MODELS, INDEX, SUFFIX = "models", "index.json", ".safetensors"

@@ -40,7 +40,9 @@ class RunConfig:
     ] = "digits"
     target: Annotated[str | None, Option("Column of labels in your own tables. [label, y, target or class]")] = None
     test_share: Annotated[
-        float | None, Option("Share of each client's samples that tests, for your own data without a split. [0.2]")
+        float | None,
+        Meta(gt=0, lt=1),
+        Option("Share of each client's samples that tests, for your own data without a split. [0.2]"),
     ] = None
     kind: Annotated[
         Literal["image", "tabular", "series", "volume"] | None,
@@ -61,6 +63,7 @@ class RunConfig:
     ] = None
     public: Annotated[
         float | None,
+        Meta(ge=0, le=0.5),
         Option(
             "Share of the training data, 0 to 0.5, that the server holds as public data. It is taken away before "
             "the partition, for every method alike. [0; by the system where its server needs some]",
@@ -129,6 +132,7 @@ class RunConfig:
     ] = None
     delta: Annotated[
         float | None,
+        Meta(ge=0, le=1),
         Option(
             "Share of the clients asked in a round, 0 to 1, whose answers come rounds late, whatever their "
             "devices. It applies to every system. [0; 0.3 for pafed and the baselines with late updates]",
@@ -164,7 +168,9 @@ class RunConfig:
         ),
     ] = None
     attackers: Annotated[
-        float | None, Option("Share of the clients that misbehave, drawn by the seed. [0.2]", HOW, metavar="SHARE")
+        float | None,
+        Meta(gt=0, lt=1),
+        Option("Share of the clients that misbehave, drawn by the seed. [0.2]", HOW, metavar="SHARE"),
     ] = None
     precision: Annotated[Literal["fp32", "bf16", "auto"], Option("fp32, bf16, auto. [fp32]", HOW)] = "fp32"
     accelerator: Annotated[Literal["cpu", "cuda", "auto"], Option("cpu, cuda, auto. [auto]", HOW)] = "auto"

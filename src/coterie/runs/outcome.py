@@ -1,7 +1,7 @@
 """The content of a finished run's ``result.json``, with its ledger and its devices' spending.
 
-A device's spending is nominal: time follows from work and the device's profile, as virtual time does; energy is power
-times time (``Profile.joules``); memory is a formula. Parties without a device are not counted.
+Spending is nominal: time follows from work and the device's profile, energy is power times time (``Profile.joules``),
+and memory is a formula. Parties without a device are not counted.
 """
 
 from __future__ import annotations
@@ -165,8 +165,7 @@ def training_bytes(spec: ModelSpec, *, samples: int, numbers: int, batch: int, m
     """Memory that training needs on a device, without code: a formula, not a measurement.
 
     Weights, gradients and one more vector; the activations of a batch with their gradients; the client's own samples;
-    and the largest message, as bytes and decoded. Numbers take four bytes. An optimiser with two moments, or a cipher's
-    keys and buffers, need more.
+    and the largest message, as bytes and decoded. Numbers take four bytes.
     """
     vectors = 3 * spec.size + 2 * min(batch, samples) * spec.activations + samples * numbers
     return _FLOAT_BYTES * vectors + 2 * message

@@ -6,17 +6,19 @@ import ast
 import hashlib
 import importlib.util
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import coterie
 from coterie.data.schemes import is_own
-from coterie.privacy.attacks.active import parse
+from coterie.privacy.attacks.active import KINDS
 from coterie.protocol.errors import UserError
-from coterie.protocol.import_path import import_object
+from coterie.protocol.import_path import check_elsewhere, import_object
 from coterie.record.files import reading
-from coterie.runs.config import Resolved
+from coterie.record.folder import COMPARE
+from coterie.runs.config import Resolved, read_toml
 from coterie.runs.metrics import named
 
 _OURS = Path(coterie.__file__).resolve().parent
@@ -31,7 +33,7 @@ def own_code(config: Resolved) -> dict[str, str]:
     ``module:NAME``, and one's own modules that these import. Objects given in Python are left out.
     """
     found: dict[str, str] = {}
-    waiting = list(_named(config))
+    waiting = list(_modules(config))
     while waiting:
         module = waiting.pop()
         path = _own_file(module)
@@ -63,22 +65,38 @@ def with_code(inputs: str, code: Mapping[str, str]) -> str:
     return " ".join([inputs, *(f"{name}={digest}" for name, digest in code.items())])
 
 
-def _named(config: Resolved) -> Iterator[ModuleSpec]:
-    of = {
-        "system": (config.system,),
-        "model": (config.model,),
-        "loss": (config.loss,),
-        "metric": named(config.metrics),
-        "partition": [spec for spec in config.partition.split("+") if is_own(spec)],
-        "attack": [] if config.attack is None else [parse(config.attack).kind],
-    }
-    for what, paths in of.items():
-        for path in paths:
-            module, colon, _ = (path or "").partition(":")
-            if colon and module != "given":
-                import_object(str(path), what)
-                if (spec := _spec(module)) is not None:
-                    yield spec
+def named_in(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a config's options name as ``module:NAME``, with the option. Imports nothing."""
+    attack = str(options.get("attack") or "")
+    of: dict[str, Sequence[str]] = {name: [str(options.get(name) or "")] for name in ("system", "model", "loss")}
+    of["metrics"] = named(options.get("metrics"))
+    of["partition"] = [spec for spec in (options.get("partition") or "").split("+") if is_own(spec)]
+    of["attack"] = [] if attack.partition(":")[0] in KINDS else [":".join(attack.split(":")[:2])]
+    yield from ((option, path) for option, paths in of.items() for path in paths if ":" in path)
+
+
+def _modules(config: Resolved) -> Iterator[ModuleSpec]:
+    for option, path in named_in(vars(config)):
+        module = path.partition(":")[0]
+        if module != "given":
+            import_object(path, "metric" if option == "metrics" else option)
+            if (spec := _spec(module)) is not None:
+                yield spec
+
+
+def check_code(config: Path, said: Collection[str] | None = None) -> None:
+    """Raises UserError if a config names code in its own folder. said: options that the command line replaces."""
+    for option, path in named_in(read_toml(config)):
+        if option not in (said or ()):
+            word = path if option == "system" else f"--{option} {path}"
+            advice = () if said is None else (f"name it on the command line: {word}",)
+            check_elsewhere(path, option, came_in(config.parent), *advice)
+
+
+def came_in(out: Path) -> Path:
+    """The folder that a run's folder came in: that of its comparison, or its own."""
+    out = out.resolve()
+    return out.parent if (out.parent / COMPARE).is_file() else out
 
 
 def _imported(source: bytes, module: ModuleSpec) -> Iterator[ModuleSpec]:

@@ -214,8 +214,7 @@ def simulate(
     """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
 
     starts: (k, d) float32, the models' start weights.  samples, epochs: by client; samples also of a hub with public
-    ones, or a function of any party's name.  founded: roster and identities of a resumed federation.  awake_bytes: as
-    for ``Parties``.
+    ones, or a function of any party's name.  founded: roster and identities of a resumed federation.
     """
     roles = system.roles(config, clients, mode)
     roster, identities = _founded(roles, randomness) if founded is None else founded

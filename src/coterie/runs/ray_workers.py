@@ -84,11 +84,10 @@ def got(coming: Any) -> Any:
 
 
 class RayCluster:
-    """Workers of one run. address: of a cluster, or None for one on this machine.  count: of workers, or None.
+    """Workers of one run. address: of a cluster, or None for one on this machine.  gpu: whether each needs a GPU.
 
-    Without a count there is one for each core of the cluster, or for each GPU.  gpu: whether each needs a GPU.
-    make: the arguments of ``Worker``.  Raises UserError for a cluster that is unreachable or has no room, and for
-    workers that differ from this process.
+    count: of workers; None: one for each core of the cluster, or for each GPU.  make: the arguments of ``Worker``.
+    Raises UserError for a cluster that is unreachable or has no room, and for workers that differ from this process.
     """
 
     def __init__(self, address: str | None, count: int | None, gpu: bool, make: tuple[str, str]) -> None:

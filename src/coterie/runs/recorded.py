@@ -18,8 +18,8 @@ from coterie.record.folder import CONFIG, deployed
 from coterie.record.summary import Line
 from coterie.runs.config import RunConfig, from_toml
 from coterie.runs.experiment import Experiment, build
-from coterie.runs.folder import check_code
 from coterie.runs.on_data import ClientData
+from coterie.runs.own_code import check_code
 from coterie.runs.runner import check_inputs, load_result
 from coterie.runs.views import VIEWS, read_views
 from coterie.transport.transcript import View
@@ -100,7 +100,7 @@ def _recorded(
     common = experiment.common
     if not views and stopped is None:
         raise UserError(f"the record of this run is empty: repeat it with --record ({config.out or 'in memory'})")
-    drifted = None if experiment.drift is None else experiment.drift.round
+    drifted = None if experiment.dealt.drift is None else experiment.dealt.drift.round
     if drifted is not None:  # of what clients had then: one truth for all rounds
         views, lines = _before(drifted, views), [line for line in lines if line["round"] < drifted]
     return Recorded(
@@ -108,7 +108,7 @@ def _recorded(
         options=vars(experiment.config),
         settings=experiment.settings,
         clients=tuple(common.clients),
-        label_counts=experiment.dealt.label_counts,
+        label_counts=experiment.dealt_counts,
         spec=common.spec,
         initial=common.initial,
         federation=experiment.federation,

@@ -16,28 +16,17 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from coterie.protocol.errors import CoterieError, RunError, UserError
+from coterie.record import folder
 from coterie.record.files import Log, atomic_write, locked, writing
-from coterie.record.folder import (
-    CLIENTS,
-    CONFIG,
-    METRICS,
-    OBSERVED,
-    PARTITION,
-    RESULT,
-    check_writable,
-    encode_line,
-    jsonable,
-    read_lines,
-    write_json,
-)
 from coterie.record.load import read_summary
 from coterie.record.summary import Line, write_result
-from coterie.runs import checkpoint, folder
+from coterie.runs import checkpoint
 from coterie.runs.advice import absent_to_the_end, advise, no_better_than_chance, surplus_clusters
 from coterie.runs.attackers import NoAttackError
 from coterie.runs.config import Resolved, RunConfig, differences, resolve, to_toml
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, build
+from coterie.runs.folder import check_free, claim, resumed
 from coterie.runs.logs import check_installed, logged
 from coterie.runs.models import Models, export_model, load_models, write_models
 from coterie.runs.outcome import summary
@@ -102,9 +91,8 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
     """Run to the end and write the run folder. on_round: called with the line of every new round.
 
     resume: continue the run in ``config.out``, which must be of the same work, or start anew without a checkpoint. The
-    numbers are those of an undisturbed run. The folder is locked meanwhile; another run in it is refused (UserError).
-    Raises UserError before anything is written, RunError if the run cannot go on or all rounds were skipped, and
-    Interrupted on Ctrl-C.
+    numbers are those of an undisturbed run. The folder is locked meanwhile. Raises UserError before anything is
+    written, RunError if the run cannot go on or all rounds were skipped, and Interrupted on Ctrl-C.
     """
     config = resolve(config)
     check_installed(config.log)
@@ -113,7 +101,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
             out = resumable(config)
             held.enter_context(locked(out))
         elif config.out is not None:
-            folder.check_free(Path(config.out))
+            check_free(Path(config.out))
         kept = checkpoint.read(out, config) if resume else None
         experiment = build(config, None if kept is None else checkpoint.founded(out, kept))
         held.callback(experiment.close)
@@ -121,7 +109,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
         advise(absent_to_the_end(experiment.config))
         if resume:
             return _Running(experiment, out, kept, on_round).to_the_end()
-        out = folder.claim(experiment.config)
+        out = claim(experiment.config)
         held.enter_context(locked(out))
         running = _Running(experiment, out, None, on_round)
         try:
@@ -138,7 +126,7 @@ def load_result(out: str | Path, model: OwnModel | None = None) -> FinishedRun:
     model: the architecture, if the run was given it as a Python object.
     """
     out = Path(out)
-    return FinishedRun(out, read_summary(out), read_lines(out / METRICS), model)
+    return FinishedRun(out, read_summary(out), folder.read_lines(out / folder.METRICS), model)
 
 
 def check_inputs(result: FinishedRun, present: str) -> None:
@@ -166,9 +154,8 @@ def resumable(config: Resolved) -> Path:
     if config.out is None:
         raise UserError("--resume continues the run in a folder: say which with --out")
     out = Path(config.out)
-    check_writable(out)
-    old = resolve(folder.resumed(out))
-    if found := differences(old, config):
+    folder.check_writable(out)
+    if found := differences(resumed(out), config):
         raise UserError(
             f"{out} holds another run ({'; '.join(found)}): choose another --out, or resume it with the options it was "
             f"started with, as coterie run --resume --out {shlex.quote(str(out))} alone does"
@@ -182,7 +169,7 @@ class _Running:
     ) -> None:
         self.experiment, self.out, self.on_round = experiment, out, on_round
         self.rounds = experiment.config.rounds
-        self.metrics = Log(out / METRICS)
+        self.metrics = Log(out / folder.METRICS)
         transcript = experiment.transport.transcript
         self.views = None if transcript is None else ViewLog(out / VIEWS, transcript)
         self.logs = [self.metrics] if self.views is None else [self.metrics, self.views.log]
@@ -206,7 +193,7 @@ class _Running:
             self.views.restore(kept.views_bytes, self.experiment.system.kinds(self.experiment.settings))
             self.views.transcript.stopped_at = kept.views_stopped  # a gap is not filled behind its back
         self.metrics.truncate(kept.metrics_bytes)
-        for line in read_lines(self.out / METRICS):
+        for line in folder.read_lines(self.out / folder.METRICS):
             self.experiment.effects.took(line["round"], line["notes"])
             self.stopped = "stopped" in line["notes"]
         self.done = self.checkpointed = kept.round
@@ -215,7 +202,7 @@ class _Running:
     def to_the_end(self) -> FinishedRun:
         try:
             self._start()
-            before = read_lines(self.out / METRICS) if self.done else []
+            before = folder.read_lines(self.out / folder.METRICS) if self.done else []
             with logged(self.out, self.experiment.config, before) as tell:
                 while self.done < self.rounds and not self.stopped:
                     self._round(self.done + 1, tell)
@@ -233,18 +220,18 @@ class _Running:
                 log.close()
 
     def _start(self) -> None:
-        with writing(self.out / RESULT):
-            (self.out / RESULT).unlink(missing_ok=True)
-        atomic_write(self.out / CONFIG, to_toml(self.experiment.config).encode())
+        with writing(self.out / folder.RESULT):
+            (self.out / folder.RESULT).unlink(missing_ok=True)
+        atomic_write(self.out / folder.CONFIG, to_toml(self.experiment.config).encode())
         write_partition(self.out, self.experiment)
         if not self.done:
-            self.set_up = jsonable(self.experiment.set_up())
+            self.set_up = folder.jsonable(self.experiment.set_up())
             if self.views is not None:
                 self.views.append()
 
     def _round(self, r: int, tell: OnRound) -> None:
-        line = jsonable(self.experiment.round(r))
-        self.metrics.append(encode_line(line))
+        line = folder.jsonable(self.experiment.round(r))
+        self.metrics.append(folder.encode_line(line))
         if self.views is not None:
             self.views.append()
         self.done, self.stopped = r, "stopped" in line["notes"]
@@ -266,17 +253,17 @@ class _Running:
 
     def _finish(self) -> FinishedRun:
         e = self.experiment
-        rounds = read_lines(self.out / METRICS)
+        rounds = folder.read_lines(self.out / folder.METRICS)
         check_not_all_skipped(rounds)
         e.attackers.check([self.set_up, *rounds])
-        finish: Line | None = jsonable(e.finish(self.done))
+        finish: Line | None = folder.jsonable(e.finish(self.done))
         if finish is not None and self.views is not None:
             self.views.append()
         models = e.models(self.done)
         write_models(self.out, e, models, self.done)
         honest = e.attackers.left_out(models)
-        write_json(self.out / CLIENTS, {"clients": list(honest), **e.observer.scores(honest).values})
-        write_json(self.out / OBSERVED, e.observed())
+        folder.write_json(self.out / folder.CLIENTS, {"clients": list(honest), **e.observer.scores(honest).values})
+        folder.write_json(self.out / folder.OBSERVED, e.observed())
         result = summary(e, self.set_up, rounds, finish)
         write_result(self.out, result)
         advise(no_better_than_chance(e.config, result, e.label_counts))
@@ -286,16 +273,16 @@ class _Running:
 def write_partition(out: Path, experiment: Experiment) -> None:
     """Write ``partition.json``: what every client was dealt."""
     e, names = experiment, experiment.shown
-    own_names, of_all = e.split.names, e.common.clients
+    own_names, of_all, drift = e.split.names, e.common.clients, e.dealt.drift
     dealt = {
         "clients": names,
         "names": [own_names[of_all.index(name)] for name in names] if own_names else [],
         "samples": [len(e.dealt.data[name].y) for name in names],
         "epochs": [e.owns[name].epochs for name in names],
-        "label_counts": e.dealt.label_counts,
+        "label_counts": e.dealt_counts,
         "groups": e.groups(e.dealt.split),
         "tasks": [task.words for task in e.tasks],
         "public": e.common.public,
-        "drift": None if e.drift is None or e.config.evaluated else {"round": e.drift.round, "data_of": e.drift.givers},
+        "drift": None if drift is None or e.config.evaluated else {"round": drift.round, "data_of": e.dealt.givers},
     }
-    write_json(out / PARTITION, dealt)
+    folder.write_json(out / folder.PARTITION, dealt)

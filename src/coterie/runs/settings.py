@@ -1,7 +1,6 @@
 """Typed settings of frozen dataclasses, from ``key=value`` text, TOML or Python values, with errors that help.
 
-Options of a run and settings of a system alike. A field is one of ``int, float, bool, str``, a ``Literal`` of these, or
-one of these or ``None``, written ``none``.
+A field is one of ``int, float, bool, str``, a ``Literal`` of these, or one of these or ``None``, written ``none``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A client's trained model outside its run: its weights and what they need to predict.
 
 New samples are in the data set's stored units. ``TrainedModel`` scales them as in training: (x - zero) / unit. If
-groups of clients had different tasks, samples and labels are those of the client (``Facts.data``).
+groups of clients had different tasks, samples and labels are those of the client (``ModelFacts.data``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OwnModel = nn.Module | Factory | str
 """A user's architecture: a module (copied), a function of input_shape and classes, or its name ``module:FACTORY``."""
 
 INPUTS = "inputs"
-"""``Facts.data_kind`` of samples that are the model's inputs as they stand; bytes (uint8) are divided by 255."""
+"""``ModelFacts.data_kind`` of samples that are the model's inputs as they stand; bytes (uint8) are divided by 255."""
 _CHUNK_BYTES = 4 << 20  # of the samples that are predicted at once
 
 Word = Annotated[str, msgspec.Meta(max_length=1 << 16)]
@@ -98,8 +98,8 @@ class TrainedModel:
     shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names to tensors.
     zero, unit: float32, what inputs subtract and divide by, in stored units; they broadcast over a sample.
     where: the file or folder and the client, for errors.  home: the run folder, or None. An architecture
-    ``module:FACTORY`` is imported for a run's model only, and never out of this folder: a file that travels must not
-    decide which code runs.
+    ``module:FACTORY`` is imported for a run's model only, and never out of this folder: no file decides which code
+    runs.
     target_zero, target_unit: (numbers,) float64, the same for a regression's numbers; else None.
     """
 

@@ -11,7 +11,7 @@ import torch
 import coterie
 from coterie.protocol.errors import UserError
 from coterie.runs.config import from_text
-from coterie.runs.inputs import drift_of, inputs_digest, inputs_of
+from coterie.runs.inputs import inputs_digest, inputs_of
 from coterie.runs.metrics import class_weights
 from coterie.runs.on_data import Here, Wanted
 from coterie.runs.own_code import own_code, with_code
@@ -32,15 +32,14 @@ class Worker:
             raise UserError("a worker has other data, or other code of your own, than the run: make them the same")
         targets = found.dataset.targets
         weights = class_weights(config.class_weights, targets, found.dataset.classes)
-        self._drift, self._data = drift_of(config, found.split.clients), found.data
-        how: Any = {"precision": config.precision, "device": config.accelerator}
-        self._here = Here(found.model, found.data, how, weights)
+        self._givers, self._data = found.givers, found.data
+        self._here = Here(found.model, found.data, config.how, weights)
         self._drifted = False
 
     def run(self, wanted: Wanted, drifted: bool) -> list[Any]:
         """As ``Here.run``."""
-        if drifted and not self._drifted and self._drift is not None:
-            self._data.exchange(self._drift.givers)
+        if drifted and not self._drifted:
+            self._data.exchange(self._givers)
             self._drifted = True
         return self._here.run(wanted)
 

@@ -47,6 +47,8 @@ class How(TypedDict):
     device: str
 
 
+FP32: How = {"precision": "fp32", "device": "cpu"}
+
 Outputs = Iterator[tuple[slice, int, Tensor]]
 """Some of the models, the first of some samples, and what the ones give for the others: (models, n, ...) float32."""
 

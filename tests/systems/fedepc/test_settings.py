@@ -10,6 +10,7 @@ from coterie.clustering.isomorphic import Aidc
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, build
 from coterie.runs.comparison import budget_of
+from coterie.runs.config import resolve
 from coterie.selection.bandit import Cics
 from coterie.systems.fedepc import SYSTEM
 from coterie.systems.fedepc.config import FedEPCConfig
@@ -107,8 +108,9 @@ def test_what_a_comparison_is_told() -> None:
     assert FedEPCConfig(extractor="random", participation=1.0).beyond_budget() == {}, "all get all models anyway"
     assert set(FedEPCConfig(extractor="random", time_budget=9.0).beyond_budget()) == {"time_budget", "panel"}
     assert set(FedEPCConfig(extractor="random", distribute="round").beyond_budget()) == {"panel", "distribute"}
-    assert budget_of(RunConfig("fedepc"))["participation"] == 0.5
-    assert budget_of(RunConfig("fedepc"))["public"] == 0.05
+    budget = budget_of(resolve(RunConfig("fedepc")), ())
+    assert budget["participation"] == 0.5
+    assert budget["public"] == 0.05
 
 
 def test_roles_and_defaults_by_mode() -> None:

@@ -154,7 +154,6 @@ def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
 
     share: of the clients, rounded. Raises UserError unless at least one client attacks and one is honest.
     """
-    check_share(share)
     count = round(share * len(clients))
     if not 0 < count < len(clients):
         whom = "nobody" if not count else "everybody"
@@ -166,12 +165,6 @@ def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
     return tuple(clients[i] for i in sorted(chosen))
 
 
-def check_share(share: float) -> None:
-    """Raises UserError unless this can be the share of attackers."""
-    if not 0 < share < 1:
-        raise UserError(f"attackers must be a share of the clients above 0 and below 1, not {share:g}")
-
-
 def attacked(system: System, attack: Poisoning, attackers: Collection[str], deeds: Deeds | None = None) -> System:
     """The same system, in which these clients deviate from the moment they are made. deeds: counts what they do."""
 
@@ -179,7 +172,7 @@ def attacked(system: System, attack: Poisoning, attackers: Collection[str], deed
         *servers, client = (found := factories(config))
         return {
             **{role: found[role] for role in servers},
-            client: partial(_made, found[client], attack, attackers, deeds),
+            client: partial(_made, make=found[client], attack=attack, attackers=attackers, deeds=deeds),
         }
 
     return replace(
@@ -190,13 +183,14 @@ def attacked(system: System, attack: Poisoning, attackers: Collection[str], deed
 
 
 def _made(
+    own: Own,
+    common: Common,
+    config: Any,
+    *,
     make: PartyFactory,
     attack: Poisoning,
     attackers: Collection[str],
     deeds: Deeds | None,
-    own: Own,
-    common: Common,
-    config: Any,
 ) -> Party:
     party = make(own, common, config)
     if own.name in attackers:
