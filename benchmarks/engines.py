@@ -25,11 +25,10 @@ from typing import Any
 
 from nats.js.api import StreamInfo
 
-from coterie.deploy.engine import Delivery, NotAdmittedError
+from coterie.deploy.engine import STREAM, Access, Delivery, NotAdmittedError, Tls
 from coterie.deploy.names import ENGINE, OPERATOR
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import Link
-from coterie.deploy.nats_names import STREAM, Access, Tls
 from coterie.deploy.nats_stream import provision
 from coterie.operate import certificates
 from coterie.operate.nats_server import Listen, NatsServer, ServerCluster, binary, free_port
@@ -231,7 +230,7 @@ import sys
 from pathlib import Path
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import Link
-from coterie.deploy.nats_names import Tls
+from coterie.deploy.engine import Tls
 name, url, *files = sys.argv[1:]
 engine = NatsEngine(name, [url], Tls(*map(Path, files)), ["hub", name])
 while True:

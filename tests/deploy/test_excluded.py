@@ -5,20 +5,18 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from nodes import Nodes
+from nodes import Driven, Nodes, keys_of, opened, steady, take_all
 
 from coterie.deploy.hub import FORCED, HubNode
+from coterie.deploy.logs import NodeObserver
 from coterie.deploy.node import Node
-from coterie.deploy.packets import BeginAttempt, Letter, Report, unwrap, wrap
-from coterie.deploy.surroundings import NodeObserver
-from coterie.protocol.party import To
+from coterie.deploy.packets import BeginAttempt, Letter, Report, wrap
 from coterie.protocols import averaging
-from coterie.transport.envelope import Envelope
-from tests.deploy.test_hostile import Backed, keys, made, opened, take_all
+from coterie.transport.envelope import Opened
+from tests.deploy.test_hostile import TARGETS, Backed
 
 ONE, OTHER = "client/0", "client/1"
 
@@ -39,7 +37,7 @@ class Heard:
 
     def report(self, name: str, era: tuple[int, int] | None = None, commit: int = 1, **more: Any) -> None:
         said = Report(self.hub.era if era is None else era, commit, **more)
-        body = wrap(keys(self.apart, name), name, "server", next(self.numbers), said)
+        body = wrap(keys_of(self.apart, name), name, "server", next(self.numbers), said)
         self.apart.exchange.put(name, "server", body, str(body))
         take_all(self.hub)
 
@@ -51,7 +49,7 @@ class Heard:
 
 @pytest.fixture
 def heard() -> Iterator[Heard]:
-    one = Heard(made())
+    one = Heard(steady(TARGETS))
     one.begin((0, 0))
     yield one
     one.hub.close()
@@ -150,15 +148,15 @@ class Handles(NodeObserver):
     def __init__(self) -> None:
         self.eras: Counter[tuple[int, int]] = Counter()
 
-    def handled(self, envelope: Envelope) -> None:
-        if envelope.src == "server":
-            self.eras[envelope.round, envelope.attempt] += 1
+    def read(self, opened: Opened) -> None:
+        if opened.envelope.src == "server":
+            self.eras[opened.envelope.round, opened.envelope.attempt] += 1
 
 
 @pytest.mark.parametrize("by", [1, 2])
 def test_no_party_answers_in_an_attempt_that_the_hub_announces_twice(by: int) -> None:
     """The hub is put back to before it announced round 2, when the first answers of that round have come."""
-    apart, watched = made(), {name: Handles() for name in (ONE, OTHER, "client/2")}
+    apart, watched = steady(TARGETS), {name: Handles() for name in (ONE, OTHER, "client/2")}
 
     def answered(node: Node, what: str) -> bool:
         return node.kept.era == (2, 0) and len(node.kept.received) == 3 and what == "before it is done"
@@ -176,65 +174,40 @@ def test_no_party_answers_in_an_attempt_that_the_hub_announces_twice(by: int) ->
     assert any("before: was the hub's disk put back?" in why for why in second[0].attempts)
 
 
-@dataclass
-class Driven:
-    """A client that no thread drives, and the hub's keys."""
-
-    apart: Nodes
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-
-    def __post_init__(self) -> None:
-        self.hub = self.apart.node("server").member
-        self.node, self.noted = opened(self.apart, ONE)
-
-    def tell(self, packet: Any) -> None:
-        body = wrap(self.apart.keys("server"), "server", ONE, next(self.numbers), packet)
-        self.apart.exchange.put("server", ONE, body, str(body))
-        take_all(self.node)
-
-    def train(self, r: int, attempt: int) -> None:
-        message = averaging.Train(r, self.apart.made.common.spec.digest, self.apart.made.common.initial)
-        (sent,) = self.hub.send([To(ONE, message)], "server", round=r, attempt=attempt)
-        self.tell(Letter(sent.envelope, sent.frame, (r, attempt)))
-
-    def said(self) -> list[Any]:
-        """What the hub was told since it was last asked."""
-        engine, found = self.apart.exchange.engine("server"), []
-        while (delivery := engine.pull(0.0)) is not None:
-            found.append(unwrap(self.apart.keys("server"), ONE, "server", delivery.body)[1])
-            delivery.done()
-        return found
+def train(one: Driven, r: int, attempt: int) -> None:
+    common = one.apart.made.common
+    one.ask(averaging.Train(r, common.spec.digest, common.initial), r, attempt)
 
 
 def test_an_attempt_under_another_mark_is_another_one() -> None:
     """Its requests are dropped, and the party asks for another attempt, once. It takes part in that."""
-    one = Driven(made())
+    one = Driven(steady(TARGETS), ONE)
     one.tell(BeginAttempt((0, 0), 0, mark=4))
     one.tell(BeginAttempt((1, 0), 0, mark=5))
-    one.train(1, 0)
+    train(one, 1, 0)
     one.said()
     for mark in (5, 6, 6):
         one.tell(BeginAttempt((1, 0), 0, mark=mark))
-        one.train(1, 0)
+        train(one, 1, 0)
         said = one.said()
         assert sum(isinstance(packet, Letter) for packet in said) == (mark == 5)
         asked = [packet.era for packet in said if isinstance(packet, Report) and packet.repeated]
         assert asked == ([(1, 0)] if mark == 6 and not one.noted.said["packet of server"] > 1 else [])
     one.tell(BeginAttempt((1, 1), 0, mark=7))
-    one.train(1, 1)
+    train(one, 1, 1)
     assert [packet.envelope.attempt for packet in one.said() if isinstance(packet, Letter)] == [1]
     one.node.close()
 
 
 def test_a_party_that_starts_again_still_knows_the_mark() -> None:
     """What the hub asked before the party was told of this attempt waits, and is dropped."""
-    one = Driven(made())
+    one = Driven(steady(TARGETS), ONE)
     for r in (0, 1):
         one.tell(BeginAttempt((r, 0), 0, mark=5))
-    one.train(1, 0)
+    train(one, 1, 0)
     one.node.close()
-    one.node, one.noted = opened(one.apart, ONE)
-    one.train(1, 0)
+    one.start()
+    train(one, 1, 0)
     assert len(one.node.waiting) == 1
     one.said()
     one.tell(BeginAttempt((1, 0), 0, mark=6))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,86 +10,42 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from federation import Steady, planted, rig
-from nodes import Doom, Nodes, nodes
+from federation import planted
+from nodes import Doom, Driven, Nodes, keys_of, opened, steady, take_all
 
 from coterie.crypto.roster import entry, new_identity
 from coterie.deploy.engine import EngineError, FullError
 from coterie.deploy.hub import HubNode, RoundOutcome
 from coterie.deploy.node import Node, RolledBackError
+from coterie.deploy.packet_queue import NodeLimits
 from coterie.deploy.packets import BeginAttempt, End, Letter, NoAnswer, PlanUpdate, Report, Tally, wrap
 from coterie.deploy.store import unpack
-from coterie.deploy.surroundings import NodeObserver, NodeSettings
-from coterie.protocol.errors import PeerError
-from coterie.protocol.party import To
 from coterie.protocol.randomness import Randomness
+from coterie.protocol.setup_info import Common, Identity
 from coterie.protocols import averaging
-from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.envelope import Envelope
 
-SIZE, ROUNDS = 16, 2
-TARGETS = planted([0, 0, 1], SIZE)
-
-
-def made(**options: Any) -> Nodes:
-    return nodes(rig(registry.get("fedavg"), TARGETS, delta=0.0, links=Steady()), "fedavg", TARGETS, **options)
-
-
-def keys(apart: Nodes, *names: str) -> PartyKeys:
-    """The keys of some parties together, as an attacker holds them."""
-    owns = {name: apart.made.owns[name].identity for name in names}
-    return PartyKeys(apart.made.common.roster, {name: own for name, own in owns.items() if own})
-
-
-class Noted(NodeObserver):
-    """What a node has told its log."""
-
-    def __init__(self) -> None:
-        self.said: Counter[str] = Counter()
-
-    def dropped(self, src: str, kind: str, reason: str) -> None:
-        self.said[f"{kind} of {src}"] += 1
-
-    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
-        self.said[f"{envelope.kind}: {reason}"] += 1
-
-
-def opened(apart: Nodes, name: str, **options: Any) -> tuple[Node, Noted]:
-    """A node at work that no thread drives."""
-    noted = Noted()
-    node = apart.node(name, observer=noted, **options)
-    node.open()
-    return node, noted
-
-
-def take_all(node: Node) -> None:
-    while apart_waits(node):
-        node.turn()
-
-
-def apart_waits(node: Node) -> bool:
-    engine = node.queue.engine
-    return len(engine.held) < engine.exchange.waiting(node.name)  # type: ignore[attr-defined]
+TARGETS = planted([0, 0, 1], 16)
 
 
 def seen_state(apart: Nodes, name: str) -> bytes:
-    """State and secret of a party, and the numbers of messages that it has taken."""
+    """What a party has stored of rounds and messages."""
     party = apart.parties[name]
     data = apart.stores[name].data
     assert data is not None
     kept, _ = unpack(data, party)
-    return msgspec.msgpack.encode((kept.era, kept.numbers.taken, kept.again, kept.inbox, kept.ended))
+    return msgspec.msgpack.encode((kept.era, kept.again, kept.inbox, kept.ended))
 
 
 @pytest.mark.parametrize("victim", ["client/0", "server"])
 def test_random_bytes_by_the_thousand(victim: str) -> None:
     """Of strangers and of parties, also in the shape of a packet: all are done, counted and forgotten."""
-    apart, draws = made(), np.random.default_rng(3)
+    apart, draws = steady(TARGETS), np.random.default_rng(3)
     node, noted = opened(apart, victim)
     saved, before = apart.stores[victim].data, seen_state(apart, victim)
-    honest = wrap(keys(apart, "client/1"), "client/1", victim, 7, Report((0, 0), 1))
-    for i in range(2000):
+    honest = wrap(keys_of(apart, "client/1"), "client/1", victim, 7, Report((0, 0), 1))
+    for i in range(1000):
         if i % 2:
             body = draws.bytes(int(draws.integers(0, 200)))
         else:
@@ -104,15 +58,15 @@ def test_random_bytes_by_the_thousand(victim: str) -> None:
     assert seen_state(apart, victim) == before
     assert not node.queue.held
     assert apart.exchange.waiting(victim) == 0
-    assert sum(noted.said.values()) == 2000
-    assert node.queue.traffic.refused["packet"] == 2000
+    assert sum(noted.said.values()) == 1000
+    assert node.queue.traffic.refused["packet"] == 1000
 
 
 def test_a_packet_is_taken_from_its_sender_by_its_recipient_once() -> None:
     """Swapped ends, another number, a signature of another party, a packet that comes again."""
-    apart = made()
+    apart = steady(TARGETS)
     node, noted = opened(apart, "client/0")
-    server, other = keys(apart, "server"), keys(apart, "client/1")
+    server, other = keys_of(apart, "server"), keys_of(apart, "client/1")
     begin = wrap(server, "server", "client/0", 5, BeginAttempt((0, 0), 0))
     forged = {
         "another's name": ("client/1", begin),
@@ -153,9 +107,9 @@ def _renumbered(body: bytes, number: int) -> bytes:
 )
 def test_only_the_hub_leads(packet: Any) -> None:
     """A client begins rounds, ends the run, passes plans on: nothing of it is believed."""
-    apart = made()
+    apart = steady(TARGETS)
     node, noted = opened(apart, "client/0")
-    body = wrap(keys(apart, "client/1"), "client/1", "client/0", 3, packet)
+    body = wrap(keys_of(apart, "client/1"), "client/1", "client/0", 3, packet)
     apart.exchange.put("client/1", "client/0", body, "x")
     take_all(node)
     assert node.kept.era is None
@@ -163,21 +117,10 @@ def test_only_the_hub_leads(packet: Any) -> None:
     assert noted.said == {f"{type(packet).__name__} of client/1": 1}
 
 
-def test_a_letter_in_anothers_name_is_refused() -> None:
-    apart = made()
-    node, noted = opened(apart, "server")
-    session = apart.made.common.roster.session.hex()
-    envelope = Envelope("client/0", "server", "client", "Update", session, 1, 0, 3, 0, False, 1)
-    body = wrap(keys(apart, "client/1"), "client/1", "server", 3, Letter(envelope, b"x", (0, 0)))
-    apart.exchange.put("client/1", "server", body, "x")
-    take_all(node)
-    assert noted.said == {"packet of client/1": 1}
-
-
 def test_nobody_gives_up_anothers_answer() -> None:
     """A party says that another's answer will not come: the hub waits for that one all the same."""
-    apart = made(settings=NodeSettings(patience_s=20.0, grace_s=0.3, poll_s=0.03))
-    lies = keys(apart, "client/2")
+    apart = steady(TARGETS, limits=NodeLimits(patience_s=20.0, grace_s=0.3, poll_s=0.03))
+    lies = keys_of(apart, "client/2")
 
     def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
         if (src, dst) != ("client/2", "server"):
@@ -193,9 +136,9 @@ def test_nobody_gives_up_anothers_answer() -> None:
 
 def test_a_flood_is_bounded() -> None:
     """Letters of rounds that never begin: so many wait, and more are refused."""
-    apart = made(settings=NodeSettings(most=20, most_bytes=1 << 20, poll_s=0.01))
+    apart = steady(TARGETS, limits=NodeLimits(most=20, most_bytes=1 << 20, poll_s=0.01))
     node, noted = opened(apart, "client/0")
-    lies, session = keys(apart, "client/1"), apart.made.common.roster.session.hex()
+    lies, session = keys_of(apart, "client/1"), apart.made.common.roster.session.hex()
     for i in range(1, 501):
         envelope = Envelope("client/1", "client/0", "client", "Train", session, 9, 0, i, 0, True, 1)
         body = wrap(lies, "client/1", "client/0", i, Letter(envelope, bytes(100), (9, 0)))
@@ -207,7 +150,7 @@ def test_a_flood_is_bounded() -> None:
 
 def test_kinds_of_refusals_are_bounded() -> None:
     """They are others' words."""
-    node, _ = opened(made(), "client/0")
+    node, _ = opened(steady(TARGETS), "client/0")
     for i in range(1000):
         node.queue.traffic.refuse(f"kind {i}" + 100 * "x")
     assert len(node.queue.traffic.refused) <= 65
@@ -239,7 +182,7 @@ class Backed(Doom):
 @pytest.mark.parametrize("by", [1, 2, 3])
 def test_a_party_whose_disk_was_put_back_is_noticed_and_goes_on_no_more(by: int) -> None:
     """Also by the last commit alone, if the hub has heard of it."""
-    apart = made()
+    apart = steady(TARGETS)
 
     def answered(node: Node, what: str) -> bool:
         return node.kept.era == (3, 0) and "server" in node.kept.sent and what == "after it is done"
@@ -256,33 +199,21 @@ def test_a_party_whose_disk_was_put_back_is_noticed_and_goes_on_no_more(by: int)
 
 def test_a_party_whose_disk_was_put_back_takes_nothing_before_it_knows() -> None:
     """It has lost one commit, and a request waits: with the commit that follows it would seem to have lost none."""
-    apart = made()
-    hub, number = apart.node("server").member, itertools.count(1)
-
-    def tell(node: Node, packet: Any) -> None:
-        apart.exchange.put(
-            "server", "client/0", wrap(apart.keys("server"), "server", "client/0", next(number), packet), str(packet)
-        )
-        take_all(node)
-
-    def train(node: Node) -> None:
-        message = averaging.Train(1, apart.made.common.spec.digest, apart.made.common.initial)
-        (sent,) = hub.send([To("client/0", message)], "server", round=1, attempt=0)
-        tell(node, Letter(sent.envelope, sent.frame, (1, 0)))
-
-    node, _ = opened(apart, "client/0")
+    apart = steady(TARGETS)
+    one, common = Driven(apart, "client/0"), apart.made.common
+    message = averaging.Train(1, common.spec.digest, common.initial)
     for r in range(2):
-        tell(node, BeginAttempt((r, 0), 0))
+        one.tell(BeginAttempt((r, 0), 0))
     old = apart.stores["client/0"].data
-    train(node)
-    told = node.kept.commits
-    node.close()
+    one.ask(message, 1)
+    told = one.node.kept.commits
+    one.node.close()
     apart.stores["client/0"].data = old
-    node, _ = opened(apart, "client/0")
-    train(node)
+    one.start()
+    one.ask(message, 1)
     with pytest.raises(RolledBackError):
-        tell(node, BeginAttempt((1, 0), told))
-    node.close()
+        one.tell(BeginAttempt((1, 0), told))
+    one.node.close()
 
 
 @pytest.mark.parametrize(
@@ -294,7 +225,7 @@ def test_a_party_whose_disk_was_put_back_takes_nothing_before_it_knows() -> None
     ],
 )
 def test_the_error_says_what_is_older(commit: int, taken: int, says: str) -> None:
-    apart = made()
+    apart = steady(TARGETS)
     node, _ = opened(apart, "client/0")
     says = says.format(commits=node.kept.commits, sent=node.queue.numbering.sent)
     begin = wrap(apart.keys("server"), "server", "client/0", 1, BeginAttempt((0, 0), commit, taken))
@@ -305,7 +236,7 @@ def test_the_error_says_what_is_older(commit: int, taken: int, says: str) -> Non
 
 
 def test_a_hub_whose_disk_was_put_back_is_told_so() -> None:
-    apart = made()
+    apart = steady(TARGETS)
     apart.dooms["server"] = doom = Backed(
         lambda node, what: node.kept.era == (4, 0) and what.startswith("after a push"), apart, "server", 4
     )
@@ -315,7 +246,7 @@ def test_a_hub_whose_disk_was_put_back_is_told_so() -> None:
 
 
 def test_what_could_not_leave_before_a_stop_is_in_every_later_commit() -> None:
-    apart = made()
+    apart = steady(TARGETS)
     node, _ = opened(apart, "client/0")
 
     def away(dst: str, body: bytes, key: str) -> None:
@@ -334,7 +265,7 @@ def test_what_could_not_leave_before_a_stop_is_in_every_later_commit() -> None:
 
 def test_a_tally_that_is_lost_is_told_again() -> None:
     """Alone or with a letter. Else the hub would wait for it at the end of the run, and all the time in a rehearsal."""
-    apart = made(settings=NodeSettings(grace_s=0.0, poll_s=0.01))
+    apart = steady(TARGETS, limits=NodeLimits(grace_s=0.0, poll_s=0.01))
     node, _ = opened(apart, "client/0")
     node.kept.era, node.kept.tallies = (1, 0), True
     push = node.queue.engine.push
@@ -357,79 +288,67 @@ def test_a_tally_that_is_lost_is_told_again() -> None:
 
 
 def test_a_party_that_is_revoked_is_gone_at_once_and_the_others_go_on() -> None:
-    apart = made()
-    plans = iter([None, None, b"revoked"])
-    common, make = apart.made.common, apart.node
-
-    def renewed(name: str) -> Any:
-        def renew(plan: bytes) -> Any:
-            if plan != b"revoked":
-                raise PeerError("not a plan")
-            identity = apart.made.owns[name].identity
-            assert identity is not None
-            left = tuple(one for one in common.roster.entries if one.name != "client/2")
-            return PartyKeys(msgspec.structs.replace(common.roster, entries=left), {name: identity}), common
-
-        return renew
+    apart = steady(TARGETS)
+    plans, common, revoked = iter([None, None, b"revoked"]), apart.made.common, list[Node]()
+    left = tuple(one for one in common.roster.entries if one.name != "client/2")
+    roster = msgspec.structs.replace(common.roster, entries=left)
 
     def live(name: str, rounds: int) -> None:
-        node = apart.node(
-            name, renew=renewed(name), **({"newest": lambda: next(plans, None)} if name == "server" else {})
-        )
-        if isinstance(node, HubNode):
-            apart.rounds += node.run(rounds)
-            revoked.stop()
-        else:
-            node.serve()
+        node = apart.node(name)
+        revoked[:] = [node] if name == "client/2" else revoked
+        apart.drive(node, rounds)
+        if name == "server":
+            revoked[0].stop()
 
-    revoked = apart.node("client/2", renew=renewed("client/2"))
-    apart.node = lambda name, **options: revoked if name == "client/2" else make(name, **options)  # type: ignore
+    apart.options = lambda name: {
+        "renew": lambda plan: (PartyKeys(roster, {name: identity_of(apart, name)}), common),
+        **({"newest": lambda: next(plans, None)} if name == "server" else {}),
+    }
     apart.run(3, live)
-    assert [one.gone for one in apart.rounds] == [
-        {},
-        {},
-        {"client/2": "it was revoked"},
-        {"client/2": "it was revoked"},
-    ]
+    assert [one.gone for one in apart.rounds] == 2 * [{}] + 2 * [{"client/2": "it was revoked"}]
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 2]
+
+
+def identity_of(apart: Nodes, name: str) -> Identity:
+    identity = apart.made.owns[name].identity
+    assert identity is not None
+    return identity
+
+
+def enrolled_anew(apart: Nodes, name: str) -> tuple[Identity, Common]:
+    """New keys of a client, and what all know then."""
+    old, fresh = apart.made.common, new_identity(name, Randomness(9, True))
+    changed = [entry(name, "client", fresh) if e.name == name else e for e in old.roster.entries]
+    return fresh, replace(old, roster=msgspec.structs.replace(old.roster, entries=tuple(changed)))
 
 
 def test_a_party_that_is_enrolled_anew_begins_anew() -> None:
     """Its disk is lost after round 2: it has new keys, an empty store, and numbers that it has used before."""
-    apart = made()
-    old, owns = apart.made.common, dict(apart.made.owns)
-    fresh = new_identity("client/2", Randomness(9, True))
-    changed = [entry("client/2", "client", fresh) if e.name == "client/2" else e for e in old.roster.entries]
-    common = replace(old, roster=msgspec.structs.replace(old.roster, entries=tuple(changed)))
+    apart = steady(TARGETS)
+    owns, (fresh, common) = dict(apart.made.owns), enrolled_anew(apart, "client/2")
     plans = iter([None, None, None, b"newer"])
     lost = threading.Event()
 
-    def renewed(name: str) -> Any:
-        identity = owns[name].identity
-        assert identity is not None
-        return lambda plan: (PartyKeys(common.roster, {name: identity}), common)
-
     def live(name: str, rounds: int) -> None:
-        if name == "server":
-            hub = apart.node(name, renew=renewed(name), newest=lambda: next(plans, None))
-            assert isinstance(hub, HubNode)
-            hub.run(rounds, closed)
-            return
-        node = apart.node(name, renew=renewed(name))
+        node = apart.node(name)
         if name == "client/2":
-            node.observer.handled = lambda envelope: node.stop() if envelope.round == 2 else None  # type: ignore
+            node.observer.read = lambda opened: node.stop() if opened.envelope.round == 2 else None  # type: ignore
             node.serve()
             apart.stores[name].data = None
             apart.made.owns = {**owns, name: replace(owns[name], identity=fresh)}
             apart.made.federation = replace(apart.made.federation, common=common)
             node = apart.node(name)
             lost.set()
-        node.serve()
+        apart.drive(node, rounds)
 
     def closed(one: RoundOutcome) -> None:
-        apart.rounds.append(one)
         assert one.round != 2 or lost.wait(20.0)
 
+    apart.closed = closed
+    apart.options = lambda name: {
+        "renew": lambda plan: (PartyKeys(common.roster, {name: identity_of(apart, name)}), common),
+        **({"newest": lambda: next(plans, None)} if name == "server" else {}),
+    }
     apart.run(4, live)
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 3, 3, 3]
     assert [one.gone for one in apart.rounds] == [{}] * 5
@@ -437,15 +356,10 @@ def test_a_party_that_is_enrolled_anew_begins_anew() -> None:
 
 def test_the_hub_forgets_what_an_earlier_key_has_sent() -> None:
     """A letter of an earlier round is kept for another attempt. Then its sender is enrolled anew, with another key."""
-    apart = made()
-    old = apart.made.common
-    fresh = new_identity("client/1", Randomness(9, True))
-    changed = [entry("client/1", "client", fresh) if e.name == "client/1" else e for e in old.roster.entries]
-    common = replace(old, roster=msgspec.structs.replace(old.roster, entries=tuple(changed)))
-    hub_keys = apart.made.owns["server"].identity
-    assert hub_keys is not None
+    apart = steady(TARGETS)
+    old, (_, common) = apart.made.common, enrolled_anew(apart, "client/1")
     plans = iter([None, None, b"newer"])
-    renewed = PartyKeys(common.roster, {"server": hub_keys}), common
+    renewed = PartyKeys(common.roster, {"server": identity_of(apart, "server")}), common
     node, noted = opened(apart, "server", renew=lambda plan: renewed, newest=lambda: next(plans, None))
     assert isinstance(node, HubNode)
     node._announce((1, 0))
@@ -454,14 +368,13 @@ def test_the_hub_forgets_what_an_earlier_key_has_sent() -> None:
     node.lead = node.leading(steps, "server", (2, 0), node.clock.times.at)
     for name in ("client/1", "client/2"):
         envelope = Envelope(name, "server", "client", "Update", old.roster.session.hex(), 1, 0, 3, 0, False, 1)
-        body = wrap(keys(apart, name), name, "server", 3, Letter(envelope, b"x", (1, 0)))
+        body = wrap(keys_of(apart, name), name, "server", 3, Letter(envelope, b"x", (1, 0)))
         apart.exchange.put(name, "server", body, name)
     take_all(node)
     assert [one.envelope.src for one in node._coming] == ["client/1", "client/2"], noted.said
     node.lead = None
     node._announce((2, 1))
     assert [one.envelope.src for one in node._coming] == ["client/2"]
-    assert [
-        one.envelope.src for one in unpack(apart.stores["server"].data or b"", apart.parties["server"])[0].again
-    ] == ["client/2"]
+    stored, _ = unpack(apart.stores["server"].data or b"", apart.parties["server"])
+    assert [one.envelope.src for one in stored.again] == ["client/2"]
     node.close()

@@ -6,26 +6,20 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 from federation import Rig, Steady, planted, rig
-from nodes import Doom, Nodes, nodes
+from nodes import Doom, Nodes, digest, nodes
 
 from coterie.runs import registry
-from coterie.runs.evaluation import models_digest
 from tests.transport.test_processes import CASES
 
 ROUNDS, SIZE = 2, 16
 TARGETS = planted([0, 0, 1, 1], SIZE)
-OF_ALL = {"fedcaprivacy", "mingledpie", "fedepc", "ofl", "pafed"}
+OF_ALL = {"fedcaprivacy", "ofl"}  # servers, keys and leaders
 
 
 def made(name: str, delta: float = 0.0, **settings: Any) -> Rig:
     return rig(registry.get(name), TARGETS, delta=delta, delay="uniform:1-1", links=Steady(), **settings)
-
-
-def digest(models: np.ndarray) -> str:
-    return models_digest(dict(enumerate(models)))
 
 
 def killed(name: str, dooms: Mapping[str, set[int]], delta: float = 0.0, **settings: Any) -> Nodes:
@@ -39,8 +33,8 @@ def killed(name: str, dooms: Mapping[str, set[int]], delta: float = 0.0, **setti
 @pytest.mark.parametrize(
     ("party", "step"),
     [
-        ("server", 20),
-        ("client/1", 7),
+        ("server", 40),
+        ("client/1", 15),
         pytest.param("client/1", 1, marks=pytest.mark.long),
         pytest.param("server", 1, marks=pytest.mark.long),
     ],

@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from federation import Steady, planted, rig
-from nodes import Nodes, nodes
+from federation import planted
+from nodes import Driven, steady
 
 from coterie.baselines.rfl_ha import Belong, Lead
-from coterie.deploy.node import Node
-from coterie.deploy.packets import BeginAttempt, Letter, unwrap, wrap
-from coterie.deploy.surroundings import NodeSettings
-from coterie.protocol.messages import Message, bundle
-from coterie.protocol.party import To
-from coterie.runs import registry
+from coterie.deploy.packet_queue import NodeLimits
+from coterie.deploy.packets import BeginAttempt, Letter
+from coterie.protocol.messages import bundle
 
 TARGETS = planted([0, 0, 1], 16)
-BRISK = NodeSettings(patience_s=20.0, grace_s=5.0, poll_s=0.02)
+BRISK = NodeLimits(patience_s=20.0, grace_s=5.0, poll_s=0.02)
 HEAD = "client/0"
 
 
-@dataclass
-class Head:
-    """A head of RFL-HA that no thread drives, and the hub's keys."""
-
-    apart: Nodes
-    node: Node = field(init=False)
-    number: Any = field(default_factory=lambda: itertools.count(1))
-
-    def __post_init__(self) -> None:
-        self.hub = self.apart.node("server").member
-        self.node = self.apart.node(HEAD)
-        self.node.open()
-
-    def tell(self, packet: Any) -> None:
-        body = wrap(self.apart.keys("server"), "server", HEAD, next(self.number), packet)
-        self.apart.exchange.put("server", HEAD, body, str(body))
-        while (arrived := self.node.queue.pull(0.0)) is not None:
-            self.node.take(arrived)
-
-    def ask(self, message: Message, r: int, attempt: int = 0, *, sent_in: int | None = None) -> int:
-        """A message of round ``sent_in`` that comes in round r; gives its number."""
-        of = r if sent_in is None else sent_in
-        (sent,) = self.hub.send([To(HEAD, message)], "server", round=of, attempt=0 if sent_in is not None else attempt)
-        self.tell(Letter(sent.envelope, sent.frame, (r, attempt)))
-        return sent.envelope.number
+class Head(Driven):
+    """A head of RFL-HA."""
 
     def lead(self, r: int, *, asked: bytes = b"\1\1\1", **more: Any) -> int:
         common = self.apart.made.common
@@ -60,18 +32,13 @@ class Head:
 
     def answered(self) -> list[int]:
         """The requests of the hub that it has said something to, in order; forgets them."""
-        engine, found = self.apart.exchange.engine("server"), []
-        while (delivery := engine.pull(0.0)) is not None:
-            packet = unwrap(self.apart.keys("server"), HEAD, "server", delivery.body)[1]
-            found.append(packet.envelope.answers if isinstance(packet, Letter) else getattr(packet, "number", 0))
-            delivery.done()
+        found = [one.envelope.answers if isinstance(one, Letter) else getattr(one, "number", 0) for one in self.said()]
         return [number for number in found if number]
 
 
 @pytest.fixture
 def head() -> Any:
-    made = rig(registry.get("rfl_ha"), TARGETS, delta=0.0, links=Steady(), clusters=1)
-    one = Head(nodes(made, "rfl_ha", TARGETS, settings=BRISK))
+    one = Head(steady(TARGETS, "rfl_ha", limits=BRISK, clusters=1), HEAD)
     names = bundle([name.encode() for name in one.apart.made.common.clients])
     one.tell(BeginAttempt((0, 0), 0))
     one.ask(Belong(0, HEAD, names, 3), 0)
@@ -116,3 +83,16 @@ def test_a_request_that_waits_is_taken_when_the_first_one_fails(head: Head) -> N
     head.node.turn()
     assert head.answered() == [first]
     assert head.leads() == second
+
+
+def test_a_request_that_waited_for_its_leader_begins_nothing_in_the_next_round(head: Head) -> None:
+    """When the next round begins it is still at work on the first of two requests."""
+    head.tell(BeginAttempt((1, 0), 0))
+    first = head.lead(1)
+    head.lead(1)
+    assert head.leads() == first
+    head.tell(BeginAttempt((2, 0), 0))
+    assert head.leads() == 0
+    assert head.node.kept.era == (2, 0)
+    head.node.turn()  # nothing comes, so there is time to store that the round has begun
+    assert head.apart.exchange.waiting(HEAD) == 0

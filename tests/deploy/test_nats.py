@@ -17,28 +17,23 @@ import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
+import pytest
 from nats_rig import Rig, drain
 
 from coterie.deploy import nats as engine_over_nats
-from coterie.deploy.engine import EngineError, FullError, OutgoingPacket, UndeliverableError
+from coterie.deploy.engine import EngineError, OutgoingPacket, UndeliverableError
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_link import _ended
+from coterie.deploy.nats_link import Link, _ended
 from coterie.deploy.nats_parts import PART
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
 PARTIES = ("hub", *(f"client/{number}" for number in range(1, 13)), "hospital-a")
 
 
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with Rig(tmp_path_factory.mktemp("nats"), PARTIES) as made:
-        yield made
-
-
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Rig]:
-    """A server that sends a message again after .6 seconds."""
-    made = Rig(tmp_path, ("hub", "client/1"), ack_wait_s=0.6)
+    """A server that sends a message again after .3 seconds."""
+    made = Rig(tmp_path, ("hub", "client/1"), ack_wait_s=0.3)
     made.start()
     yield made
     made.close()
@@ -48,21 +43,15 @@ def test_packets_of_one_sender_come_in_order_and_once(rig: Rig) -> None:
     hub, one, two = rig.engine("hub"), rig.engine("client/1"), rig.engine("hospital-a")
     for number in range(20):
         hub.push("client/1", b"hub %d" % number, f"a{number}")
-        two.push("client/1", b"two %d" % number, f"a{number}")  # another's key is another packet
+        two.push("client/1", b"two %d" % number, f"a{number}")  # another's key is another packet,
+        hub.push("client/2", b"to another", f"a{number}")  # and so is one to another party
         hub.push("client/1", b"again", f"a{number}")
     came = drain(one)
     assert [each.body for each in came if each.src == "hub"] == [b"hub %d" % number for number in range(20)]
     assert [each.body for each in came if each.src == "hospital-a"] == [b"two %d" % number for number in range(20)]
     assert len(came) == 40
     assert not one.strays
-
-
-def test_the_same_key_to_two_parties_is_two_packets(rig: Rig) -> None:
-    hub = rig.engine("hub")
-    for name in ("client/2", "client/3"):
-        hub.push(name, b"to each", "k")
-    assert [each.body for each in drain(rig.engine("client/2"))] == [b"to each"]
-    assert [each.body for each in drain(rig.engine("client/3"))] == [b"to each"]
+    assert len(drain(rig.engine("client/2"))) == 20
 
 
 def test_packets_to_many_parties_are_pushed_together_and_in_order(rig: Rig) -> None:
@@ -80,7 +69,7 @@ def test_packets_to_many_parties_are_pushed_together_and_in_order(rig: Rig) -> N
         assert [each.body for each in drain(rig.engine(name))] == [b"first", large, b"last"]
 
 
-@pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 5 * PART, 5 * PART + 17])
+@pytest.mark.parametrize("size", [0, PART, PART + 1, 5 * PART + 17])
 def test_packets_of_any_size_come_whole(rig: Rig, size: int) -> None:
     hub, one = rig.engine("hub"), rig.engine("client/1")
     body = os.urandom(size)
@@ -135,10 +124,10 @@ def test_what_is_held_is_not_handed_out_twice(hasty: Rig) -> None:
     assert second is not None
     for _ in range(3):  # longer than ack_wait: the server sends both again
         second.working()
-        assert one.pull(0.4) is None
+        assert one.pull(0.2) is None
     first.done()
     second.done()
-    assert one.pull(0.8) is None
+    assert one.pull(0.4) is None
 
 
 def test_working_keeps_the_server_from_sending_a_packet_again(hasty: Rig) -> None:
@@ -150,9 +139,9 @@ def test_working_keeps_the_server_from_sending_a_packet_again(hasty: Rig) -> Non
     before = received["in_bytes"]
     for _ in range(6):  # longer than ack_wait
         held.working()
-        assert one.pull(0.2) is None
+        assert one.pull(0.1) is None
     assert received["in_bytes"] - before < 100_000
-    assert one.pull(1.0) is None
+    assert one.pull(0.6) is None
     assert received["in_bytes"] - before >= 500_000
     held.done()
 
@@ -236,21 +225,6 @@ def test_one_that_is_no_party_and_a_packet_that_is_too_large_are_refused(rig: Ri
         hub.push("client/1", b"x" * 11, "k")
 
 
-def test_a_full_queue_takes_more_when_something_is_done(tmp_path: Path) -> None:
-    with Rig(tmp_path, ("hub", "client/1"), waiting=4) as made:
-        hub, one = made.engine("hub"), made.engine("client/1")
-        for number in range(4):
-            hub.push("client/1", b"x", f"{number}")
-        began = time.monotonic()
-        with pytest.raises(FullError, match="takes no more to client/1 at present: maximum") as full:
-            hub.push("client/1", b"x", "4")
-        assert not isinstance(full.value, UndeliverableError)
-        assert time.monotonic() - began < 1, "others wait for it"
-        assert len(drain(one)) == 4
-        hub.push("client/1", b"x", "4")
-        assert len(drain(one)) == 1
-
-
 def test_a_task_that_takes_no_notice_of_being_cancelled_is_cancelled_again() -> None:
     """``asyncio.wait_for`` of Python 3.11 forgets it if the answer comes at the same time."""
 
@@ -294,12 +268,12 @@ def test_a_delivery_may_be_used_from_any_thread_and_after_the_end(rig: Rig) -> N
 
 def test_the_server_is_killed_in_mid_flow_and_nothing_is_lost(tmp_path: Path) -> None:
     dice = random.Random(5)
-    bodies = [dice.randbytes(dice.choice([10, 1000, PART + 3])) for _ in range(150)]
+    bodies = [dice.randbytes(dice.choice([10, 1000, PART + 3])) for _ in range(90)]
     with Rig(tmp_path, ("hub", "client/1")) as made:
         came, reader = made.receiving("client/1", len(bodies))
         hub = made.engine("hub")
         for number, body in enumerate(bodies):
-            if number in (40, 100):
+            if number in (30, 60):
                 threading.Timer(0.01, lambda: (made.server.kill(), time.sleep(0.1), made.server.start())).start()
             hub.push("client/1", body, f"{number}")
         reader.join(30)
@@ -330,7 +304,7 @@ SENDER = """
 import sys
 from pathlib import Path
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_names import Tls
+from coterie.deploy.engine import Tls
 from coterie.deploy.nats_link import _ended
 from coterie.deploy.nats_parts import PART
 from coterie.deploy.nats_stream import ACK_WAIT_S
@@ -347,7 +321,7 @@ RECEIVER = """
 import sys
 from pathlib import Path
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_names import Tls
+from coterie.deploy.engine import Tls
 url, folder, name = sys.argv[1:4]
 tls = Tls(*(Path(path) for path in folder.split(",")))
 engine = NatsEngine(name, [url], tls, ("hub", name))
@@ -400,3 +374,39 @@ def test_a_receiver_that_is_killed_gets_each_packet_again_unless_it_was_done(rig
     assert first == list(range(len(first)))
     assert second == list(range(second[0], 60))
     assert first[-1] - 5 < second[0] <= first[-1] + 1  # the server may not have heard of the last ones
+
+
+# -- a connection to NATS: what the server denies is told to all threads that wait --
+
+
+async def never() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def test_what_the_server_denies_is_told_to_all_that_wait() -> None:
+    """Two threads wait: that of the node, and the one that says that packets are worked on."""
+    link = Link.__new__(Link)
+    link.token, link._refused, link._closing, link._lock = "a", None, False, threading.Lock()
+    link._loop = asyncio.new_event_loop()
+    link._broken = link._loop.create_future()
+    turning = threading.Thread(target=link._loop.run_forever)
+    turning.start()
+    said: list[str] = []
+
+    def waits() -> None:
+        try:
+            link.run(never())
+        except EngineError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=waits) for _ in range(2)]
+    for one in threads:
+        one.start()
+    denied = UndeliverableError("denied")
+    link._loop.call_soon_threadsafe(link._loop.call_later, 0.1, lambda: link._break(denied, for_good=False))
+    for one in threads:
+        one.join()
+    link._loop.call_soon_threadsafe(link._loop.stop)
+    turning.join()
+    link._loop.close()
+    assert said == ["denied", "denied"]

@@ -9,7 +9,6 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,19 +16,18 @@ import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
+import pytest
 from nats_rig import PARTIES, Authority, Rig, drain
 
 from benchmarks.engines import pin
-from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
+from coterie.deploy.engine import EngineError, NotAdmittedError, Tls, UndeliverableError
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_names import Tls
 from coterie.operate.nats_server import free_port
 
 
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with Rig(tmp_path_factory.mktemp("nats"), PARTIES) as made:
-        yield made
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.deploy.nats_link.AGAIN_S", 0.05)
 
 
 # --- who is not admitted
@@ -128,7 +126,7 @@ def test_nothing_is_ever_said_without_tls(rig: Rig) -> None:
         for scheme in ("nats://", ""):
             url = f"{scheme}127.0.0.1:{listener.getsockname()[1]}"
             with pytest.raises(EngineError):
-                NatsEngine("client/5", [url], rig.tls["client/5"], PARTIES, connect_s=1)
+                NatsEngine("client/5", [url], rig.tls["client/5"], PARTIES, connect_s=0.4)
     said = [each for each in heard if each]
     assert said
     assert all(each[:1] == b"\x16" and b"CONNECT" not in each for each in said)
@@ -170,13 +168,13 @@ def test_no_server_is_a_clear_error(rig: Rig) -> None:
     url = f"nats://127.0.0.1:{free_port()}"
     began = time.monotonic()
     with pytest.raises(EngineError, match=f"no connection to {url}.*(refused|Connect call failed)"):
-        NatsEngine("client/5", [url], rig.tls["client/5"], PARTIES, connect_s=1)
+        NatsEngine("client/5", [url], rig.tls["client/5"], PARTIES, connect_s=0.4)
     assert time.monotonic() - began < 3
 
 
 def test_a_server_that_goes_away_is_an_error_of_push_and_nothing_for_pull(tmp_path: Path) -> None:
     with Rig(tmp_path, ("hub", "client/1")) as made:
-        hub = made.engine("hub", push_s=1.0)
+        hub = made.engine("hub", push_s=0.4)
         made.server.stop()
         assert hub.pull(0.2) is None
         with pytest.raises(EngineError, match=r"no connection to nats://127\.0\.0\.1:\d+"):
@@ -260,3 +258,39 @@ def test_a_member_that_joins_later_is_admitted_when_the_server_has_read_its_conf
         assert [[each.body for each in drain(one)] for one in (hub, late)] == [[b"here"], [b"good"]]
         assert hub._link.connections == 1
         assert set(hub.nodes()) == {"hub", "client/1"}
+
+
+# -- several servers of the broker: who may be one of them --
+
+
+def heard_as_server(rig: Rig, tls: Tls, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
+    """What a server of a cluster says first to another that shows this certificate; nothing if it is not taken."""
+    cluster = rig.server.listen.cluster
+    assert cluster is not None
+    context = tls.context()
+    context.check_hostname = False
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = version
+    heard = b""
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(("127.0.0.1", cluster.port), 5) as plain,
+        context.wrap_socket(plain) as talk,
+    ):
+        heard = talk.recv(6)
+    return heard
+
+
+def test_no_party_is_a_server_of_the_cluster(tmp_path: Path) -> None:
+    """A party's certificate is of the same authority. A server of the cluster would see and send everything."""
+    made = Rig(tmp_path, ("hub", "evil"), servers=2)
+    server = made.server
+    server.start()
+    try:
+        own = Tls(server.listen.certificate, server.listen.key, server.listen.authority)
+        assert heard_as_server(made, own) == b"INFO {"
+        assert heard_as_server(made, own, ssl.TLSVersion.TLSv1_2) == b""
+        for stranger in (made.tls["evil"], made.operator, made.authority.tls("engine", ["127.0.0.1"])):
+            assert heard_as_server(made, stranger) == b""
+    finally:
+        server.stop()

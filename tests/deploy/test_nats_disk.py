@@ -15,22 +15,26 @@ import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
-from nats_rig import Rig, drain
+import json
+import shutil
 
+import nats.errors
+import pytest
+from live_deployment import live
+from nats_rig import Rig, drain
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
 from coterie.deploy import nats as engine_over_nats
-from coterie.deploy.engine import EngineError
+from coterie.deploy.engine import SUBJECT, EngineError, FullError, UndeliverableError
+from coterie.deploy.engines import connect
+from coterie.deploy.home import plan_of
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_parts import PART, Assembly, PacketPart, Stored
+from coterie.deploy.nats_parts import MESSAGE, PART, Assembly, PacketPart, Stored, parts_of
+from coterie.deploy.nats_stream import STORE, WAITING, waits
+from coterie.runs.config import RunConfig
 
 PARTIES = ("hub", *(f"client/{number}" for number in range(1, 8)))
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = Rig(tmp_path_factory.mktemp("nats"), PARTIES)
-    made.start()
-    yield made
-    made.close()
 
 
 @contextmanager
@@ -115,6 +119,7 @@ def test_parts_whose_sender_never_goes_on_are_removed_after_a_while(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the recipient's disk and from the broker; what came in between is taken."""
+    monkeypatch.setattr(engine_over_nats, "PULL_S", 0.3)
     hub, other, one = rig.engine("hub"), rig.engine("client/2"), rig.engine("client/4", spool=tmp_path)
     store, sent = hub._store, list[object]()
 
@@ -131,10 +136,10 @@ def test_parts_whose_sender_never_goes_on_are_removed_after_a_while(
     assert bodies(one, 1) == [b"in between"]
     (upload,) = one._assembly.uploads.values()
     assert len(upload.messages) == engine_over_nats.WINDOW
-    assert one.pull(2.5) is None
+    assert one.pull(0.8) is None
     assert not upload.file.closed, "it may go on"
-    monkeypatch.setattr(engine_over_nats, "STALE_S", 1.0)
-    assert one.pull(2.5) is None
+    monkeypatch.setattr(engine_over_nats, "STALE_S", 0.3)
+    assert one.pull(1.2) is None
     assert upload.file.closed
     assert not one._assembly.uploads
     assert not one._held
@@ -175,3 +180,180 @@ def test_a_packet_takes_as_long_as_its_parts_take(rig: Rig, monkeypatch: pytest.
     body = os.urandom(30 * PART)
     hub.push("client/6", body, "1")
     assert bodies(one, 1) == [body]
+
+
+# -- a server whose store is another one than it was: new and empty, or put back from a copy --
+
+
+def give_new_disk(made: Rig) -> None:
+    """The server dies, and starts with nothing stored."""
+    made.server.kill()
+    shutil.rmtree(made.server.listen.store)
+    made.server.start()
+    made.provision()
+
+
+@pytest.mark.long
+def test_a_server_with_a_new_disk_counts_from_the_start_and_nothing_is_taken_for_done(tmp_path: Path) -> None:
+    with Rig(tmp_path, ("hub", "client/1")) as made:
+        hub, one = made.engine("hub"), made.engine("client/1")
+        for number in range(5):
+            hub.push("client/1", b"old", f"{number}")
+        assert len(drain(one)) == 5
+        give_new_disk(made)
+        for number in range(5):
+            hub.push("client/1", b"new", f"{number}")
+        assert [each.body for each in drain(one, 1.5)] == [b"new"] * 5
+
+
+def test_packets_that_are_done_after_the_server_has_a_new_disk_take_no_new_ones_with_them(tmp_path: Path) -> None:
+    """Two have the numbers that the new ones have: one that is held here, and one that is not handed out yet."""
+    with Rig(tmp_path, ("hub", "client/1")) as made:
+        hub, one = made.engine("hub"), made.engine("client/1")
+        for number in range(3):
+            hub.push("client/1", b"old", f"{number}")
+        held = [one.pull(2)]
+        time.sleep(0.5)  # the next ones are fetched ahead
+        give_new_disk(made)
+        for number in range(3):
+            hub.push("client/1", b"new", f"{number}")
+        while (came := one.pull(2)) is not None and came.body == b"old":
+            held.append(came)
+        assert len(held) >= 2
+        for each in held:
+            assert each is not None
+            each.done()
+        time.sleep(0.5)
+        one.close()
+        assert [each.body for each in drain(made.engine("client/1"), 1.5)] == [b"new"] * 3
+
+
+def copied(store: Path, to: Path) -> None:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(store, to)
+
+
+def test_a_store_that_was_put_back_uses_numbers_again_and_no_new_packet_is_taken_for_an_old_one(
+    tmp_path: Path,
+) -> None:
+    """Of the packets that the store lost some were done, one is held, and one is on its way: its parts came in part."""
+    with Rig(tmp_path, ("hub", "client/1", "client/2")) as made:
+        hub, one, two = (made.engine(name) for name in made.parties)
+        store, backup = made.server.listen.store, tmp_path / "backup"
+        hub.push("client/1", b"before", "0")
+        made.server.stop()
+        copied(store, backup)
+        made.server.start()
+        for number in range(6):
+            hub.push("client/1", b"lost %d" % number, f"lost {number}")
+        assert [each.body for each in drain(one)] == [b"before", *(b"lost %d" % number for number in range(6))]
+        hub.push("client/1", b"held", "held")
+        held = one.pull(2)
+        interrupted(two, "client/1", 4 * PART)
+        assert one.pull(1) is None
+        made.server.kill()
+        copied(backup, store)
+        made.server.start()
+        new = [(hub, b"new %d" % number) for number in range(6)] + [(two, os.urandom(2 * PART)), (two, b"last")]
+        for number, (engine, body) in enumerate(new):
+            engine.push("client/1", body, f"new {number}")
+            if number == 2:
+                assert held is not None
+                held.done()
+        assert [each.body for each in drain(one, 2)] == [body for _, body in new]
+        one.close()
+        assert drain(made.engine("client/1"), 1) == []
+
+
+def interrupted(engine: NatsEngine, to: str, size: int) -> None:
+    """The sender stops before the last part of a packet."""
+    store = engine._store
+
+    async def stops(dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
+        if len(data) < PART or headers[engine_over_nats.HEADER].split()[1] == str(size // PART - 1):
+            raise EngineError("the cable is cut")
+        await store(dst, data, headers, fresh_s)
+
+    engine._store = stops  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="cable"):
+        engine.push(to, bytes(size), "interrupted")
+    engine._store = store  # type: ignore[method-assign]
+
+
+# -- what waits at the server is bounded: each pair of parties by itself, and no one takes the room of the others --
+
+
+def test_a_pair_has_room_for_two_of_the_largest_packets_and_for_a_third_of_all_at_most() -> None:
+    assert 2 * parts_of(1 << 30) + 100 < WAITING
+    assert 3 * WAITING * MESSAGE < STORE
+
+
+def test_one_that_fills_its_share_stops_no_other(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1", "client/2"), waiting=4)
+    made.start()
+    try:
+        hub, one, flooding = (made.engine(name) for name in made.parties)
+        for to in ("hub", "client/1"):
+            for number in range(4):
+                flooding.push(to, b"x", f"{number}")
+            began = time.monotonic()
+            with pytest.raises(FullError, match=f"takes no more to {to} at present: maximum") as full:
+                flooding.push(to, b"x", "4")
+            assert not isinstance(full.value, UndeliverableError)
+            assert time.monotonic() - began < 1, "others wait for it"
+        hub.push("client/1", b"work", "1")
+        one.push("hub", b"done", "1")
+        held = {("client/2", "hub"): 4, ("client/2", "client/1"): 4, ("hub", "client/1"): 1, ("client/1", "hub"): 1}
+        assert waits(made.urls, made.operator, made.parties) == held
+        assert [each.body for each in drain(one)] == [b"x"] * 4 + [b"work"]
+        assert waits(made.urls, made.operator, made.parties) == {("client/2", "hub"): 4, ("client/1", "hub"): 1}
+        flooding.push("client/1", b"x", "4")
+        assert len(drain(one)) == 1
+    finally:
+        made.close()
+
+
+def test_no_message_is_larger_than_a_part_or_the_share_of_a_pair_would_be_larger(tmp_path: Path) -> None:
+    with Rig(tmp_path, ("hub", "evil")) as made:
+        raw = made.raw("evil")
+
+        async def publish() -> list[str]:
+            client = await raw.connect()
+            said = []
+            for size in (PART, MESSAGE + 1):
+                answer = await client.request(f"{SUBJECT}.hub.evil", bytes(size), timeout=5)
+                said.append(json.loads(answer.data).get("error", {}).get("description", "stored"))
+            await client.close()
+            return said
+
+        assert raw.run(publish()) == ["stored", "message size exceeds maximum allowed"]
+        assert waits(made.urls, made.operator, made.parties) == {("evil", "hub"): 1}
+
+
+def test_a_server_that_stores_nothing_may_have_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes packets then, and gives no answer (nats-server 2.15.1, until it is started again)."""
+    with Rig(tmp_path, ("hub", "client/1")) as made:
+        hub = made.engine("hub", push_s=0.3)
+
+        async def mute(*_: object, **__: object) -> None:
+            raise nats.errors.TimeoutError
+
+        monkeypatch.setattr(hub._link.stream, "publish", mute)
+        with pytest.raises(EngineError, match=r"If its disk is full, or was, make room there and start it again"):
+            hub.push("client/1", b"x", "k")
+
+
+def test_the_operator_is_told_what_waits(tmp_path: Path) -> None:
+    with live(tmp_path, RunConfig("fedavg", rounds=1), ("hospital-a", "hospital-b")) as deployed:
+        for name, count in (("hospital-a", 1), ("hospital-b", 3)):
+            home = deployed.homes[name]
+            engine = connect(home, plan_of(home))
+            for number in range(count):
+                engine.push("server", b"x", f"{number}")
+            engine.close()
+        said = CliRunner().invoke(app, ["deploy", "server", str(deployed.folder.path)])
+    assert said.exit_code == 0
+    assert said.stdout.splitlines()[-2:] == [
+        "From hospital-b to server: 3 parts of packets wait",
+        "From hospital-a to server: 1 part of packets waits",
+    ]

@@ -14,9 +14,8 @@ pytest.importorskip("nats", reason="the extra deploy is not installed")
 
 from nats_rig import Rig, drain
 
-from coterie.deploy.engine import EngineError
+from coterie.deploy.engine import OWN_RIGHTS, EngineError
 from coterie.deploy.engines import check_apart
-from coterie.deploy.nats_names import OWN_RIGHTS
 from coterie.operate import nats_server
 from coterie.operate.doctor import _apart
 from coterie.operate.nats_server import configuration

@@ -6,25 +6,17 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
-from nats_rig import PARTIES, Raw, Rig, drain
+from nats_rig import Raw, Rig, drain
 
 from coterie.deploy.engine import UndeliverableError
 from coterie.deploy.nats import HEADER
 from coterie.deploy.nats_parts import PART, PacketPart
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with Rig(tmp_path_factory.mktemp("nats"), PARTIES) as made:
-        yield made
-
 
 # --- what the server denies to a party with a certificate of its own
 
@@ -124,16 +116,6 @@ def test_a_denied_subject_is_an_error_at_once_and_the_engine_goes_on(rig: Rig, m
     monkeypatch.undo()
     evil.push("hub", b"mine", "k")
     assert [(each.src, each.body) for each in drain(rig.engine("hub"))] == [("evil", b"mine")]
-
-
-def test_no_party_can_have_anothers_packet_taken_for_one_that_is_known(rig: Rig) -> None:
-    """An identity is stored once for all parties, so one that another could guess would suppress the packet."""
-    honest, evil = rig.engine("honest"), rig.engine("evil")
-    evil.push("hub", b"evil", "round 1")
-    evil._identity = bytes(32)
-    evil.push("hub", b"evil", "round 1")
-    honest.push("hub", b"honest", "round 1")
-    assert [each.body for each in drain(rig.engine("hub"))] == [b"evil", b"evil", b"honest"]
 
 
 def test_no_party_can_have_the_rest_of_anothers_packet_taken_for_known(

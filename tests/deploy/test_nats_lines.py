@@ -88,6 +88,7 @@ def test_five_parties_on_one_slow_line_send_large_packets(small: Scene) -> None:
     as_fast_as_the_line(five_send(small), 5)
 
 
+@pytest.mark.long
 def test_a_hub_on_a_slow_line_sends_to_many(small: Scene) -> None:
     as_fast_as_the_line(hub_sends_to_many(small), len(CLIENTS))
 

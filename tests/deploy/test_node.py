@@ -16,7 +16,7 @@ ROUNDS, SIZE = 3, 24
 TARGETS = planted([0, 0, 1, 1], SIZE)
 
 
-@pytest.mark.parametrize("delta", [0.0, 0.5])
+@pytest.mark.parametrize("delta", [pytest.param(0.0, marks=pytest.mark.long), 0.5])
 @pytest.mark.parametrize(
     ("name", "mode", "settings"),
     [pytest.param(*case, marks=() if case[1] == "paper" else pytest.mark.long) for case in CASES],

@@ -15,7 +15,7 @@ from memory_engine import Exchange, MemoryEngine
 
 from coterie.crypto.roster import simulated
 from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, OutgoingPacket, UndeliverableError
-from coterie.deploy.packet_queue import PacketQueue
+from coterie.deploy.packet_queue import NodeLimits, PacketQueue
 from coterie.deploy.packets import Letter, PlanUpdate, Report, Tally
 from coterie.deploy.store import FileStore, Numbering
 from coterie.protocol.errors import UserError
@@ -24,6 +24,11 @@ from coterie.runs.keyring import PartyKeys
 from coterie.transport.envelope import Envelope
 
 NAMES = {"hub": "server", "a": "client"}
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.deploy.packet_queue._RETRY_S", 0.02)
 
 
 def queues(**options: Any) -> tuple[Exchange, PacketQueue, PacketQueue, list[tuple[str, str, str]]]:
@@ -66,6 +71,13 @@ def test_every_start_has_numbers_of_its_own() -> None:
     used = [int(hub.wrap("a", PlanUpdate(b"")).key.split(".")[1]) for _ in range(3)]
     hub.start(Numbering(starts=numbering.starts, sent=0))
     assert int(hub.wrap("a", PlanUpdate(b"")).key.split(".")[1]) > 1 << 32 > max(used)
+
+
+def test_keys_of_packets_cannot_be_guessed() -> None:
+    """Who knows a key in advance has the engine take the packet for one that is stored."""
+    keys = {queues()[1].wrap("a", PlanUpdate(b"")).key for _ in range(3)}
+    assert len(keys) == 3
+    assert all(len(key.rpartition(".")[2]) == 32 for key in keys)
 
 
 def test_a_start_whose_disk_was_put_back_has_numbers_of_its_own_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,8 +155,7 @@ def test_that_nothing_can_be_stored_for_anybody_is_told_once_and_that_it_goes_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One recipient that is full, or gone for good, is another matter."""
-    monkeypatch.setattr("coterie.deploy.packet_queue._RETRY_S", 0.01)
-    _, hub, *_ = queues(full_s=0.0)
+    _, hub, *_ = queues(limits=NodeLimits(grace_s=0.0))
     said: list[str] = []
     hub._waits = said.append
     away, full, gone = EngineError("no stream"), FullError("full"), UndeliverableError("gone")
@@ -185,7 +196,7 @@ def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_a
 
 def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
     """Its sender waits once for as long as it may be away, and then gives its packets up until there is room."""
-    _, hub, _, refused = queues(full_s=0.1)
+    _, hub, _, refused = queues(limits=NodeLimits(grace_s=0.05))
     full = True
 
     class Full(MemoryEngine):
@@ -203,7 +214,7 @@ def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
     assert hub.push([OutgoingPacket("a", "hub.2", b"x")])
     assert len(refused) == waited + 1  # not waited for again
     full = False
-    time.sleep(1.0)  # long after, it is waited for once more
+    time.sleep(0.6)  # long after, it is waited for once more
     assert hub.push([OutgoingPacket("a", "hub.3", b"x")]) == []
     full = True
     assert hub.push([OutgoingPacket("a", "hub.4", b"x")])
@@ -212,12 +223,12 @@ def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
 
 def test_a_recipient_that_makes_room_for_one_packet_at_a_time_stops_nobody() -> None:
     """Else its sender would wait for it again and again, and take nothing from others meanwhile."""
-    full_s, said, room = 0.1, [time.monotonic()], [0]
+    said, room = [time.monotonic()], [0]
 
     def refused(*_: str) -> None:
         said.append(time.monotonic())
 
-    _, hub, _, _ = queues(full_s=full_s)
+    _, hub, _, _ = queues(limits=NodeLimits(grace_s=0.1))
     hub._refused = refused
 
     class Stingy(MemoryEngine):

@@ -15,7 +15,7 @@ from nodes import Nodes
 
 from coterie.deploy import logs
 from coterie.deploy.plan import Plan, SampleForm, Settings
-from coterie.deploy.recorder import HubJournal, Recorder
+from coterie.deploy.recorder import Recorder
 from coterie.operate.prometheus import serving
 from coterie.record.load import Run, load
 from coterie.runs.config import RunConfig, resolve, to_toml
@@ -45,27 +45,21 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Nodes, Run, list
     logs.LOGGER.setLevel(logging.DEBUG)
     recorder, scraped = Recorder(folder, plan_of(one), parameters=24), []
 
-    def live(name: str, rounds: int) -> None:
-        def scores(r: int) -> dict[str, float]:
-            return {"local_accuracy": 0.25 * r, "weights": 1.0} if name.startswith("client/") and name != OTHER else {}
+    def options(name: str) -> dict[str, Any]:
+        if name == HUB:
+            return {"observer": recorder}
+        tells = name.startswith("client/") and name != OTHER
+        return {"scores": lambda r: {"local_accuracy": 0.25 * r, "weights": 1.0} if tells else {}}
 
-        try:
-            if name != HUB:
-                one.node(name, scores=scores).serve()
-                return
-            with serving(0, lambda: recorder.status) as port:
+    def closed(round: Any) -> None:
+        recorder.closed(round)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            scraped.append(answer.read().decode())
 
-                def closed(round: Any) -> None:
-                    recorder.closed(round)
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-                        scraped.append(answer.read().decode())
-
-                one.rounds += one.node(name, observer=HubJournal(recorder)).run(rounds, closed, recorder.heard)
-        except BaseException as error:
-            one.errors[name] = error
-
+    one.options, one.closed, one.heard = options, closed, recorder.heard
     try:
-        one.run(ROUNDS, live)
+        with serving(0, lambda: recorder.status) as port:
+            one.run(ROUNDS)
         recorder.ended()
     finally:
         recorder.close()

@@ -12,13 +12,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from command import Command
+from deployments import everything
 
 from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
 from coterie.deploy.hub import EXCLUDED, RoundOutcome
 from coterie.deploy.packets import Report
 from coterie.deploy.plan import Plan, SampleForm, Settings, fingerprint
-from coterie.deploy.recorder import HubJournal, OpenRounds, Recorder
+from coterie.deploy.recorder import OpenRounds, Recorder
 from coterie.deploy.reported import Check, ReportedSums
 from coterie.deploy.status import RunStatus
 from coterie.operate.watching import is_alive, read_status
@@ -69,7 +71,7 @@ def scores(accuracy: float, loss: float = 1.0) -> dict[str, float]:
 def rounds(recorder: Recorder, last: int, first: int = 1, reporting: int = 4) -> None:
     """Rounds in which the first so many clients report their scores."""
     for r in range(first, last + 1):
-        recorder.begins(r, 0)
+        recorder.began((r, 0))
         for i, name in enumerate(CLIENTS):
             if r > 1:
                 recorder.heard(name, told(r - 1, scores=scores(0.1 * r + 0.01 * i) if i < reporting else {}))
@@ -89,7 +91,7 @@ def wait_for(true: Callable[[], bool]) -> None:
 
 
 def test_the_folder_holds_what_was_reported_and_draws_a_report(recorder: Recorder) -> None:
-    recorder.begins(0, 0)
+    recorder.began((0, 0))
     recorder.closed(RoundOutcome(0, seconds=1.0))
     rounds(recorder, 3, reporting=3)
     for i, name in enumerate(CLIENTS[:2]):
@@ -151,9 +153,9 @@ def test_a_report_can_be_drawn_while_the_run_goes_on(recorder: Recorder) -> None
 
 
 def test_reports_of_all_attempts_count_and_the_newest_of_an_attempt_replaces(recorder: Recorder) -> None:
-    recorder.begins(1, 0)
+    recorder.began((1, 0))
     recorder.heard("csp", told((1, 0), bytes_up=50))
-    recorder.begins(1, 1)
+    recorder.began((1, 1))
     recorder.heard("csp", told((1, 0), bytes_up=60))
     recorder.heard("csp", told((1, 1), bytes_up=1000))
     recorder.closed(RoundOutcome(1, attempts=["csp was killed"], gone={"client/2": "gone"}))
@@ -174,11 +176,11 @@ def test_a_hub_that_was_killed_goes_on_as_if_nothing_had_happened(tmp_path: Path
 
     def begin(recorder: Recorder) -> None:
         rounds(recorder, 2)
-        recorder.begins(3, 0)
+        recorder.began((3, 0))
         recorder.heard("csp", told(2, bytes_up=33))
 
     def end(recorder: Recorder) -> list[dict[str, Any]]:
-        recorder.begins(3, 1)
+        recorder.began((3, 1))
         for i, name in enumerate(CLIENTS):
             recorder.heard(name, told(2, scores=scores(0.3 + 0.01 * i)))
         recorder.closed(RoundOutcome(3, {"participants": 4}, seconds=2.0, bytes_up=7))
@@ -263,7 +265,7 @@ def test_a_simulations_folder_is_not_written_over(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_report_that_says_what_cannot_be_is_dropped_and_counted(recorder: Recorder, wrong: dict[str, Any]) -> None:
-    recorder.begins(1, 0)
+    recorder.began((1, 0))
     recorder.heard("client/0", told(1, **wrong))
     recorder.closed(RoundOutcome(1))
     recorder.ended()
@@ -278,7 +280,7 @@ def test_a_report_that_says_what_cannot_be_is_dropped_and_counted(recorder: Reco
 
 @pytest.mark.parametrize("era", [(2, 0), (1, 1), (9, 0), (1 << 61, 0)])
 def test_a_report_of_what_has_not_begun_is_dropped(recorder: Recorder, era: tuple[int, int]) -> None:
-    recorder.begins(1, 0)
+    recorder.began((1, 0))
     recorder.heard("client/0", told(era))
     assert next(one for one in recorder.status.parties if one.name == "client/0").implausible == 1
 
@@ -286,7 +288,7 @@ def test_a_report_of_what_has_not_begun_is_dropped(recorder: Recorder, era: tupl
 def test_reports_of_a_round_come_for_two_more_rounds_and_then_no_more(recorder: Recorder) -> None:
     """A hub that ends a round without waiting for anybody hears of it later."""
     for r in (1, 2, 3):
-        recorder.begins(r, 0)
+        recorder.began((r, 0))
         recorder.closed(RoundOutcome(r))
         if r == 2:
             recorder.heard("client/0", told(1, scores=scores(0.5)))
@@ -300,9 +302,9 @@ def test_reports_of_a_round_come_for_two_more_rounds_and_then_no_more(recorder: 
 
 
 def test_a_line_is_written_when_all_have_reported(recorder: Recorder) -> None:
-    recorder.begins(1, 0)
+    recorder.began((1, 0))
     recorder.closed(RoundOutcome(1))
-    recorder.begins(2, 0)
+    recorder.began((2, 0))
     others = [one.name for one in recorder.status.parties][1:]
     for name in others:
         assert recorder.status.scores == {}
@@ -325,7 +327,7 @@ def test_a_report_of_a_stranger_changes_nothing(recorder: Recorder) -> None:
 
 
 def test_scores_count_only_if_the_plan_allows_them_and_a_client_sends_them(recorder: Recorder) -> None:
-    recorder.begins(1, 0)
+    recorder.began((1, 0))
     recorder.heard("client/0", told(1, scores={"local_accuracy": 0.5, "weight_0": 0.25}))
     recorder.heard("csp", told(1, scores={"local_accuracy": 1.0}))
     recorder.closed(RoundOutcome(1))
@@ -339,7 +341,7 @@ def test_scores_count_only_if_the_plan_allows_them_and_a_client_sends_them(recor
 
 def test_kinds_of_refusals_are_a_closed_set(recorder: Recorder) -> None:
     """A party cannot write words of its own into the operator's files, nor grow them."""
-    recorder.begins(1, 0)
+    recorder.began((1, 0))
     recorder.heard("client/0", told(1, refused={f"\x1b[2J{i}": 1 for i in range(1000)} | {"Train": 2, "packet": 3}))
     (one,) = (one for one in recorder.status.parties if one.name == "client/0")
     assert one.refused == {"other": 1000, "Train": 2, "packet": 3}
@@ -356,7 +358,7 @@ def test_a_party_may_claim_what_it_wants_of_a_loss_that_has_blown_up(recorder: R
 
 
 def test_the_status_file_says_what_the_operator_must_know(recorder: Recorder) -> None:
-    recorder.begins(1, 0)
+    recorder.began((1, 0))
     recorder.present(["csp", "client/0", "stranger"])
     recorder.missed("client/1", "late")
     recorder.heard("client/2", told(1, refused={"Train": 1}))
@@ -395,14 +397,14 @@ def test_a_hub_that_writes_no_more_shows(recorder: Recorder) -> None:
     status = recorder.status
     assert is_alive(status, status.written + 1)
     assert not is_alive(status, status.written + 60)
-    recorder.failed("the set-up failed: nobody came")
+    recorder.fail("the set-up failed: nobody came")
     assert recorder.status.phase == "failed"
     assert not is_alive(recorder.status, time.time())
 
 
 def test_the_heartbeat_and_changes_are_written(recorder: Recorder) -> None:
     path = recorder.folder / "status.json"
-    recorder.begins(1, 0)
+    recorder.began((1, 0))
     wait_for(lambda: path.exists() and read_status(recorder.folder).round == 1)
 
 
@@ -417,18 +419,17 @@ def test_a_damaged_status_is_a_clear_error(tmp_path: Path, content: bytes) -> No
 
 def test_every_reason_of_the_hub_has_a_name(recorder: Recorder) -> None:
     names = [one.name for one in recorder.status.parties][1 : 1 + len(EXCLUDED)]
-    recorder.begins(1, 0)
+    recorder.began((1, 0))
     recorder.closed(RoundOutcome(1, gone=dict(zip(names, EXCLUDED.values(), strict=True))))
     missed = {one.name: [*one.missed] for one in recorder.status.parties if one.name in names}
     assert missed == {name: [why] for name, why in zip(names, EXCLUDED, strict=True)}
 
 
-def test_the_hubs_observer_tells_the_recorder(recorder: Recorder) -> None:
-    journal = HubJournal(recorder)
-    journal.began((2, 1))
-    journal.late("client/3")
-    journal.present(["csp"])
-    journal.seen("client/2")
+def test_what_the_hubs_node_tells_shows_in_the_status(recorder: Recorder) -> None:
+    recorder.began((2, 1))
+    recorder.late("client/3")
+    recorder.present(["csp"])
+    recorder.seen("client/2")
     status: RunStatus = recorder.status
     assert (status.round, status.attempt, status.phase) == (2, 1, "round")
     parties = {one.name: one for one in status.parties}
@@ -442,8 +443,98 @@ def test_the_largest_numbers_that_are_believed_can_be_stored_after_many_rounds(r
     most = {"bytes_up": 1 << 50, "bytes_down": 1 << 50, "refused": dict.fromkeys(map(str, range(256)), 1 << 40)}
     checked = recorder._check(told(0, **most), "client", "client")
     assert checked is not None
-    sums = ReportedSums()
-    for _ in range(1 << 17):
+    sums = ReportedSums(refused=dict.fromkeys(map(str, range(256)), (1 << 62) - 1))
+    for _ in range(1 << 11):
         sums.add(checked)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sums), type=ReportedSums) == sums
     assert sums.bytes_up >= 1 << 60
+
+
+# -- the run folder of a deployment, and the commands for run folders: each works, or refuses and changes nothing --
+
+
+FOLDER = Path("d/run")
+CONFIG = str(FOLDER / "config.toml")
+
+
+def made(state: str) -> dict[str, bytes]:
+    """A run folder, and all its files. state: ``ended``, ``begun`` before its first round is over, or ``copied``
+    without the private files.
+    """
+    recorder = Recorder(FOLDER, plan())
+    if state != "begun":
+        rounds(recorder, 3)
+        recorder.ended()
+    recorder.close()
+    if state == "copied":
+        for name in ("status.json", "open.bin", ".lock"):
+            (FOLDER / name).unlink()
+    return everything(FOLDER)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run --resume --out d/run",
+        "run --resume --rounds 9 --out d/run",
+        f"run --config {CONFIG} --resume --out d/run",
+        "run fedavg --out d/run",
+        "compare fedavg local --rounds 1 --out d/run",
+        "compare fedavg local --rounds 1 --resume --out d/run",
+        "reproduce pafed/parts --only fashion_mnist-mlp/0/decaying/fedadmm_drop --rounds 1 --seeds 1 --out d/run",
+    ],
+)
+def test_nothing_but_its_hub_writes_in_it(cli: Command, words: str) -> None:
+    nobody_writes(cli, words, "ended")
+
+
+@pytest.mark.parametrize("state", ["begun", "copied"])
+def test_nothing_but_its_hub_writes_in_it_at_any_time(cli: Command, state: str) -> None:
+    nobody_writes(cli, "run --resume --out d/run", state)
+
+
+def nobody_writes(cli: Command, words: str, state: str) -> None:
+    before = made(state)
+    ended = cli(*words.split())
+    assert ended.code == 2
+    assert "holds the run of a deployment, which only its hub continues" in ended.err
+    assert ended.err.count("Error:") == 1
+    assert everything(FOLDER) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("export d/run --client client/0 --out m.safetensors", "whose models are with its parties alone"),
+        ("predict d/run new.npz --client client/0", "whose models are with its parties alone"),
+        ("audit d/run", "of which nobody has all views"),
+        ("audit d/run --active", "of which nobody has all views"),
+        ("report d", "name the run folder, d/run"),
+    ],
+)
+def test_what_nobody_has_is_refused_in_words(cli: Command, words: str, says: str) -> None:
+    before = made("ended")
+    Path("d/config.toml").touch()  # of the operator's folder
+    ended = cli(*words.split())
+    assert ended.code == 2
+    assert says in ended.err
+    assert "--config" not in ended.err
+    assert everything(FOLDER) == before
+
+
+def test_a_report_needs_a_round(cli: Command) -> None:
+    made("begun")
+    ended = cli("report", "d/run")
+    assert (ended.code, "no round of this deployment is over yet" in ended.err) == (2, True)
+    assert "--resume" not in ended.err
+
+
+def test_a_rehearsal_may_be_repeated_with_its_views(cli: Command) -> None:
+    made("ended")
+    result = json.loads((FOLDER / "result.json").read_text())
+    result["deployment"]["rehearsal"] = True
+    (FOLDER / "result.json").write_text(json.dumps(result))
+    assert f"coterie run --config {CONFIG} --record" in cli("audit", "d/run").err
+    exported = cli("export", "d/run", "--client", "client/0", "--out", "m.safetensors")
+    assert f"coterie run --config {CONFIG} --out" in exported.err
+    assert "which only its hub continues" in cli("run", "--resume", "--out", "d/run").err

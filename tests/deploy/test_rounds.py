@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -10,34 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import Steady, planted, rig
-from nodes import Doom, Nodes, nodes
+from federation import planted, rig
+from nodes import Doom, Nodes, digest, steady
 
-from coterie.baselines.rfl_ha import Belong, Lead
 from coterie.deploy.engine import FullError
 from coterie.deploy.hub import HubNode, RoundOutcome
 from coterie.deploy.node import Node
-from coterie.deploy.packets import BeginAttempt, Era, Letter, wrap
-from coterie.deploy.surroundings import NodeSettings
+from coterie.deploy.packet_queue import NodeLimits
+from coterie.deploy.packets import Era
 from coterie.protocol.errors import RunError
-from coterie.protocol.messages import Message, bundle
-from coterie.protocol.party import To
 from coterie.runs import registry
-from coterie.runs.evaluation import models_digest
 
 ROUNDS, SIZE = 3, 16
 TARGETS = planted([0, 0, 1], SIZE)
-BRISK = NodeSettings(patience_s=20.0, grace_s=0.3, poll_s=0.02)
+BRISK = NodeLimits(patience_s=20.0, grace_s=0.3, poll_s=0.02)
 
 
-def made(name: str = "fedavg", settings: NodeSettings = BRISK, **options: Any) -> Nodes:
-    return nodes(
-        rig(registry.get(name), TARGETS, delta=0.0, links=Steady(), **options), name, TARGETS, settings=settings
-    )
-
-
-def digest(models: np.ndarray) -> str:
-    return models_digest(dict(enumerate(models)))
+def made(name: str = "fedavg", limits: NodeLimits = BRISK, **options: Any) -> Nodes:
+    return steady(TARGETS, name, limits, **options)
 
 
 def changed(apart: Nodes, name: str, change: Callable[[Node], None]) -> None:
@@ -118,13 +107,10 @@ def run_hub(apart: Nodes, rounds: int) -> None:
     def live(name: str, rounds: int) -> None:
         node = apart.node(name)
         try:
-            if isinstance(node, HubNode):
-                apart.rounds += node.run(rounds)
-            else:
-                others.append(node)
-                if over.is_set():  # the hub may have ended before this party has begun
-                    node.stop()
-                node.serve()
+            others.append(node)
+            if over.is_set():  # the hub may have ended before this party has begun
+                node.stop()
+            apart.drive(node, rounds)
         except BaseException as error:
             apart.errors[name] = error
         if isinstance(node, HubNode):
@@ -135,23 +121,8 @@ def run_hub(apart: Nodes, rounds: int) -> None:
     apart.run(rounds, live)
 
 
-def test_a_set_up_that_fails_ends_the_run() -> None:
-    apart = made(settings=NodeSettings(patience_s=20.0, grace_s=0.3, poll_s=0.02, retries=0))
-
-    def change(node: Node) -> None:
-        def setup() -> Any:
-            raise RunError("nobody is there")
-            yield
-
-        node.member.party.setup = setup  # type: ignore[method-assign]
-
-    changed(apart, "server", change)
-    with pytest.raises(RunError, match="the set-up failed: nobody is there"):
-        run_hub(apart, 1)
-
-
 def test_a_set_up_that_has_failed_is_tried_again_by_the_next_start() -> None:
-    apart, left = made(settings=NodeSettings(patience_s=20.0, grace_s=0.3, poll_s=0.02, retries=0)), [1]
+    apart, left = made(limits=NodeLimits(patience_s=20.0, grace_s=0.3, poll_s=0.02, retries=0)), [1]
 
     def change(node: Node) -> None:
         def setup() -> Any:
@@ -197,40 +168,42 @@ def test_a_run_that_ends_early_has_its_finish_and_no_further_round(killed: bool)
         np.testing.assert_array_equal(apart.system.own_model(apart.parties[name]), hub.state.weights)
 
 
-def leaving(apart: Nodes, closed: Callable[[RoundOutcome], None], back: threading.Event) -> Callable[[str, int], None]:
+def leaving(apart: Nodes, back: threading.Event) -> Callable[[str, int], None]:
     """How the parties live if client/1 stops as round 2 begins, and comes again when ``back`` is set."""
 
     def live(name: str, rounds: int) -> None:
         node = apart.node(name)
-        if isinstance(node, HubNode):
-            node.run(rounds, closed)
-            return
         if name == "client/1":
             node.observer.began = lambda era: node.stop() if era[0] == 2 else None  # type: ignore[method-assign]
             node.serve()
             assert back.wait(20.0)
             node = apart.node(name)
-        node.serve()
+        apart.drive(node, rounds)
 
     return live
 
 
 def test_a_party_that_leaves_is_missed_after_a_while_and_welcomed_back() -> None:
-    """It stops after round 1 and comes again in round 3; its state is what it was."""
-    apart, again = made(), threading.Event()
+    """It stops after round 1 and comes again after round 3; its state is what it was.
+
+    The broker holds so much for each party, and in all. Meanwhile it is told of rounds, and asked nothing.
+    """
+    apart, again, counts = made(), threading.Event(), list[int]()
 
     def closed(one: RoundOutcome) -> None:
-        apart.rounds.append(one)
-        if one.round == 2:
+        counts.append(apart.exchange.packets["server", "client/1"])
+        if one.round == 3:
             again.set()
             while "client/1" not in apart.exchange.here():
                 time.sleep(0.01)
             time.sleep(BRISK.grace_s / 3)  # until it is seen
 
-    apart.run(4, leaving(apart, closed, again))
-    assert [one.gone for one in apart.rounds] == [{}, {}, {"client/1": "gone"}, {}, {}]
-    assert [one.back for one in apart.rounds] == [[], [], [], ["client/1"], []]
-    assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 3, 3]
+    apart.closed = closed
+    apart.run(5, leaving(apart, again))
+    assert [one.gone for one in apart.rounds] == [{}, {}, {"client/1": "gone"}, {"client/1": "gone"}, {}, {}]
+    assert [one.back for one in apart.rounds] == [[], [], [], [], ["client/1"], []]
+    assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 2, 3, 3]
+    assert counts[3] - counts[2] == 1, "one Begin a round"
 
 
 def test_a_party_that_was_paused_for_long_takes_the_newest_round_alone() -> None:
@@ -240,7 +213,6 @@ def test_a_party_that_was_paused_for_long_takes_the_newest_round_alone() -> None
     held: list[Node] = []
 
     def closed(one: RoundOutcome) -> None:
-        apart.rounds.append(one)
         if one.round == 9:
             awake.set()
             while not began or began[-1][0] < 9:
@@ -248,8 +220,7 @@ def test_a_party_that_was_paused_for_long_takes_the_newest_round_alone() -> None
 
     def live(name: str, rounds: int) -> None:
         if name != "client/1":
-            node = apart.node(name)
-            node.run(rounds, closed) if isinstance(node, HubNode) else node.serve()
+            apart.live(name, rounds)
             return
         node = apart.node(name, scores=lambda r: {"local_accuracy": float(scored.append(r) is None)})
         held.append(node)
@@ -267,6 +238,7 @@ def test_a_party_that_was_paused_for_long_takes_the_newest_round_alone() -> None
         engine.pull = paused
         node.serve()
 
+    apart.closed = closed
     apart.run(14, live)
     assert [one.gone for one in apart.rounds[:10]] == 2 * [{}] + 8 * [{"client/1": "gone"}]
     assert began == [(r, 0) for r in (0, 1, 2, *range(9, 16))][: len(began)]
@@ -277,25 +249,9 @@ def test_a_party_that_was_paused_for_long_takes_the_newest_round_alone() -> None
     np.testing.assert_array_equal(first, second)
 
 
-def test_nothing_piles_up_for_a_party_that_is_away() -> None:
-    """The broker holds so much for each party, and in all. It is told of rounds, and asked nothing."""
-    apart, counts = made(), list[int]()
-    over = threading.Event()
-
-    def closed(one: RoundOutcome) -> None:
-        apart.rounds.append(one)
-        counts.append(apart.exchange.packets["server", "client/1"])
-        if one.round == 5:
-            over.set()
-
-    apart.run(6, leaving(apart, closed, over))
-    assert [one.gone for one in apart.rounds[2:6]] == 4 * [{"client/1": "gone"}]
-    assert counts[5] - counts[2] == 3  # one Begin a round
-
-
 def test_a_party_that_is_there_and_takes_no_packets_is_not_waited_for() -> None:
     """The broker takes no more for it. Others wait for so long as a party may be away, and for patience never."""
-    apart = made(settings=NodeSettings(patience_s=20.0, grace_s=0.3, poll_s=0.02))
+    apart = made()
     put, full = apart.exchange.put, threading.Event()
 
     def refusing(src: str, dst: str, body: bytes, key: str) -> None:
@@ -304,25 +260,17 @@ def test_a_party_that_is_there_and_takes_no_packets_is_not_waited_for() -> None:
         put(src, dst, body, key)
 
     def closed(one: RoundOutcome) -> None:
-        apart.rounds.append(one)
         if one.round in (1, 3):
             (full.set if one.round == 1 else full.clear)()
 
-    def live(name: str, rounds: int) -> None:
-        node = apart.node(name)
-        if isinstance(node, HubNode):
-            node.run(rounds, closed)
-        else:
-            node.serve()
-
-    apart.exchange.put = refusing  # type: ignore[method-assign]
-    apart.run(4, live)
+    apart.exchange.put, apart.closed = refusing, closed  # type: ignore[method-assign]
+    apart.run(4)
     assert [one.gone for one in apart.rounds] == [{}, {}, {"client/1": "gone"}, {"client/1": "gone"}, {}]
     assert max(one.seconds for one in apart.rounds) < 10
 
 
 def test_a_party_that_says_nothing_is_waited_for_no_longer_than_patience() -> None:
-    apart = made(settings=NodeSettings(patience_s=0.6, grace_s=0.5, poll_s=0.02))
+    apart = made(limits=NodeLimits(patience_s=0.6, grace_s=0.5, poll_s=0.02))
     lost = [1]
 
     def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
@@ -338,42 +286,9 @@ def test_a_party_that_says_nothing_is_waited_for_no_longer_than_patience() -> No
     assert apart.rounds[1].seconds > 0.5
 
 
-def test_a_request_that_waited_for_its_leader_begins_nothing_in_the_next_round() -> None:
-    """A head is asked twice; when the next round begins it is still at work on the first request."""
-    apart = made("rfl_ha", clusters=1)
-    hub, head = apart.node("server").member, apart.node("client/0")
-    number = itertools.count(1)
-
-    def tell(packet: Any) -> None:
-        body = wrap(apart.keys("server"), "server", "client/0", next(number), packet)
-        apart.exchange.put("server", "client/0", body, str(body))
-        while (arrived := head.queue.pull(0.0)) is not None:
-            head.take(arrived)
-
-    def ask(message: Message, r: int) -> None:
-        for sent in hub.send([To("client/0", message)], "server", round=r, attempt=0):
-            tell(Letter(sent.envelope, sent.frame, (r, 0)))
-
-    head.open()
-    weights = apart.made.common.initial
-    names = bundle([name.encode() for name in apart.made.common.clients])
-    tell(BeginAttempt((0, 0), 0))
-    ask(Belong(0, "client/0", names, 3), 0)
-    tell(BeginAttempt((1, 0), 0))
-    for _ in range(2):
-        ask(Lead(1, apart.made.common.spec.digest, weights, b"\1\1\1"), 1)
-    assert head.lead is not None
-    tell(BeginAttempt((2, 0), 0))
-    assert head.lead is None
-    assert head.kept.era == (2, 0)
-    head.turn()  # nothing comes, so there is time to store that the round has begun
-    assert apart.exchange.waiting("client/0") == 0
-    head.close()
-
-
 def test_a_member_that_says_nothing_costs_its_leader_no_answer() -> None:
     """A leader waits less long than the hub waits for it, so what the others have sent is not lost with it."""
-    apart = made("rfl_ha", NodeSettings(patience_s=2.0, grace_s=2.0, poll_s=0.02), clusters=1)
+    apart = made("rfl_ha", NodeLimits(patience_s=2.0, grace_s=2.0, poll_s=0.02), clusters=1)
 
     def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
         """One member never says anything to its head."""
@@ -401,15 +316,11 @@ def test_reports_tell_numbers_and_the_scores_that_an_owner_allows() -> None:
     apart = made()
     heard: list[Any] = []
 
-    def live(name: str, rounds: int) -> None:
-        scores = {"local_accuracy": 0.25} if name == "client/1" else {}
-        node = apart.node(name, scores=lambda r: {**scores, **({"round": r} if scores else {})}, samples=len(scores))
-        if isinstance(node, HubNode):
-            apart.rounds += node.run(rounds, on_report=lambda name, report: heard.append((name, report)))
-        else:
-            node.serve()
-
-    apart.run(2, live)
+    apart.options = lambda name: {
+        "scores": lambda r: {"local_accuracy": 0.25, "round": r} if name == "client/1" else {}
+    }
+    apart.heard = lambda name, report: heard.append((name, report))
+    apart.run(2)
     last = {(name, report.era[0]): report for name, report in heard}
     assert set(last) == {(f"client/{i}", r) for i in range(3) for r in range(3)}
     assert last["client/1", 2].scores == {"local_accuracy": 0.25, "round": 2}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from coterie.deploy.engine import EngineError, FullError, UndeliverableError
 from coterie.deploy.hub import HubNode
+from coterie.deploy.packet_queue import NodeLimits
 from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NoAnswer, PlanUpdate, Report, Tally, unwrap
 from tests.deploy.test_leading import HEAD, Head, head  # noqa: F401
 from tests.deploy.test_packet_queue import NAMES, queues
@@ -85,11 +86,7 @@ def test_nothing_is_under_way_when_all_counts_agree_and_then_they_do(others: int
 
 def told(one: Head, era: Era) -> list[Tally]:
     """The tallies of this attempt that have reached the hub since it was asked last."""
-    engine, found = one.apart.exchange.engine("server"), []
-    while (delivery := engine.pull(0.0)) is not None:
-        packet = unwrap(one.apart.keys("server"), HEAD, "server", delivery.body)[1]
-        found.append(packet if isinstance(packet, Tally) else getattr(packet, "tally", None))
-        delivery.done()
+    found = [packet if isinstance(packet, Tally) else getattr(packet, "tally", None) for packet in one.said()]
     return [tally for tally in found if tally is not None and tally.era == era]
 
 
@@ -115,8 +112,7 @@ def test_a_party_that_has_started_tells_nothing_before_the_hub_has_said_begin(he
     head.tell(BeginAttempt((1, 1), 0, mark=5))
     head.node.close()
     told(head, (1, 1))
-    head.node = head.apart.node(HEAD)
-    head.node.open()
+    head.start()
     assert head.node.awaits_begin
     head.node.tally()
     assert told(head, (1, 1)) == []
@@ -177,7 +173,7 @@ def test_no_packet_is_overtaken_by_one_with_a_later_number(steps: list[tuple[str
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coterie.deploy.packet_queue._RETRY_S", 0.0)
         patch.setitem(NAMES, "b", "client")
-        _, hub, _, _ = queues(full_s=0.0)
+        _, hub, _, _ = queues(limits=NodeLimits(grace_s=0.0))
         coming, stored = iter(problems), defaultdict[str, list[int]](list)
 
         def push(dst: str, body: bytes, key: str) -> None:

@@ -6,16 +6,20 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from liars import CENTRE, CLIENT, CSP, HUB, OTHER, ROUNDS, SYSTEM, Reasons, Scene, apart
 from memory_engine import Exchange
-from nodes import QUICK, Nodes
+from nodes import Nodes, opened, steady, take_all
 
 from coterie.crypto.roster import new_identity
-from coterie.deploy.node import Node, RolledBackError
+from coterie.deploy.hub import HubNode
+from coterie.deploy.logs import NodeObserver
+from coterie.deploy.node import Node
+from coterie.deploy.packet_queue import NodeLimits
 from coterie.deploy.packets import (
     FORMAT,
     BeginAttempt,
@@ -29,12 +33,14 @@ from coterie.deploy.packets import (
     unwrap,
     wrap,
 )
-from coterie.deploy.surroundings import NodeObserver
+from coterie.protocol.party import To
 from coterie.protocol.randomness import Randomness
+from coterie.protocols import averaging
 from coterie.protocols.key_centre import Deal, Granted, Ready
 from coterie.runs.keyring import PartyKeys
 from coterie.systems.fedcaprivacy.messages import Upload
 from coterie.transport.envelope import Envelope
+from tests.deploy.test_hostile import TARGETS
 
 
 @pytest.fixture(scope="module")
@@ -105,17 +111,9 @@ def test_a_hostile_broker_changes_no_model_and_everything_is_counted(
             assert kind == "packet"
             refused[self.name] += 1
 
-    def live(name: str, rounds: int) -> None:
-        try:
-            node = one.node(name, observer=Counts(name))
-            if name == HUB:
-                one.rounds += node.run(rounds, on_report=lambda n, r: reports.setdefault((n, r.era), r))
-            else:
-                node.serve()
-        except BaseException as error:
-            one.errors[name] = error
-
-    one.run(ROUNDS, live)
+    one.options = lambda name: {"observer": Counts(name)}
+    one.heard = lambda name, report: reports.setdefault((name, report.era), report)
+    one.run(ROUNDS)
     assert np.array_equal(one.models(), models)
     assert set(refused) == set(one.parties)
     for name, count in refused.items():
@@ -240,22 +238,6 @@ def test_the_right_certificate_claims_no_other_role(scene: Open, role: str) -> N
     assert all(f"is no {role!r} of this federation" in why for why in one.reasons.why)
 
 
-def test_only_the_hub_begins_rounds_and_ends_the_run(scene: Open) -> None:
-    one = scene(CSP)
-    era, before = one.node.kept.era, one.state()
-    for packet in (
-        BeginAttempt((9, 0), 0),
-        BeginAttempt((ROUNDS, 5), 0),
-        End(final=True),
-        Report((1, 0), 1),
-        Tally((1, 0), {}, {}),
-    ):
-        one.packet(CLIENT, packet)
-    assert one.take() == 5
-    assert one.state() == before
-    assert one.node.kept.era == era
-
-
 def test_the_hub_takes_no_orders(scene: Open) -> None:
     one = scene(HUB)
     before, era = one.state(), one.node.kept.era
@@ -269,21 +251,18 @@ def test_the_hub_takes_no_orders(scene: Open) -> None:
 
 
 def test_random_bytes_by_the_thousand(scene: Open) -> None:
-    """As packets, as sealed content under a genuine signature, and as frames of genuine letters."""
+    """As sealed content under a genuine signature. ``test_hostile`` has bytes that are no packet."""
     draw = random.Random(3)
     for name in (CLIENT, HUB, CENTRE, CSP):
         one = scene(name)
         before, keys = one.state(), one.keys(OTHER)
-        for _ in range(300):
-            one.put(draw.choice([OTHER, HUB, CENTRE]), draw.randbytes(draw.randrange(200)))
-        assert one.take() == 300
-        for _ in range(300):
+        for _ in range(250):
             one.number += 1
             header = msgspec.msgpack.encode(("packet", FORMAT, keys.session, OTHER, name, one.number))
             sealed = keys.seal(OTHER, name, draw.randbytes(draw.randrange(100)), header)
             body = msgspec.msgpack.encode(Wrapped(FORMAT, one.number, sealed, keys.sign(OTHER, header, sealed)))
             one.put(OTHER, body)
-        assert one.take() == 300
+        assert one.take() == 250
         assert one.state() == before
         assert len(one.node.kept.numbering.open.get(OTHER, [])) == 0
 
@@ -349,67 +328,6 @@ def test_a_member_that_says_anything_stops_nobody(scene: Open, ran: Nodes, name:
     assert one.node.queue.traffic.refused.total() == refused + 1
 
 
-def test_a_flood_of_packets_that_wait_is_bounded(scene: Open) -> None:
-    """Letters of a round that has not begun wait. One sender's fill no memory."""
-    one = scene(CSP)
-    one.node.queue._most = 50
-    body = Envelope(OTHER, CSP, one.all.roles[OTHER][0], "Upload", one.keys(OTHER).session, 9, 0, 1, 0, True, 9)
-    for _ in range(200):
-        one.packet(OTHER, Letter(body, b"", (9, 0)))
-    for _ in range(200):
-        one.node.turn()
-    assert len(one.node.waiting) == 50
-    assert one.node.queue.traffic.refused["packet"] == 150
-
-
-# -- rollback ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_party_that_was_rolled_back_is_noticed_and_the_others_go_on() -> None:
-    one = apart(settings=replace(QUICK, patience_s=2.0))
-    old: dict[str, bytes | None] = {}
-    errors: list[str] = []
-
-    def live(name: str, rounds: int) -> None:
-        try:
-            if name == HUB:
-                one.rounds += one.node(name).run(rounds)
-            elif name != OTHER:
-                one.node(name).serve()
-            else:
-                _twice(one, old, errors)
-        except BaseException as error:
-            one.errors[name] = error
-
-    one.run(4, live)
-    assert errors
-    assert "the hub has heard of" in errors[0]
-    last = one.rounds[-1]
-    assert last.round == 4
-    assert not last.skipped
-    assert OTHER in last.gone
-    assert "older" in last.gone[OTHER]
-
-
-def _twice(one: Nodes, old: dict[str, bytes | None], errors: list[str]) -> None:
-    """A party whose disk is put back to where it was after round 1 began, in round 2."""
-
-    class Stops(NodeObserver):
-        def began(self, era: tuple[int, int]) -> None:
-            if era[0] == 1:
-                old["data"] = one.stores[OTHER].data
-            if era[0] == 3:
-                node.stop()
-
-    node = one.node(OTHER, observer=Stops())
-    node.serve()
-    one.stores[OTHER].data = old["data"]
-    try:
-        one.node(OTHER).serve()
-    except RolledBackError as error:
-        errors.append(str(error))
-
-
 # -- what the broker and the hub can read ------------------------------------------------------------------------------
 
 
@@ -447,3 +365,77 @@ def test_the_hub_relays_nothing(undisturbed: tuple[np.ndarray, list[tuple[str, s
                 unwrap(keys, src, dst, body)
     assert Upload.__name__ in kinds
     assert kinds <= {kind.__name__ for kind in SYSTEM.views("paper")[HUB].receives}
+
+
+# -- members that send without end what is kept for later: bounded, each sender's by itself --
+
+
+def test_a_flood_of_messages_of_earlier_rounds_is_bounded(scene: Open) -> None:
+    """They are kept for another attempt, in memory and in each commit."""
+    one = scene(CSP)
+    one.node.limits = replace(one.node.limits, most=50)
+    kinds = [kind.__name__ for kind in one.node.member.party.handlers]
+    body = Envelope(OTHER, CSP, one.all.roles[OTHER][0], kinds[0], one.keys(OTHER).session, 0, 0, 1, 0, True, 9)
+    for number in range(200):
+        one.packet(OTHER, Letter(msgspec.structs.replace(body, number=number + 1), b"", one.node.era))
+    one.take()
+    assert len(one.node.kept.again) == 50
+    assert one.node.queue.traffic.refused["packet"] == 150
+
+
+class Busy:
+    """In the place of a coordination that has asked for nothing."""
+
+    def __init__(self) -> None:
+        self.came: list[Envelope] = []
+
+    def awaits(self, envelope: Envelope) -> bool:
+        return False
+
+    lacks = awaits
+
+    def letter(self, envelope: Envelope, frame: bytes, arrives: object) -> None:
+        self.came.append(envelope)
+
+
+def test_a_flood_of_messages_that_nobody_has_asked_for_is_bounded(scene: Open) -> None:
+    """They would wait for a step that takes them, of this round or a later one."""
+    one, busy = scene(HUB), Busy()
+    one.node.limits = replace(one.node.limits, most=50)
+    session = one.keys(OTHER).session
+    for number in range(200):
+        envelope = Envelope(OTHER, HUB, one.all.roles[OTHER][0], "Junk", session, *one.node.era, number, 0, False, 9)
+        one.packet(OTHER, Letter(envelope, b"", one.node.era))
+    one.node.lead = busy  # type: ignore[assignment]
+    while (arrived := one.node.queue.pull(0.0)) is not None:
+        one.node.take(arrived)
+    one.node.lead = None
+    assert len(busy.came) == 50
+    assert one.node.queue.traffic.refused["packet"] == 150
+
+
+@pytest.mark.parametrize("asked", ["client/0", "client/1"])
+def test_a_flood_of_answers_to_one_request_is_bounded(asked: str) -> None:
+    """To a request of its own, and to that of another: one answer is awaited, of the party that was asked."""
+    apart = steady(TARGETS, limits=NodeLimits(most=50))
+    hub, _ = opened(apart, "server")
+    assert isinstance(hub, HubNode)
+    for era in ((0, 0), (1, 0)):
+        hub._announce(era)
+    party: Any = hub.member.party
+    hub.lead = hub.leading(party.round(1), party.role, (1, 0), (0.0, 0))
+    hub._lead_on(hub.lead, lambda lead: lead.begin())
+    (number,) = (n for n, name in hub.lead.coordination.awaited.items() if name == asked)
+    liar = apart.node("client/0").member
+    request = Envelope("server", "client/0", "server", "Train", liar.keyring.session, 1, 0, number, 0, False, 0)
+    message = averaging.Train(1, apart.made.common.spec.digest, apart.made.common.initial)
+    for at in range(200):
+        (sent,) = liar.send([To("server", message)], "client", round=1, attempt=0, request=request)
+        body = wrap(apart.keys("client/0"), "client/0", "server", at + 1, Letter(sent.envelope, sent.frame, (1, 0)))
+        apart.exchange.put("client/0", "server", body, str(at))
+    take_all(hub)
+    assert len(hub.member.inbox) <= 50
+    assert hub.queue.traffic.refused["packet"] >= 149
+    hub.lead.stop()
+    hub.lead = None
+    hub.close()

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from deployments import CLIENTS, FACTS, NOW_S, Study, asked, everything, members, refused, samples
 
+from coterie.crypto.roster import entry
 from coterie.crypto.signing import SigningKey
 from coterie.deploy.home import hub_home, plan_of, take_plan
 from coterie.deploy.plan import fingerprint
@@ -192,7 +193,7 @@ def test_the_operators_keys_may_be_elsewhere(study: Study, shared_study: Study) 
         study.approve(request)
     study.folder.authority.unlink()
     (study.at / "stick").rename(study.folder.authority)
-    assert fingerprint(study.approve(request).entry) == fingerprint(joining.entry(home.name, home.role, home.identity))
+    assert fingerprint(study.approve(request).entry) == fingerprint(entry(home.name, home.role, home.identity))
 
 
 def test_a_folder_that_holds_no_deployment(tmp_path: Path) -> None:

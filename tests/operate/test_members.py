@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.deploy.addresses import addresses
+from coterie.deploy.names import addresses
 from coterie.deploy.plan import SampleForm
 from coterie.operate.deployable import deployable, facts_of
 from coterie.operate.members import PlannedMember, check_members, read_members

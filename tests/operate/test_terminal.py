@@ -16,8 +16,8 @@ from nats_rig import delete_stream
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
+from coterie.deploy.engine import Tls
 from coterie.deploy.kills import Kill
-from coterie.deploy.nats_names import Tls
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate.doctor import Patterns, _holder_of_home, _holders_of_folder
 from coterie.operate.supervision import OUTPUT
@@ -86,6 +86,7 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
         assert not set(Patterns(secrets, {})._names("\n".join([told, *lines]).encode()))
 
 
+@pytest.mark.long
 def test_a_hub_that_can_store_nothing_says_what_it_waits_for_and_which_command_helps(tmp_path: Path) -> None:
     """The broker's stream is lost under way, and made again by the operator."""
     config = RunConfig("fedavg", data="digits", model="linear", rounds=40)

@@ -23,9 +23,13 @@ command = pytest.fixture(caller)
 OF = ["--clients", "4", "--rounds", "2", "--seed", "7", "--set", "max_epochs=1"]
 
 
-def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path) -> None:
-    """Also: no party's secret lies in another's home, and what is private is for its owner alone."""
-    folder = tmp_path / "d"
+def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also: no party's secret lies in another's home, and what is private is for its owner alone.
+
+    The server runs in a folder of its own, and finds its files though this one is relative. A digest is told whole.
+    """
+    monkeypatch.setenv("COLUMNS", "60")
+    folder = Path("d")
     ended = command("deploy", "try", str(folder), "--system", "fedavg", *OF, "--kill", "client/1@2")
     assert ended.code == 0
     assert "fedavg  round 2 of 2" in ended.err
@@ -41,15 +45,6 @@ def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path) -> No
     assert command("report", str(folder / "run")).code == 0
     assert command("predict", str(folder / "run"), "nothing.npz", "--client", "client/3").code == 2
     assert command("deploy", "status", str(folder)).code == 0
-
-
-def test_a_folder_may_be_named_from_here(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server runs in a folder of its own, and must find its files all the same. A digest is told whole."""
-    monkeypatch.setenv("COLUMNS", "40")
-    ended = command("deploy", "try", "here", "--system", "fedavg", *OF, "--quiet")
-    assert ended.code == 0, ended.err
-    digest = json.loads(Path("here/run/result.json").read_text())["models_sha256"]
-    assert f"models_sha256: {digest}\n" in ended.out
 
 
 def test_without_the_extra_nothing_is_made(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +84,9 @@ def test_it_refuses_before_it_makes_anything(command: Command, tmp_path: Path) -
         assert not folder.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.long) for one in (signal.SIGINT, signal.SIGTERM))]
+)
 def test_nothing_runs_on_when_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
     """By Ctrl-C, politely, or killed itself: all parties and the server end, and the logs stay."""
     folder = tmp_path / "d"

@@ -15,18 +15,21 @@ from coterie.cli.app import app
 from coterie.deploy.built_party import build_party
 from coterie.deploy.kills import Kill
 from coterie.deploy.own_data import read_data
-from coterie.deploy.process import as_hub, as_party
 from coterie.operate.authority import revoke
 from coterie.operate.own_model import own_model
 from coterie.operate.server import access_of
 from coterie.operate.watching import read_log, read_status
 from coterie.protocol.errors import UserError
-from coterie.record.files import locked
 from coterie.runs.config import RunConfig
 from coterie.runs.models import export_model, load_exported
 from coterie.runs.runner import load_result
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
+
+
+import sys
+
+import pytest
 
 QUICK = {"lr": 0.3, "batch_size": 10, "max_epochs": 3}
 NAMES = ("hospital-a", "hospital-b", "hospital-c")
@@ -96,26 +99,14 @@ def test_the_hub_begins_with_a_quorum_and_asks_no_one_for_what_its_owner_keeps(t
     config = RunConfig("fedavg", rounds=2, settings=QUICK)
     with live(tmp_path, config, (*NAMES, "late"), absent=["late"], quorum=3, report=()) as deployed:
         deployed.run()
+        said = CliRunner().invoke(app, ["deploy", "hub", str(deployed.folder.path)]).stdout
+    assert said.startswith("server, the hub. Plan: version 4, ")
+    assert "The run has ended: 2 rounds done.\n" in said
+    assert said.endswith(f"Its numbers: coterie report {deployed.folder.run}\n")
     result = load_result(deployed.folder.run)
     assert [line["notes"]["participants"] for line in result.rounds] == [3, 3]
     assert result.summary["local_accuracy"] is None
     assert not any(line["reported"] for line in result.rounds)
-
-
-def test_a_party_runs_once(tmp_path: Path) -> None:
-    """A second process from the same home would use the same numbers: it is refused before it touches anything."""
-    with live(tmp_path, RunConfig("fedavg", rounds=1, settings=QUICK), NAMES) as deployed:
-        party, hub = deployed.homes["hospital-a"].path, deployed.folder.hub
-        for home, start in ((party, as_party), (hub, lambda at: as_hub(at.parent))):
-            before = {path.name for path in home.iterdir()}
-            with locked(home), pytest.raises(UserError, match=f"{home} is at work in another process"):
-                start(home)
-            assert {path.name for path in home.iterdir()} == before | {".lock"}
-        deployed.run()
-        said = CliRunner().invoke(app, ["deploy", "hub", str(deployed.folder.path)]).stdout
-    assert said.startswith("server, the hub. Plan: version 4, ")
-    assert "The run has ended: 1 round done.\n" in said
-    assert said.endswith(f"Its numbers: coterie report {deployed.folder.run}\n")
 
 
 def test_without_a_quorum_the_hub_does_not_begin(tmp_path: Path) -> None:
@@ -140,6 +131,7 @@ def test_a_party_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     assert np.isfinite(result.rounds[2]["local_accuracy"])
 
 
+@pytest.mark.long
 def test_no_round_is_used_up_while_a_server_is_away(tmp_path: Path) -> None:
     """The round that it broke is lost, and the next one begins when it is back."""
     config = RunConfig("fedcaprivacy", rounds=8, settings={**QUICK, "clusters": 2})
@@ -150,6 +142,7 @@ def test_no_round_is_used_up_while_a_server_is_away(tmp_path: Path) -> None:
     assert "gone" in lines[1]["notes"]["skipped"]
 
 
+@pytest.mark.long
 def test_a_party_that_is_revoked_is_cut_off_and_the_rounds_go_on(tmp_path: Path) -> None:
     """Within 5 seconds it is not connected any more, and the next round has the others."""
     config = RunConfig("fedavg", rounds=ROUNDS, settings={**QUICK, "max_epochs": 1})
@@ -176,3 +169,47 @@ def test_a_party_that_is_revoked_is_cut_off_and_the_rounds_go_on(tmp_path: Path)
     assert len(lines) == ROUNDS
     assert lines[1]["notes"]["participants"] == 3
     assert lines[-1]["notes"]["participants"] == 2
+
+
+# -- large packets, and many parties: what a hub's process holds, between parties that are no rehearsal's --
+
+
+MB = 1_000_000
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def peak(at: Path, clients: int, model: str, rounds: int) -> int:
+    """The largest resident size of the hub's process, in bytes."""
+    at.mkdir()
+    config = RunConfig("fedavg", rounds=rounds, model=f"wide_models:{model}", settings={"lr": 0.1, "max_epochs": 1})
+    found = [0]
+    with live(at, config, [f"client/{i}" for i in range(clients)], patience_s=300.0) as deployed:
+        home = deployed.homes["server"]
+
+        def look() -> None:
+            starts = (
+                [line["pid"] for line in read_log(home.log) if line["event"] == "start"] if home.log.exists() else []
+            )
+            if starts and (status := Path(f"/proc/{starts[-1]}/status")).exists():
+                lines = [line.split() for line in status.read_text().splitlines()]
+                found[0] = max([found[0], *(int(words[1]) * 1024 for words in lines if words[0] == "VmHWM:")])
+
+        deployed.run(look)
+    result = load_result(deployed.folder.run)
+    assert [line["notes"]["participants"] for line in result.rounds] == [clients] * rounds
+    assert result.summary["parameters"] * 4 > 7 * MB
+    return found[0]
+
+
+@pytest.mark.long
+@ON_LINUX
+def test_the_hub_holds_no_packet_for_each_party(tmp_path: Path) -> None:
+    """20 parties take less than 3 packets more than 4 do."""
+    few, many = (peak(tmp_path / str(clients), clients, "of_8_mb", 2) for clients in (4, 20))
+    assert many - few < 3 * 8 * MB, f"{(many - few) / MB:.0f} MB more for 20 parties than for 4"
+
+
+@pytest.mark.long
+@ON_LINUX
+def test_a_packet_of_100_mb_passes(tmp_path: Path) -> None:
+    assert peak(tmp_path / "one", 2, "of_100_mb", 1) > 100 * MB

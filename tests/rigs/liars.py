@@ -9,9 +9,9 @@ import msgspec
 from federation import planted, rig
 from nodes import Nodes, nodes
 
+from coterie.deploy.logs import NodeObserver
 from coterie.deploy.node import Node
 from coterie.deploy.packets import Letter, Packet, wrap
-from coterie.deploy.surroundings import NodeObserver
 from coterie.protocol import codec, state
 from coterie.protocol.messages import Message
 from coterie.runs import registry

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
+from coterie.deploy.engine import Tls
 from coterie.deploy.home import Home, hub_home
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
-from coterie.deploy.nats_names import Tls
 from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate import authority, joining

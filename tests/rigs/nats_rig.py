@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 from nats.aio.client import Client
 
 from benchmarks.engines import pin, servers_in
-from coterie.deploy.engine import Delivery
+from coterie.deploy.engine import STREAM, Access, Delivery, Tls
 from coterie.deploy.names import safe
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import Link
-from coterie.deploy.nats_names import STREAM, Access, Tls
 from coterie.deploy.nats_stream import provision
 from coterie.operate import certificates
 from coterie.operate.nats_server import OPERATOR, NatsServer
@@ -176,11 +175,10 @@ def delete_stream(urls: Sequence[str], operator: Tls) -> None:
         link.close()
 
 
-def drain(engine: NatsEngine, wait_s: float = 0.5, done: bool = True) -> list[Delivery]:
+def drain(engine: NatsEngine, wait_s: float = 0.3) -> list[Delivery]:
     """All that comes until nothing comes for a while."""
     found = []
     while (delivery := engine.pull(wait_s)) is not None:
-        if done:
-            delivery.done()
+        delivery.done()
         found.append(delivery)
     return found

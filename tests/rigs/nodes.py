@@ -1,8 +1,10 @@
-"""Federations of nodes over engines in memory, one thread a party, for tests."""
+"""Federations of nodes over engines in memory, one thread a party, and single nodes without threads, for tests."""
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from copy import deepcopy
@@ -10,21 +12,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from federation import Pulled, Rig, public_target
+from federation import Pulled, Rig, Steady, public_target, rig
 from memory_engine import Exchange, MemoryDelivery, MemoryEngine, MemoryStore
 
 from coterie.deploy.clock import RehearsedClock
-from coterie.deploy.hub import HubNode, RoundOutcome
+from coterie.deploy.hub import HubNode, OnReport, RoundOutcome
+from coterie.deploy.logs import NodeObserver
 from coterie.deploy.node import Node
-from coterie.deploy.surroundings import NodeSettings
-from coterie.protocol.party import Party
+from coterie.deploy.packet_queue import NodeLimits
+from coterie.deploy.packets import Letter, Packet, unwrap, wrap
+from coterie.protocol.messages import Message
+from coterie.protocol.party import Party, To
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import System
 from coterie.runs import registry
+from coterie.runs.evaluation import models_digest
 from coterie.runs.keyring import PartyKeys
+from coterie.transport.envelope import Envelope
 from coterie.transport.member import Member
 
-QUICK = NodeSettings(patience_s=20.0, grace_s=5.0, poll_s=0.03)
+QUICK = NodeLimits(patience_s=20.0, grace_s=5.0, poll_s=0.03)
 
 
 class Killed(BaseException):
@@ -89,12 +96,15 @@ class _Engine(MemoryEngine):
 
 @dataclass
 class Nodes:
-    """The parties of a rig as nodes, each with what it alone knows. Their nodes may be made anew from their stores."""
+    """The parties of a rig as nodes, each with what it alone knows. Their nodes may be made anew from their stores.
+
+    options: of a party's node.  closed, heard: are told of the hub's rounds and of parties' reports.
+    """
 
     made: Rig
     system: System
     targets: np.ndarray
-    settings: NodeSettings = QUICK
+    limits: NodeLimits = QUICK
     rehearsed: bool = False
     exchange: Exchange = field(init=False)
     stores: dict[str, _Store] = field(init=False)
@@ -102,6 +112,9 @@ class Nodes:
     dooms: dict[str, Doom] = field(default_factory=dict)
     errors: dict[str, BaseException] = field(default_factory=dict)
     rounds: list[RoundOutcome] = field(default_factory=list)
+    options: Callable[[str], dict[str, Any]] = lambda name: {}
+    closed: Callable[[RoundOutcome], None] = lambda one: None
+    heard: OnReport = lambda name, report: None
 
     def __post_init__(self) -> None:
         names = list(self.made.federation.parties)
@@ -136,7 +149,7 @@ class Nodes:
         kind = HubNode if name == self.hub else Node
         effects = Pulled(self.data(name))
         clock = RehearsedClock(name, tuple(self.roles), deepcopy(self.made.links)) if self.rehearsed else None
-        options = {"settings": self.settings, "clock": clock, **options}
+        options = {"limits": self.limits, "clock": clock, **self.options(name), **options}
         engine, doom = self.exchange.engine(name), self.dooms.get(name)
         if doom is not None:
             engine.__class__, engine.doom, self.stores[name].doom = _Engine, doom, doom  # type: ignore[attr-defined]
@@ -151,13 +164,21 @@ class Nodes:
             while True:
                 node = self.node(name)
                 with suppress(Killed):
-                    if isinstance(node, HubNode):
-                        node.run(rounds, self.rounds.append)
-                    else:
-                        node.serve()
+                    self.drive(node, rounds)
                     return
         except BaseException as error:
             self.errors[name] = error
+
+    def drive(self, node: Node, rounds: int) -> None:
+        """A node's work, to its end."""
+        if isinstance(node, HubNode):
+            node.run(rounds, self._close, self.heard)
+        else:
+            node.serve()
+
+    def _close(self, one: RoundOutcome) -> None:
+        self.rounds.append(one)
+        self.closed(one)
 
     def run(self, rounds: int, live: Callable[[str, int], None] | None = None) -> None:
         """All parties at once, to the end of the run."""
@@ -179,6 +200,84 @@ class Nodes:
         return self.made.models()
 
 
-def nodes(rig: Rig, name: str, targets: np.ndarray, **options: Any) -> Nodes:
+def nodes(made: Rig, name: str, targets: np.ndarray, **options: Any) -> Nodes:
     """Nodes of a fresh rig."""
-    return Nodes(rig, registry.get(name), targets, **options)
+    return Nodes(made, registry.get(name), targets, **options)
+
+
+def steady(targets: np.ndarray, name: str = "fedavg", limits: NodeLimits = QUICK, **options: Any) -> Nodes:
+    """Nodes of a system over links that lose and delay nothing."""
+    return nodes(rig(registry.get(name), targets, delta=0.0, links=Steady(), **options), name, targets, limits=limits)
+
+
+def digest(models: np.ndarray) -> str:
+    return models_digest(dict(enumerate(models)))
+
+
+def keys_of(apart: Nodes, *names: str) -> PartyKeys:
+    """The keys of some parties together, as an attacker holds them."""
+    owns = {name: apart.made.owns[name].identity for name in names}
+    return PartyKeys(apart.made.common.roster, {name: own for name, own in owns.items() if own})
+
+
+class Noted(NodeObserver):
+    """What a node has told its log."""
+
+    def __init__(self) -> None:
+        self.said: Counter[str] = Counter()
+
+    def dropped(self, src: str, kind: str, reason: str) -> None:
+        self.said[f"{kind} of {src}"] += 1
+
+    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
+        self.said[f"{envelope.kind}: {reason}"] += 1
+
+
+def opened(apart: Nodes, name: str, **options: Any) -> tuple[Node, Noted]:
+    """A node at work that no thread drives."""
+    noted = Noted()
+    node = apart.node(name, observer=noted, **options)
+    node.open()
+    return node, noted
+
+
+def take_all(node: Node) -> None:
+    """Let a node take all that has come."""
+    engine: Any = node.queue.engine
+    while len(engine.held) < engine.exchange.waiting(node.name):
+        node.turn()
+
+
+class Driven:
+    """A party that no thread drives, and the hub's member and keys."""
+
+    def __init__(self, apart: Nodes, name: str) -> None:
+        self.apart, self.name, self.numbers = apart, name, itertools.count(1)
+        self.hub = apart.node(apart.hub).member
+        self.start()
+
+    def start(self) -> None:
+        """Its node begins, or begins again."""
+        self.node, self.noted = opened(self.apart, self.name)
+
+    def tell(self, packet: Packet) -> None:
+        """A packet of the hub comes, and all that waits for it is taken."""
+        body = wrap(self.apart.keys(self.apart.hub), self.apart.hub, self.name, next(self.numbers), packet)
+        self.apart.exchange.put(self.apart.hub, self.name, body, str(body))
+        while (arrived := self.node.queue.pull(0.0)) is not None:
+            self.node.take(arrived)
+
+    def ask(self, message: Message, r: int, attempt: int = 0, *, sent_in: int | None = None) -> int:
+        """A message of round ``sent_in`` comes in round r; gives its number."""
+        of, at = (r, attempt) if sent_in is None else (sent_in, 0)
+        (sent,) = self.hub.send([To(self.name, message)], self.hub.party.role, round=of, attempt=at)
+        self.tell(Letter(sent.envelope, sent.frame, (r, attempt)))
+        return sent.envelope.number
+
+    def said(self) -> list[Packet]:
+        """What the hub was told since it was last asked."""
+        engine, found = self.apart.exchange.engine(self.apart.hub), []
+        while (delivery := engine.pull(0.0)) is not None:
+            found.append(unwrap(self.apart.keys(self.apart.hub), self.name, self.apart.hub, delivery.body)[1])
+            delivery.done()
+        return found

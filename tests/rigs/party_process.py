@@ -20,7 +20,7 @@ from coterie.deploy.clock import RehearsedClock
 from coterie.deploy.engine import Engine
 from coterie.deploy.hub import HubNode
 from coterie.deploy.node import Node
-from coterie.deploy.surroundings import NodeSettings
+from coterie.deploy.packet_queue import NodeLimits
 from coterie.protocol import state
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.spool import Spool
@@ -97,7 +97,7 @@ def live(place: Place, pipe: Connection) -> None:
     member = Member(own.name, {own.name: party}, roster.hub, lambda name: roles.get(name, ()), keyring, Spool(0))
     options: dict[str, Any] = {
         "clock": RehearsedClock(own.name, tuple(roles), Steady()),
-        "settings": NodeSettings(patience_s=PATIENCE_S, grace_s=10.0, poll_s=0.2),
+        "limits": NodeLimits(patience_s=PATIENCE_S, grace_s=10.0, poll_s=0.2),
     }
     engine, effects = (
         PipeEngine(own.name, pipe, tuple(roles)),

@@ -1,8 +1,7 @@
 """A party's own account of what it has released of its data: its ledger, which nobody else has.
 
 It counts every attempt of a round, also those given up. Reported scores are releases without a proof. The number of
-samples is in no account, so an epsilon for a whole client covers the releases and not that number, which every report
-has.
+samples is in no account.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class Account:
 
 
 def account_of(system: System, party: Party, common: Common, settings: Any) -> Account:
-    """The account of a party: empty for one that is no client."""
     if party.name not in common.clients:
         return Account()
     ledger = system.ledger
@@ -79,7 +77,6 @@ def add(entries: Entries, *releases: Release) -> None:
 
 
 def ledger_of(entries: Entries) -> Ledger:
-    """All releases, as a ledger."""
     return Ledger(tuple(replace(entry.release, round=r) for entry in entries for r in entry.rounds))
 
 

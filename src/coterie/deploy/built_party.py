@@ -1,12 +1,11 @@
 """One party, its member and its effects, from a home and its plan.
 
-A party knows its own data, the plan, and no other party's secrets, samples or seed. Only in a rehearsal (``deploy
-try``) do all parties share the seed of the config, so that they draw what a simulation draws.
+Only in a rehearsal (``deploy try``) do all parties share the seed of the config.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,12 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.crypto.roster import new_identity
 from coterie.data.targets import Targets
 from coterie.deploy.account import Account, account_of
-from coterie.deploy.addresses import hosts_of, is_loopback
 from coterie.deploy.home import Home, keyring_of, plan_of, take_plan
 from coterie.deploy.logs import event
+from coterie.deploy.names import hosts_of, is_loopback
 from coterie.deploy.own_data import read_data
 from coterie.deploy.plan import Plan, plan_hash
 from coterie.devices.links import FleetLinks
@@ -49,10 +47,9 @@ SPOOL_BYTES = 256 << 20
 
 @dataclass(frozen=True, eq=False)
 class BuiltParty:
-    """What a node needs, and nothing of any other party.
+    """What a node needs. effects: with its own data alone.  links: of the simulated devices, in a rehearsal.
 
-    effects: with its own data alone.  links: of the simulated devices, in a rehearsal.  data: its own samples, or None.
-    allowed: scores that the operator asks for and the owner allows.
+    data: its own samples, or None.  allowed: scores that the operator asks for and the owner allows.
     """
 
     home: Home
@@ -71,12 +68,10 @@ class BuiltParty:
 
     @property
     def rounds(self) -> int:
-        """How many rounds the plan has."""
         return self.config.rounds
 
     @cached_property
     def account(self) -> Account:
-        """What this party's own ledger counts."""
         return account_of(self.system, self.party, self.common, self.config.own)
 
     @property
@@ -135,19 +130,18 @@ def build_party(home: Home) -> BuiltParty:
     if data is None and home.name in names:
         raise UserError(f"{home.path} has no data, and {home.name} trains: join again with --data")
     rehearsal = plan.settings.rehearsal
-    devices, links = _devices(home, config, settings, names, rehearsal)
+    devices, links, epochs = _device(home, config, settings, names, rehearsal)
     seed = config.seed if rehearsal else home.seed()
     randomness = Randomness(seed, emulated=emulated and rehearsal)
     samples = 0 if data is None else len(data.y)
-    own = Own(home.name, randomness, identity, samples, _epochs(home, config, settings, names, rehearsal))
+    own = Own(home.name, randomness, identity, samples, epochs)
     system.check(settings, common)
     party = system.make(own, common, settings)
-    roles = _roles(system, settings, common)
     member = Member(
         home.name,
         {home.name: party},
         common.roster.hub,
-        lambda name: roles[entry.role] if (entry := plan.roster.by_name.get(name)) is not None else (),
+        lambda name: system.acting(entry.role) if (entry := plan.roster.by_name.get(name)) is not None else (),
         keyring,
         Spool(SPOOL_BYTES),
     )
@@ -164,10 +158,7 @@ def build_party(home: Home) -> BuiltParty:
 
 
 def _check_secret(home: Home, plan: Plan, config: Resolved) -> None:
-    """Raises UserError for a plan by which a party between machines would keep nothing secret.
-
-    `coterie deploy init` signs no such plan, but the operator's key may.
-    """
+    """Raises UserError for a plan by which a party between machines would keep nothing secret."""
     if plan.settings.rehearsal and not all(is_loopback(host) for host in hosts_of(home.server)):
         raise UserError(
             f"version {plan.version} of the plan is a rehearsal, whose parties share a seed, and the server of "
@@ -203,31 +194,23 @@ def _system(plan: Plan, config: Resolved) -> tuple[System, Any, Sequence[str]]:
     return system, settings, names
 
 
-def _roles(system: System, settings: Any, common: Common) -> Mapping[str, tuple[str, ...]]:
-    """By role of the roster, the roles that its parties may act in, the main one first."""
-    found = {}
-    for role in system.factories(settings, common.mode):
-        name = common.roster.of_role(role)[0]
-        source = Randomness(0, emulated=True)
-        stranger = Own(name, source, new_identity(name, source), samples=1)
-        party = system.make(stranger, common, settings)  # of the same class; nothing is ever sent by it
-        found[role] = (role, *sorted(party.roles - {role}))
-    return found
-
-
-def _devices(
+def _device(
     home: Home, config: Resolved, settings: Any, names: Sequence[str], rehearsal: bool
-) -> tuple[dict[str, Profile], Links | None]:
-    """This party's own device, by its name (``device.toml``, or an ordinary one), and a rehearsal's simulated links."""
+) -> tuple[dict[str, Profile], Links | None, int]:
+    """This party's own device by its name, a rehearsal's simulated links, and the local epochs in a round.
+
+    Between machines the device is ``device.toml`` or an ordinary one, and the owner chooses epochs up to the plan's.
+    """
     if rehearsal:
         profiles = dict(zip(names, fleet(config.devices, len(names), config.seed), strict=True))
         links = FleetLinks(profiles, config.seed, delays_of(config, names, settings))
-        return {name: one for name, one in profiles.items() if name == home.name}, links
+        own = {name: one for name, one in profiles.items() if name == home.name}
+        return own, links, epochs_of(profiles, settings, config.seed).get(home.name, 1)
     if home.name not in names:
-        return {}, None
-    file = home.path / DEVICE
-    (own,) = fleet(str(file) if file.exists() else "uniform", 1, 0)
-    return {home.name: own}, None
+        return {}, None, 1
+    file, most = home.path / DEVICE, int(getattr(settings, "max_epochs", 1))
+    (device,) = fleet(str(file) if file.exists() else "uniform", 1, 0)
+    return {home.name: device}, None, min(home.about.epochs or most, most)
 
 
 def _accelerator(home: Home) -> str:
@@ -236,14 +219,3 @@ def _accelerator(home: Home) -> str:
     if wanted == "cuda" and not there:
         raise UserError(f"{home.path} says that it has a GPU (accelerator cuda), but torch finds none here")
     return "cuda" if there and wanted == "auto" else "cpu" if wanted == "auto" else wanted
-
-
-def _epochs(home: Home, config: Resolved, settings: Any, names: Sequence[str], rehearsal: bool) -> int:
-    """Local epochs in a round: the owner's choice, at most and by default the plan's."""
-    if home.name not in names:
-        return 1
-    if rehearsal:
-        profiles = dict(zip(names, fleet(config.devices, len(names), config.seed), strict=True))
-        return epochs_of(profiles, settings, config.seed)[home.name]
-    most = int(getattr(settings, "max_epochs", 1))
-    return min(home.about.epochs or most, most)

@@ -10,32 +10,23 @@ import msgspec
 
 from coterie.deploy.packets import NOWHEN, Instant
 from coterie.protocol.party import Cost
-from coterie.transport.envelope import Count, Envelope, Sent
+from coterie.transport.envelope import Count, Sent
 from coterie.transport.wire import GONE, Links, after, arrival
-
-
-class Delayed(msgspec.Struct, frozen=True, array_like=True):
-    """A message that the experiment holds back until round ``due``."""
-
-    due: Count
-    envelope: Envelope
-    frame: bytes
 
 
 class Times(msgspec.Struct):
     """A party's part of the virtual clock. busy: until when the party works.
 
     at: the hub's instant in the round.  links: by recipient, when the last message arrives.
-    delayed: messages held back, in the order of writing.
+    delayed: messages that the experiment holds back, with the round until which, in the order of writing.
     """
 
     at: Instant = NOWHEN
     busy: Instant = NOWHEN
     links: dict[str, Instant] = msgspec.field(default_factory=dict)
-    delayed: list[Delayed] = msgspec.field(default_factory=list)
+    delayed: list[tuple[Count, Sent]] = msgspec.field(default_factory=list)
 
     def copy(self) -> Times:
-        """Another one that changes alone."""
         return Times(self.at, self.busy, dict(self.links), copy.copy(self.delayed))
 
 
@@ -71,7 +62,7 @@ class Clock:
         """Whether this message of a handler is held back in this round."""
         return False
 
-    def release(self, round: int) -> list[Delayed]:
+    def release(self, round: int) -> list[Sent]:
         """What was held back until this round."""
         return []
 
@@ -127,13 +118,13 @@ class RehearsedClock(Clock):
     def hold_back(self, sent: Sent, round: int) -> bool:
         envelope, delayed = sent.envelope, self.times.delayed
         due = envelope.round + self._links.rounds(envelope.src, envelope.round)
-        due = max([due, *(one.due for one in delayed if one.envelope.dst == envelope.dst)])
+        due = max([due, *(later for later, one in delayed if one.envelope.dst == envelope.dst)])
         if due <= round:
             return False
-        delayed.append(Delayed(due, envelope, sent.frame))
+        delayed.append((due, sent))
         return True
 
-    def release(self, round: int) -> list[Delayed]:
-        due = [one for one in self.times.delayed if one.due <= round]
-        self.times.delayed = [one for one in self.times.delayed if one.due > round]
-        return due
+    def release(self, round: int) -> list[Sent]:
+        delayed = self.times.delayed
+        self.times.delayed = [(due, sent) for due, sent in delayed if due > round]
+        return [sent for due, sent in delayed if due <= round]

@@ -6,10 +6,20 @@ packets are sealed to their recipient and signed (``packets.py``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import ssl
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
+
+from coterie.deploy.names import safe
+
+STREAM, SUBJECT = "COT", "cot"
+PRESENCE = "$SYS.REQ.SERVER.PING.CONNZ"
+OWN_RIGHTS = "$SYS.REQ.USER.INFO"
+"""A user is told its account and its permissions there."""
 
 
 class EngineError(Exception):
@@ -29,7 +39,10 @@ class NotAdmittedError(EngineError):
 
 
 class OutgoingPacket(msgspec.Struct, frozen=True, array_like=True):
-    """A packet on its way out. dst: its recipient.  key: it is stored once under this key.  body: wrapped."""
+    """A packet on its way out. dst: its recipient.  body: wrapped.
+
+    key: it is stored once under this key, so nobody else may guess it: the engine would drop the packet as known.
+    """
 
     dst: str
     key: str
@@ -47,10 +60,7 @@ class Delivery(Protocol):
     body: bytes
 
     def done(self) -> None:
-        """It was handled and its consequences are stored: it comes no more. Never raises or waits.
-
-        It may still come again if the process ends within moments.
-        """
+        """It was handled and its consequences are stored: it comes no more. Never raises or waits."""
 
     def working(self) -> None:
         """Work goes on, so it must not come again yet. Called every few seconds. Never raises."""
@@ -99,3 +109,54 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Leave. What was not ``done`` will come again."""
+
+
+# -- over NATS --
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files: a party's certificate and key, and the authority's certificate."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def context(self) -> ssl.SSLContext:
+        """For a client that shows its certificate and knows no other authority. Raises EngineError."""
+        try:
+            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.authority))
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.load_cert_chain(str(self.certificate), str(self.key))
+        except OSError as error:
+            files = f"{self.certificate}, {self.key} and {self.authority}"
+            raise EngineError(f"TLS cannot be set up with {files}: {error}") from None
+        return context
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use the server.
+
+    parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate; None admits any certificate
+    of the party, and then of all parties.  watchers: those that may ask who is connected: the hub, and other parties
+    that lead.  operator: the same of the operator's own certificate.  members: all that may be admitted later.
+    """
+
+    # members have accounts from the start: nats-server 2.15.1 connects a new account only when it reads its
+    # configuration once more
+
+    parties: Mapping[str, str | None]
+    watchers: frozenset[str] = frozenset()
+    operator: str | None = None
+    members: Collection[str] = ()
+
+    def pinned(self) -> tuple[str, ...]:
+        """The keys that are admitted; empty if those of a party are not known."""
+        keys = [*self.parties.values(), self.operator]
+        return tuple(sorted({key for key in keys if key is not None})) if None not in keys else ()
+
+
+def subject(dst: str, src: str) -> str:
+    """Where the packets from ``src`` to ``dst`` travel: ``cot.client-3.hub``."""
+    return f"{SUBJECT}.{safe(dst)}.{safe(src)}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from coterie.deploy.addresses import urls
-from coterie.deploy.engine import Engine
+from coterie.deploy.engine import Engine, Tls
 from coterie.deploy.home import Home
-from coterie.deploy.names import safe
-from coterie.deploy.nats_names import Tls
+from coterie.deploy.names import safe, urls
 from coterie.deploy.plan import Plan
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.extras import to_install
@@ -21,7 +19,6 @@ def check_installed() -> None:
 
 
 def tls_of(home: Home) -> Tls:
-    """The files with which this party authenticates itself."""
     return Tls(home.certificate, home.tls_key, home.ca)
 
 
@@ -35,10 +32,7 @@ def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
 
 
 def check_apart(home: Home, *, connect_s: float = 20.0) -> None:
-    """Raises RunError if the server has members in one account, and EngineError if no server is reached.
-
-    It uses this party's rights and changes nothing.
-    """
+    """Raises RunError if the server has members in one account, and EngineError if no server is reached."""
     check_installed()
     from coterie.deploy.nats_link import Link, kept_apart
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -15,7 +14,7 @@ import msgspec
 
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey
 from coterie.deploy import plan as plans
-from coterie.deploy.names import check_name, named, safe
+from coterie.deploy.names import check_name, safe
 from coterie.deploy.plan import Plan, SampleForm
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Identity
@@ -30,8 +29,6 @@ from coterie.record.files import (
     whole_folder,
 )
 from coterie.runs.keyring import PartyKeys
-
-__all__ = ["About", "Home", "keyring_of", "make_home", "named", "plan_of", "read_home", "safe", "take_plan"]
 
 INFO, STATE, PLAN = "home.json", "state.bin", "plan.bin"
 HUB, RUN = "hub", "run"
@@ -61,82 +58,23 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accelerator: Literal["cpu", "cuda", "auto"] = "cpu"
 
 
-@dataclass(frozen=True)
 class Home:
-    """Where things are in a home, and what it says about itself."""
+    """Where things are in a home, and what it says about itself (``About``).
 
-    path: Path
-    about: About
+    role: as it was invited; the roster of the plan decides.  operator: the public key, 32 bytes.  keys: folder of the
+    secret keys.  tls_key: SECRET, PEM.  certificate, ca: its own and the authority's, PEM.  plan: the newest that it
+    has seen.  data: its own samples.  state: what its node stores.
+    """
 
-    @property
-    def name(self) -> str:
-        """Of the party."""
-        return self.about.name
-
-    @property
-    def role(self) -> str:
-        """Of the party, as it was invited. The roster of the plan decides."""
-        return self.about.role
-
-    @property
-    def server(self) -> str:
-        """URL of the engine's server."""
-        return self.about.server
-
-    @property
-    def report(self) -> tuple[str, ...]:
-        """The scores that its owner allows to be sent."""
-        return self.about.report
-
-    @property
-    def operator(self) -> bytes:
-        """The operator's public key, 32 bytes."""
-        return bytes.fromhex(self.about.operator)
-
-    @property
-    def keys(self) -> Path:
-        """Folder of the secret keys."""
-        return self.path / "keys"
-
-    @property
-    def tls_key(self) -> Path:
-        """SECRET: of TLS, PEM."""
-        return self.keys / "tls.pem"
-
-    @property
-    def certificate(self) -> Path:
-        """Its own TLS certificate, PEM."""
-        return self.path / "tls" / "certificate.pem"
-
-    @property
-    def ca(self) -> Path:
-        """The certificate of the authority that signs all others, PEM."""
-        return self.path / "tls" / "authority.pem"
-
-    @property
-    def plan(self) -> Path:
-        """The newest plan that it has seen."""
-        return self.path / PLAN
-
-    @property
-    def data(self) -> Path:
-        """Its own samples."""
-        return self.path / "data.npz"
-
-    @property
-    def state(self) -> Path:
-        """What its node stores."""
-        return self.path / STATE
-
-    @property
-    def request(self) -> Path:
-        """The request with which it asked to join."""
-        return self.path / "request"
-
-    @property
-    def log(self) -> Path:
-        """What its node has done, a line of JSON each."""
-        return self.path / "log.jsonl"
+    def __init__(self, path: Path, about: About) -> None:
+        self.path, self.about = path, about
+        self.name, self.role, self.server, self.report = about.name, about.role, about.server, about.report
+        self.operator = bytes.fromhex(about.operator)
+        self.keys, tls = path / "keys", path / "tls"
+        self.tls_key = self.keys / "tls.pem"
+        self.certificate, self.ca = tls / "certificate.pem", tls / "authority.pem"
+        self.plan, self.data, self.state = path / PLAN, path / "data.npz", path / STATE
+        self.request, self.log = path / "request", path / "log.jsonl"
 
     @property
     def identity(self) -> Identity:
@@ -195,18 +133,13 @@ def plan_of(home: Home) -> Plan:
 
 
 def take_plan(home: Home, data: bytes) -> Plan:
-    """Keep a plan that came from the hub or with a certificate, if the operator signed it and it is not older.
+    """Keep a plan that came from the hub or with a certificate. Returns the plan that the home then holds.
 
-    Returns the plan that the home then holds. Raises PeerError for a plan that is forged, older than the home's,
-    another of the same version, of another session, without this party's own keys, or, at a hub that has begun, with
-    parties that joined since.
+    Raises PeerError for a plan that is forged, older than the home's, another of the same version, of another session,
+    without this party's own keys, or, at a hub that has begun, with parties that joined since.
     """
     new = plans.check(data, home.operator)
-    identity = home.identity
-    entry = new.roster.by_name.get(home.name)
-    ours = SigningKey.load(identity.signing).public.to_bytes(), OpeningKey.load(identity.opening).public.to_bytes()
-    if entry is None or (entry.verify_key, entry.sealing_key) != ours:
-        raise PeerError(f"version {new.version} of the plan does not have the keys of {home.name}")
+    check_ours(home, new)
     if home.plan.exists():
         kept = read_private(home.plan)
         old = plans.check(kept, home.operator)
@@ -221,6 +154,14 @@ def take_plan(home: Home, data: bytes) -> Plan:
         _check_numbers(home, old, new)
     write_private(home.plan, data)
     return new
+
+
+def check_ours(home: Home, plan: Plan) -> None:
+    """Raises PeerError unless the plan's roster has the keys of this home."""
+    identity, entry = home.identity, plan.roster.by_name.get(home.name)
+    ours = SigningKey.load(identity.signing).public.to_bytes(), OpeningKey.load(identity.opening).public.to_bytes()
+    if entry is None or (entry.verify_key, entry.sealing_key) != ours:
+        raise PeerError(f"version {plan.version} of the plan does not have the keys of {home.name}")
 
 
 def _check_numbers(home: Home, old: Plan, new: Plan) -> None:

@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from coterie.deploy.lead import CoordinationDriver
+from coterie.deploy.lead import CoordinationDriver, waiting
 from coterie.deploy.logs import event
 from coterie.deploy.node import Node
 from coterie.deploy.packet_queue import Arrived
-from coterie.deploy.packets import BeginAttempt, End, Era, Instant, Letter, NoAnswer, PlanUpdate, Report, Tally
-from coterie.deploy.store import Taken
+from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NoAnswer, PlanUpdate, Report, Tally
 from coterie.protocol.errors import RunError
 from coterie.protocol.steps import Steps
 from coterie.runs.runner import is_divergence
-from coterie.transport.envelope import Envelope, Waiting
+from coterie.transport.envelope import Waiting
+from coterie.transport.wire import Parcel
 
 FORCED = 5
 """In so many rounds a party may have an attempt repeated. Then it is asked nothing more until it is enrolled anew."""
@@ -60,14 +60,6 @@ class RoundOutcome:
     busy_s: float = 0.0
 
 
-class Came(NamedTuple):
-    """A message for the hub's next coordination. ticket: of its bytes.  arrives: in a rehearsal."""
-
-    envelope: Envelope
-    ticket: int
-    arrives: Instant
-
-
 Newest = Callable[[], bytes | None]
 """Gives the plan, as the operator has signed it, when it is first asked and whenever there is a newer one."""
 
@@ -90,8 +82,8 @@ class HubNode(Node):
         self.tallies: dict[str, Tally] = {}
         self.on_report: OnReport = lambda name, report: None
         self._broken = ""
-        self._coming: list[Came] = []  # of earlier rounds: each attempt of this one is given them
-        self._left: list[Came] = []  # what comes on the virtual clock after the round
+        self._coming: list[Parcel] = []  # of earlier rounds: each attempt of this one is given them
+        self._left: list[Parcel] = []  # what comes on the virtual clock after the round
         self._inbox: list[Waiting] = []  # as it was when the round began
         self._stopped: set[str] = set()  # leaders that have had an attempt of this round repeated
         self._unfit: set[str] = set()  # those that have asked for one more
@@ -107,7 +99,8 @@ class HubNode(Node):
         self.on_report = on_report or self.on_report
         self.open()
         spool = self.member.spool
-        self._coming = [Came(one.envelope, spool.put(one.frame), one.arrives) for one in self.kept.again]
+        self._coming = [waiting(one, spool) for one in self.kept.again]
+        self.kept.again, self.kept.retaken = [], 0
         try:
             return self._rounds(rounds, on_round)
         finally:
@@ -135,31 +128,26 @@ class HubNode(Node):
         return ran
 
     def _wait_for_servers(self, gone: Collection[str]) -> None:
-        """Wait, at most ``patience_s``, for servers whose absence lost a round; else all further rounds would be lost
-        at once.
-
-        A round goes on without absent clients.
-        """
+        """Wait, at most ``patience_s``, for servers whose absence lost a round. It goes on without absent clients."""
         servers = set(gone) - set(self.member.party.common.clients)
-        ends, told = time.monotonic() + self.settings.patience_s, False
+        ends, told = time.monotonic() + self.limits.patience_s, False
         while away := self.presence.look(self.others) & servers - self.excluded.keys():
             if self.stopped.is_set() or time.monotonic() >= ends:
                 return
             if not told:
                 event("waiting", parties=", ".join(sorted(away))[:200])
                 told = True
-            self.stopped.wait(self.settings.poll_s)
+            self.stopped.wait(self.limits.poll_s)
 
     # -- a round -----------------------------------------------------------------------------------------------------
 
     def _round(self, r: int, steps: Callable[[], Steps[Any]]) -> RoundOutcome:
-        """A round, with as many attempts as it needs and may have."""
         kept = self.kept
         one, began = RoundOutcome(r, began_s=self.clock.now()[0]), time.monotonic()
         attempt = 0 if kept.era is None or kept.era[0] != r else kept.era[1] + 1
         if attempt:
             one.attempts.append("the hub was stopped")
-        self._stopped, self._unfit, left = set(), set(), self.settings.retries
+        self._stopped, self._unfit, left = set(), set(), self.limits.retries
         while True:
             self._announce((r, attempt))
             try:
@@ -187,21 +175,20 @@ class HubNode(Node):
 
     def _commit_round(self, r: int) -> None:
         """The round is done. Its messages come no more, except those that the next one may take."""
-        spool, member = self.member.spool, self.member
+        spool = self.member.spool
         for ticket in [one.ticket for one in self._coming] + [one.ticket for one in self._inbox]:
             spool.drop(ticket)
         self._coming, self._left, self._inbox = self._left, [], []
         self.kept.done = r
-        member.numbers.kept.clear()
         self._commit_all()
 
     def _commit_all(self) -> None:
         """Commit, with all messages that wait for the next attempt; then they need not come again."""
         done = [one for one in self.queue.held.values() if one not in self.waiting and one not in self._done_later]
         spool = self.member.spool
-        self.kept.again = [Taken(one.envelope, spool.peek(one.ticket), one.arrives) for one in self._coming]
+        self.kept.again = [Letter(one.envelope, spool.peek(one.ticket), self.era, one.arrives) for one in self._coming]
         self.commit(done=done)
-        self.kept.again = []
+        self.kept.again, self.kept.retaken = [], 0
 
     def _announce(self, era: Era) -> None:
         """Begin an attempt: stored before anybody hears of it."""
@@ -239,7 +226,7 @@ class HubNode(Node):
                 while not lead.coordination.done:
                     self.turn()
                     self._check()
-                self._left = [Came(p.envelope, p.ticket, p.arrives) for p in lead.left()]
+                self._left = lead.left()
                 return lead.coordination.result
         except BaseException:
             lead.stop()
@@ -258,23 +245,20 @@ class HubNode(Node):
         if self.stopped.is_set():
             raise RunError("the hub was told to stop")
         silent_s = time.monotonic() - self.queue.heard_s
-        if self.clock.rehearsed and silent_s > self.settings.patience_s:
+        if self.clock.rehearsed and silent_s > self.limits.patience_s:
             raise RunError(f"nothing has come for {silent_s:.0f} s")
 
     def quiescent(self) -> bool:
-        """Whether all packets of this era between connected parties have been taken, by their tallies (``Tally``).
-
-        A party tells in one tally what it has taken and what it has sent by then, and it tells this at rest: when it
-        does nothing more before another packet comes. Let all counts agree, and take the first packet that any party
-        took after its tally. Each pair's packets come in order, and as many were taken as sent by the sender's tally,
-        so it was sent after that tally. At rest its sender sent it because of a packet taken later than its tally, and
-        so before the first. So there is none, and none was sent. A late tally or a lost packet can only keep the counts
-        from agreeing.
-
-        Not counted are packets of earlier eras, and those of parties that are gone. By the virtual clock an era ends
-        only when nothing is under way, so of earlier eras there can only be answers to the hub's last posts. A leader
-        may notice later than the hub that a party is gone.
-        """
+        """Whether all packets of this era between connected parties have been taken, by their tallies (``Tally``)."""
+        # A party tells in one tally what it has taken and what it has sent by then, and it tells this at rest: when it
+        # does nothing more before another packet comes. Let all counts agree, and take the first packet that any party
+        # took after its tally. Each pair's packets come in order, and as many were taken as sent by the sender's tally,
+        # so it was sent after that tally. At rest its sender sent it because of a packet taken later than its tally,
+        # and so before the first. So there is none, and none was sent. A late tally or a lost packet can only keep the
+        # counts from agreeing.
+        # Not counted are packets of earlier eras, and those of parties that are gone. By the virtual clock an era ends
+        # only when nothing is under way, so of earlier eras there can only be answers to the hub's last posts. A leader
+        # may notice later than the hub that a party is gone.
         kept = self.kept
         if self.lead is not None:
             self._look_around(self.lead)
@@ -309,7 +293,7 @@ class HubNode(Node):
     def delivered(self, arrived: Arrived, letter: Letter) -> None:
         """Messages of earlier rounds are kept until this round is done, for another attempt."""
         if self.kept.era is not None and letter.envelope.round != self.kept.era[0]:
-            self._coming.append(Came(letter.envelope, self.member.spool.put(letter.frame), letter.arrives))
+            self._coming.append(waiting(letter, self.member.spool))
             arrived.packet = None
         else:
             self.queue.done(arrived)
@@ -382,9 +366,9 @@ class HubNode(Node):
     def _hear(self, enough: Callable[[], bool]) -> None:
         """Take packets until it is enough, or nobody is there, or nothing comes for ``grace_s``."""
         self.queue.heard_s = began = time.monotonic()
-        while not (enough() or self.stopped.is_set() or time.monotonic() > began + self.settings.patience_s):
+        while not (enough() or self.stopped.is_set() or time.monotonic() > began + self.limits.patience_s):
             silent_s = time.monotonic() - self.queue.heard_s
             here = set(self.queue.engine.nodes()) - {self.name}
-            if silent_s > self.settings.grace_s or (not here and silent_s > 2 * self.settings.poll_s):
+            if silent_s > self.limits.grace_s or (not here and silent_s > 2 * self.limits.poll_s):
                 return
             self.turn()

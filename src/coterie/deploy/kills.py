@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.deploy.logs import NodeObserver
 from coterie.deploy.packets import Era
-from coterie.deploy.surroundings import NodeObserver, PartyEffects
 from coterie.protocol.errors import UserError
 from coterie.transport.envelope import Opened
+from coterie.transport.queues import Effects
 
 SETUP = "setup"
 _FORM = re.compile(r"(?P<party>[^@:]+)@(?P<round>[0-9]{1,9}|setup)(?P<mid>:mid)?")
@@ -82,8 +83,8 @@ class Doomed(NodeObserver):
 class DoomedEffects:
     """Effects of a party that dies at the first one of its round."""
 
-    def __init__(self, effects: PartyEffects, doomed: Doomed) -> None:
-        self._effects, self._doomed = effects, doomed
+    def __init__(self, effects: Effects, doomed: Doomed) -> None:
+        self._effects, self._doomed, self.chunk = effects, doomed, effects.chunk
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         self._doomed.interrupt()

@@ -10,6 +10,7 @@ from coterie.deploy.clock import Clock
 from coterie.deploy.packet_queue import Arrived
 from coterie.deploy.packets import Instant, Letter
 from coterie.protocol.party import Cost
+from coterie.protocol.spool import Spool
 from coterie.protocol.steps import UNACCEPTABLE
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope
@@ -17,6 +18,11 @@ from coterie.transport.queues import Leader, Lost
 from coterie.transport.wire import Parcel
 
 OFFLINE, GONE = "offline", "gone"
+
+
+def waiting(letter: Letter, spool: Spool) -> Parcel:
+    """A letter that waits for a coordination, with its bytes in the spool."""
+    return Parcel(letter.envelope, "", *letter.arrives, spool.put(letter.frame))
 
 
 class CoordinationDriver:
@@ -68,14 +74,12 @@ class CoordinationDriver:
         return self.coordination.lacks(envelope.answers, envelope.src)
 
     def letter(self, envelope: Envelope, frame: bytes, arrives: Instant) -> None:
-        """A message for the coordination has come."""
         if self._clock.rehearsed:
             self._leader.push(arrives, Parcel(envelope, "", *arrives, self._spool.put(frame)))
         else:
             self._deliver(envelope, frame, self._clock.now()[0])
 
     def lost(self, number: int, why: str, at: Instant) -> None:
-        """The answer to this request will not come."""
         if self._clock.rehearsed:
             if number not in self._lost:
                 self._leader.push(at, Lost(number, why))

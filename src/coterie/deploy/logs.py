@@ -1,8 +1,7 @@
 """A party's own log: a JSON object a line, for this user alone, of bounded size.
 
-It says what the party did, and why it refused something. Only here is the reason of a refusal written, since it may
-hold the party's own numbers. Fields are numbers and short words. Any other object (bytes, an array, a key, a message)
-is written as the name of its type, so that no secret and no model gets into a log by mistake.
+Only here is the reason of a refusal written, since it may hold the party's own numbers. Fields are numbers and short
+words. Any other object is written as the name of its type, so that no secret and no model gets into a log by mistake.
 """
 
 from __future__ import annotations
@@ -13,19 +12,21 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
 from coterie.deploy.packets import Era
-from coterie.deploy.surroundings import NodeObserver
 from coterie.record.files import FILE_MODE, open_own
 from coterie.transport.envelope import Envelope
+from coterie.transport.member import Observer
 from coterie.transport.transcript import shown
 
 LOG = "log.jsonl"
+Say = Callable[[str], None]
+"""Is told in a line what a process is at."""
 LOGGER = logging.getLogger("coterie.deploy")
 _FILE_BYTES, FILES = 16 << 20, 4
 _MOST = 32  # entries of a list or table in a field
@@ -101,7 +102,6 @@ def start(path: Path, party: str, *, stderr: bool = False) -> logging.Handler:
 
 
 def stop() -> None:
-    """Close this process's log."""
     for handler in list(LOGGER.handlers):
         LOGGER.removeHandler(handler)
         handler.close()
@@ -113,9 +113,7 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
 
 
 class RateLimited:
-    """Writes at most this many events each second that other parties cause, so that they cannot fill the disk or drive
-    out older lines.
-    """
+    """Writes at most this many events each second, of those that other parties cause."""
 
     def __init__(self, per_s: float = _PER_S) -> None:
         self._per_s, self._left, self._at, self._unwritten = per_s, per_s, time.monotonic(), 0
@@ -144,14 +142,35 @@ def refusal(kind: str, src: str, reason: str) -> None:
     _REFUSALS.write("refused", kind=kind, src=src, reason=reason)
 
 
-class Journal(NodeObserver):
-    """The ``NodeObserver`` of a process with a log. It keeps no message. begins: is told of rounds and attempts.
-    say: is told in a line that this party waits for the engine, and that it goes on.
-    """
+class NodeObserver(Observer):
+    """What a node tells its own log, beside its member's reads and refusals. This one does nothing."""
 
-    def __init__(
-        self, begins: Callable[[Era], None] = lambda era: None, say: Callable[[str], None] = lambda words: None
-    ) -> None:
+    def dropped(self, src: str, kind: str, reason: str) -> None:
+        """A packet was not taken (``packet``), will never be stored (``push``), or the engine fails (``engine``)."""
+
+    def waits(self, why: str) -> None:
+        """The engine stores nothing for anybody, so this party waits; ``""``: it goes on."""
+
+    def failed(self, envelope: Envelope, error: BaseException) -> None:
+        """A handler has failed with an error that is not for its sender. The message is refused."""
+
+    def began(self, era: Era) -> None:
+        """A round or another attempt of it begins, and is committed."""
+
+    def seen(self, party: str) -> None:
+        """A genuine packet of this party has come."""
+
+    def present(self, names: Collection[str]) -> None:
+        """The engine's answer to who is connected, every second while this party coordinates."""
+
+    def committed(self, commit: int, size: int) -> None:
+        """The state was stored, in so many bytes."""
+
+
+class Journal(NodeObserver):
+    """The ``NodeObserver`` of a process with a log. begins: is told of rounds and attempts.  say: of waiting."""
+
+    def __init__(self, begins: Callable[[Era], None] = lambda era: None, say: Say = lambda words: None) -> None:
         self._begins, self._say = begins, say
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:

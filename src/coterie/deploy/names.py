@@ -1,8 +1,10 @@
-"""Names of parties, and their form in subjects, file names and certificates."""
+"""Names of parties and addresses of the engine's servers, and their forms in subjects, file names and certificates."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from urllib.parse import urlsplit
 
 from coterie.protocol.errors import UserError
 
@@ -10,10 +12,11 @@ MAX_NAME = 40
 OPERATOR, ENGINE = "operator", "engine"
 RESERVED = frozenset({OPERATOR, ENGINE, "authority", "nats"})
 """Names in certificates, and of services, that no party may have."""
+HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?")
+"""A DNS name or an address. No path can be hidden in one: folders are named by hosts."""
+PORT = 4222
 _NAME = re.compile(r"[a-z][a-z0-9_]*(?:[-/][a-z0-9_]+)*")
 _STEP = re.compile(r"([-/])([a-z0-9_]+)")
-_SAFE_STEP = re.compile(r"(--?)([a-z0-9_]+)")
-_NUMBER = re.compile(r"[0-9]+")
 
 
 def check_name(name: object) -> str:
@@ -34,21 +37,44 @@ def safe(name: str) -> str:
     ``-`` stands for ``/`` before a number and for itself before a word; ``--`` is the other of the two.
     Raises UserError for an invalid name.
     """
-    return _STEP.sub(lambda step: ("-" if step[1] == _usual(step[2]) else "--") + step[2], check_name(name))
+    return _STEP.sub(lambda step: ("-" if (step[1] == "/") == step[2].isdigit() else "--") + step[2], check_name(name))
 
 
-def named(token: str) -> str:
-    """The name of a safe form. Raises UserError for an invalid one."""
-    name = _SAFE_STEP.sub(lambda step: _separator(*step.groups()) + step[2], token)
-    if safe(name) != token:
-        raise UserError(f"{token[:MAX_NAME]!r} is the safe form of no name")
-    return name
+def addresses(server: str) -> tuple[tuple[str, int], ...]:
+    """Host and port of each server in ``nats://host:port``, or several with commas between. Raises UserError."""
+    found = []
+    for url in server.split(","):
+        try:
+            parts = urlsplit(url.strip())
+            host, port = parts.hostname, parts.port or PORT
+        except ValueError:
+            host, port, parts = None, 0, urlsplit("")
+        known = parts.scheme in ("nats", "tls") and HOST.fullmatch(host or "")
+        if not known or parts.path.strip("/") or parts.query:
+            raise UserError(f"{url[:80]!r} is no address of a server: write nats://host:port, such as nats://hub:4222")
+        if parts.username or parts.password:
+            raise UserError("a server's address has no user and no password: parties show their certificates")
+        found.append((str(host), port))
+    return tuple(found)
 
 
-def _usual(word: str) -> str:
-    return "/" if _NUMBER.fullmatch(word) else "-"
+def urls(server: str) -> list[str]:
+    """The addresses as the client library takes them. Raises UserError."""
+    return [f"nats://{bracketed(host)}:{port}" for host, port in addresses(server)]
 
 
-def _separator(dashes: str, word: str) -> str:
-    usual = _usual(word)
-    return usual if dashes == "-" else ("-" if usual == "/" else "/")
+def hosts_of(server: str) -> tuple[str, ...]:
+    """The hosts of the servers, each once."""
+    return tuple(dict.fromkeys(host for host, _ in addresses(server)))
+
+
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself, so that no other reaches it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -3,11 +3,9 @@
 A packet from a to b is one or more messages on ``cot.b.a``, which the server stores in one stream and hands to b's one
 consumer until b has acknowledged them.
 
-- Parts of one attempt to push a packet share a random number (``Part.upload``). The last part is sent when the server
-  has stored all others. It alone has an identity that a second attempt shares, so a packet is stored once and wholly,
-  or not at all. Parts without their last one are dropped when their sender goes on.
-- A sender pushes a packet anew if the server does not store a part within ``push_s``, or after a long sleep. So a
-  recipient may drop parts to which nothing was added for ``STALE_S``.
+- The last part of a packet (``nats_parts``) is sent when the server has stored all others. It alone has an identity
+  that a second attempt shares, so a packet is stored once and wholly, or not at all.
+- A sender pushes a packet anew if the server does not store a part within ``push_s``, or after a long sleep.
 - At each new connection, and when a delivery is missing, the consumer is reset to unacknowledged messages, so that
   packets come in order. Packets held here are not handed out a second time.
 """
@@ -16,8 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import json
 import secrets
 import time
@@ -32,17 +28,21 @@ import nats.js.errors
 from nats.aio.msg import Msg
 
 from coterie.deploy.engine import (
+    PRESENCE,
+    STREAM,
+    SUBJECT,
     Delivery,
     Engine,
     EngineError,
     FullError,
     NotAdmittedError,
     OutgoingPacket,
+    Tls,
     UndeliverableError,
+    subject,
 )
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, NO_STREAM, NOT_STORED, Link, Pulls, connected
-from coterie.deploy.nats_names import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, PacketPart, Stored, Upload, parts_of
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
@@ -113,7 +113,6 @@ class NatsEngine(Engine):
         self.name, self.strays = name, Counter[str]()
         self._token, self._parties = safe(name), {safe(party): party for party in parties}
         self._push_s, self._largest = push_s, largest
-        self._identity = hashlib.sha256(b"identities of packets" + _bytes_of(tls.key)).digest()
         self._seen = 0  # the connection whose consumer was reset
         self._pulls: Pulls | None = None
         self._fetching: asyncio.Task[None] | None = None
@@ -217,13 +216,9 @@ class NatsEngine(Engine):
         fresh_s = time.time() + STALE_S / 2  # until when the parts before are surely held
         for begin in range(0, count - 1, WINDOW):
             window, began_s = range(begin, min(begin + WINDOW, count - 1)), time.time()
-            await _all(send(index, self._id(dst, f"{upload}.{index}"), fresh_s) for index in window)
+            await _all(send(index, secrets.token_hex(16), fresh_s) for index in window)
             fresh_s = began_s + STALE_S / 2
-        await send(count - 1, self._id(dst, key), fresh_s)
-
-    def _id(self, dst: str, key: str) -> str:
-        """A message's secret identity: who guessed it could have the message dropped as known."""
-        return hmac.new(self._identity, json.dumps([dst, key]).encode(), "sha256").hexdigest()[:32]
+        await send(count - 1, f"{subject(dst, self.name)} {key}", fresh_s)
 
     async def _store(self, dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
         """Have the server store a message; retries while it has trouble. Raises EngineError.
@@ -438,10 +433,3 @@ async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise EngineError(f"{path} cannot be read: {error}") from None

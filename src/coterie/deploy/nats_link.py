@@ -1,4 +1,4 @@
-"""A connection to NATS, on an asyncio loop of its own in one thread, for callers that block.
+"""A connection to NATS, for callers that block.
 
 The client library connects, reconnects and repeats subscriptions. Here its errors become ``EngineError``: a denied
 subject reaches only the library's error callback, and a rejected certificate shows as a closed connection.
@@ -13,7 +13,7 @@ import logging
 import re
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
@@ -24,8 +24,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
-from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
-from coterie.deploy.nats_names import OWN_RIGHTS, PRESENCE, STREAM, Tls
+from coterie.deploy.engine import OWN_RIGHTS, PRESENCE, STREAM, EngineError, NotAdmittedError, Tls, UndeliverableError
 
 T = TypeVar("T")
 
@@ -136,7 +135,6 @@ class Link:
         return ", ".join(self.servers)
 
     def of_several(self) -> bool:
-        """Whether the server is one of a cluster."""
         return "cluster" in self.client._server_info
 
     def is_up(self) -> bool:
@@ -168,34 +166,16 @@ class Link:
         return _again(broken.result())
 
     @staticmethod
-    async def _first(work: Coroutine[Any, Any, T], end: asyncio.Future[Any], problem: Callable[[], Exception]) -> T:
-        """The result of ``work``; if ``end`` comes first, the work is cancelled and ``problem`` raised.
-
-        As ``asyncio.timeout`` it needs no task, and takes back its own cancellation alone.
-        """
-        task, waits, stopped = asyncio.current_task(), True, False
-        assert task is not None
-
-        def stop(_: object) -> None:
-            nonlocal stopped
-            stopped = waits and task.cancel()
-
-        if end.done():
-            work.close()
-            raise problem()
-        before = task.cancelling()
-        end.add_done_callback(stop)
+    async def _first(work: Awaitable[T], end: asyncio.Future[Any], problem: Callable[[], Exception]) -> T:
+        """The result of ``work``. If ``end`` comes first, the work is cancelled and ``problem`` raised."""
+        task = asyncio.ensure_future(work)
         try:
-            return await work
-        except asyncio.CancelledError:
-            if not stopped or task.cancelling() > before + 1:  # somebody else has cancelled it
-                raise
-            raise problem() from None
+            await asyncio.wait({task, end}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise problem()
+            return task.result()
         finally:
-            waits = False
-            end.remove_done_callback(stop)
-            if stopped:  # also where the work has ended all the same
-                task.uncancel()
+            await _ended(task)
 
     async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
         """Connect, with own retries at first: the library would wait for ever if the first connection broke while TLS
@@ -312,7 +292,6 @@ class Pulls:
 
     @classmethod
     async def of(cls, client: Client, token: str) -> Pulls:
-        """Listen to what comes."""
         inbox = client.new_inbox()
         return cls(client, token, inbox, await client.subscribe(f"{inbox}.*"))
 

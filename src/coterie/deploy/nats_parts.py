@@ -1,8 +1,8 @@
 """Parts of large packets: cutting a packet, and joining parts from several senders.
 
-Parts of one attempt to push a packet share a random number (``Part.upload``). A sender pushes one packet at a time, so
-a later attempt ends an incomplete earlier one. Parts to which nothing was added for ``STALE_S`` are dropped, too: no
-sender continues after half of that. Incomplete packets lie on disk.
+Parts of one attempt to push a packet share a random number (``PacketPart.upload``). A sender pushes one packet at a
+time, so a later attempt ends an incomplete earlier one. Parts to which nothing was added for ``STALE_S`` are dropped,
+too: no sender continues after half of that. Incomplete packets lie on disk.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class PacketPart:
 
 
 def parts_of(size: int) -> int:
-    """The number of parts of a packet of this many bytes."""
     return max(1, -(-size // PART))
 
 

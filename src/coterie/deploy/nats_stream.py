@@ -10,10 +10,9 @@ import nats.js.errors
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 
-from coterie.deploy.engine import EngineError
+from coterie.deploy.engine import STREAM, SUBJECT, Access, EngineError, Tls
 from coterie.deploy.names import OPERATOR, safe
 from coterie.deploy.nats_link import Link
-from coterie.deploy.nats_names import STREAM, SUBJECT, Access, Tls
 from coterie.deploy.nats_parts import MESSAGE
 
 ACK_WAIT_S = 30.0
@@ -42,11 +41,10 @@ def provision(
 ) -> None:
     """Make the stream and the parties' consumers, or bring them to the newest ``access``. Raises EngineError.
 
-    Packets for or from a party that is gone are removed.
-
-    tls: the operator's.  replicas: how many servers hold each packet; by default 3 of a cluster of three or more, else
-    1.  largest_store: bytes of all packets that are not done.  waiting: limit of messages (at most 128 KiB each) from
-    one party to another that are not done.  ack_wait_s: after which a message comes again.
+    Packets for or from a party that is gone are removed. tls: the operator's.  replicas: how many servers hold each
+    packet; by default 3 of a cluster of three or more, else 1.  largest_store: bytes of all packets that are not done.
+    waiting: messages (at most 128 KiB each) from one party to another that are not done.  ack_wait_s: after which a
+    message comes again.
     """
     link = Link(OPERATOR, servers, tls, connect_s)
     tokens = sorted(safe(name) for name in access.parties)

@@ -1,8 +1,7 @@
 """A node: one party's process. It drives a ``Member`` over an engine, and stores its work before it tells.
 
 A packet is handled, its consequences are committed at once (``store.py``) and pushed, then it is done. So a node that
-is killed anywhere continues as if nothing had happened: it pushes again what may not have left, and takes again what it
-had not committed.
+is killed anywhere pushes again what may not have left, and takes again what it had not committed.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ from coterie.deploy.packets import (
     PlanUpdate,
     Report,
 )
-from coterie.deploy.store import Taken
 from coterie.deploy.stored_node import StoredNode
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError
 from coterie.protocol.party import Cost, Work
 from coterie.protocol.steps import LATE, PATIENCE_S, REFUSED, Step
 from coterie.transport.coordination import Coordination
-from coterie.transport.envelope import Envelope, Handled, Opened, Sent
+from coterie.transport.envelope import Envelope, Handled, Opened
 from coterie.transport.wire import GONE
 
 NO_ANSWER = "gave no direct answer"
@@ -46,11 +44,16 @@ class RolledBackError(CoterieError):
 
 
 class Node(StoredNode):
-    """One party, over an engine. store: its commits.  clock: only a rehearsal has another.  scores, samples: reported.
-    renew: takes newer plans in.  account: its own, of what it releases of its data.
+    """One party, over an engine. store: its commits.  stopped: ends it after the current packet.  clock: only a
+    rehearsal has another.  scores, samples: reported.  renew: takes newer plans in.  account: of what it releases.
 
-    The member is new; the node puts its party into the state of the last commit. Its spool holds what waits.
+    The member is new; the node puts its party into the state of the last commit, and observes it. Its spool holds what
+    waits.  lead: its coordination, if any.  interrupted: it was killed while it coordinated, so it waits for another
+    attempt.  awaits_begin: it has started, and waits for the hub to say which of its commits it has heard of.  apart:
+    the hub has begun an attempt of this number before, so it takes nothing of this one.
     """
+
+    answers_while_leading = False
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -86,7 +89,7 @@ class Node(StoredNode):
 
     def turn(self) -> None:
         """Take one packet, if one comes in time, and advance a coordination."""
-        wait_s = self.settings.poll_s
+        wait_s = self.limits.poll_s
         arrived = self.queue.pull(wait_s if self.lead is None else min(wait_s, self.lead.wakes_in_s()))
         if arrived is not None:
             for one in self._without_missed(arrived):
@@ -115,9 +118,7 @@ class Node(StoredNode):
     # -- packets -----------------------------------------------------------------------------------------------------
 
     def _without_missed(self, arrived: Arrived) -> list[Arrived]:
-        """What has come, and perhaps the next. Of consecutive Begins the newest alone, so that a party does not score
-        and report each round that it has missed.
-        """
+        """What has come, and perhaps the next. Of consecutive Begins the newest alone."""
         wait_s = 0.0
         while (begins := self._later(arrived, self.kept.era)) is not None and not self.waiting:
             following = self.queue.pull(wait_s)
@@ -179,7 +180,6 @@ class Node(StoredNode):
         return ""
 
     def stray(self, arrived: Arrived, packet: Packet | None) -> None:
-        """A packet that this sender may not send to this party."""
         self.dropped(arrived.src, type(packet).__name__, f"{arrived.src} may not send it")
         self.queue.done(arrived)
 
@@ -197,10 +197,10 @@ class Node(StoredNode):
 
     def take_waiting(self) -> None:
         """Take what no longer has to wait: first what is taken again, then what has come."""
-        while self._again and self.lead is None:
-            taken = self._again.pop(0)
-            if not self.member.numbers.is_old(taken.envelope):
-                self._handle(None, Letter(taken.envelope, taken.frame, self.era, taken.arrives))
+        kept = self.kept
+        while kept.retaken < len(kept.again) and self.lead is None:
+            kept.retaken += 1
+            self._handle(None, kept.again[kept.retaken - 1])
         waiting, self.waiting = self.waiting, []
         for arrived in waiting:
             self.take(arrived)
@@ -224,14 +224,11 @@ class Node(StoredNode):
             self.count(arrived)
             self.pass_over(arrived, letter)
 
-    answers_while_leading = False
-
     def delivered(self, arrived: Arrived, letter: Letter) -> None:
         """A coordination has this. If this process ends, the round is tried again, so nobody needs it."""
         self.queue.done(arrived)
 
     def handles(self, envelope: Envelope) -> bool:
-        """Whether the party has a handler for such a message."""
         return any(kind.__name__ == envelope.kind for kind in self.member.party.handlers)
 
     def pass_over(self, arrived: Arrived, letter: Letter) -> None:
@@ -253,7 +250,7 @@ class Node(StoredNode):
             return
         arrived.packet = None
         self._done_later.append(arrived)
-        if len(self._done_later) >= self.settings.most // 4:
+        if len(self._done_later) >= self.limits.most // 4:
             self.commit()
 
     def _no_answer(self, src: str, packet: NoAnswer) -> None:
@@ -280,7 +277,7 @@ class Node(StoredNode):
             self.queue.done(arrived)
             return
         if asked and not self.interrupted:
-            self._take_again()
+            self.take_waiting()
         if kept.era is not None and begin.era <= kept.era:
             if begin.era < kept.era:
                 self.queue.send(self.hub, self.report())  # the hub's own disk may have been put back
@@ -289,12 +286,11 @@ class Node(StoredNode):
         self._take_all()
         out: list[tuple[str, Packet]] = [] if kept.era is None else [(self.hub, self.report(closed=True))]
         self.enter(begin.era, begin.mark)
-        self._again = list(kept.again)
         self.count(arrived)
         if self.clock.rehearsed:
             self.clock.times.at, kept.tallies = begin.at, True
-            for one in self.clock.release(begin.era[0]):
-                out += self.post(Sent(one.envelope, one.frame, ""), begin.at)
+            for sent in self.clock.release(begin.era[0]):
+                out += self.post(sent, begin.at)
         if all(isinstance(packet, Report) for _, packet in out):
             self.push(self.wrapped(out))
             self.done_later(arrived)  # if this process ends before its next commit, the same Begin comes again
@@ -323,11 +319,6 @@ class Node(StoredNode):
             self.queue.send(self.hub, self.report(repeated=True))
             self.take_waiting()
 
-    def _take_again(self) -> None:
-        """Take what was sent in earlier rounds and taken in a given-up attempt, then what waits."""
-        self._again = list(self.kept.again)
-        self.take_waiting()
-
     def give_up(self) -> None:
         """Stop a coordination: its round or attempt is over."""
         if (lead := self.lead) is not None and lead.request is not None:
@@ -354,8 +345,9 @@ class Node(StoredNode):
             cost = member.cost(opened)
         came, at = self.clock.handled(letter.arrives, cost) if opened is not None else (letter.arrives, letter.arrives)
         if arrived is not None and self.kept.era is not None and envelope.round != self.kept.era[0]:
-            self.kept.again.append(Taken(envelope, letter.frame, letter.arrives))
-        before, was = member.numbers.taken.get(envelope.src), (member.party.state, member.party.secret)
+            self.kept.again.append(letter)
+            self.kept.retaken += 1
+        was = member.party.state, member.party.secret
         work: Work[Any] = member.receive(envelope, letter.frame, came[0], opened)
         value: Any = None
         try:
@@ -368,8 +360,7 @@ class Node(StoredNode):
                 with self.busy():
                     value = self.compute(wanted)
         except StopIteration as stop:
-            new = member.numbers.taken.get(envelope.src) != before or self.clock.rehearsed
-            self._finish(arrived, letter, stop.value, at, store=new)
+            self._finish(arrived, letter, stop.value, at, store=opened is not None or self.clock.rehearsed)
             return
         except Exception as error:
             work.close()
@@ -383,7 +374,7 @@ class Node(StoredNode):
 
     def leading(self, work: Any, role: str, request: Envelope | Era, at: Instant, of: Any = None) -> CoordinationDriver:
         """A coordination of this party, before it begins."""
-        patience_s = PATIENCE_S if self.clock.rehearsed else self.settings.patience_s
+        patience_s = PATIENCE_S if self.clock.rehearsed else self.limits.patience_s
         if isinstance(request, Envelope) and not self.clock.rehearsed:
             patience_s /= 2  # the hub has waited longer: a member that says nothing must not cost its leader's answer
         coordination = Coordination(self.member, work, self.send, role, request, patience_s)
@@ -434,7 +425,6 @@ class Node(StoredNode):
         self, arrived: Arrived | None, letter: Letter, handled: Handled, at: Instant, *, store: bool = True
     ) -> None:
         """Store and send what a handler has led to, or that no answer comes."""
-        self.observer.handled(letter.envelope)
         self.kept.leads = False
         stores = store and not (self.lead is not None and self.lead.request is None)
         self.kept.commits += stores  # before it is told

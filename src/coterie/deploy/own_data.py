@@ -42,12 +42,12 @@ def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSample
     if not path.is_file():
         raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")
     arrays = read_npz(path, lambda found: _check_forms(found, facts, path))
-    x, y = _samples(arrays["x"], facts, f"{path}: x"), _labels(arrays["y"], len(arrays["x"]), facts, f"{path}: y")
+    x, y = _samples(arrays["x"], f"{path}: x"), _labels(arrays["y"], facts, f"{path}: y")
     if "x_test" in arrays and not len(arrays["x_test"]) and not len(arrays["y_test"]):
         return OwnSamples(x, y, x[:0], y[:0])
     if "x_test" in arrays:
-        x_test = _samples(arrays["x_test"], facts, f"{path}: x_test")
-        return OwnSamples(x, y, x_test, _labels(arrays["y_test"], len(x_test), facts, f"{path}: y_test"))
+        x_test = _samples(arrays["x_test"], f"{path}: x_test")
+        return OwnSamples(x, y, x_test, _labels(arrays["y_test"], facts, f"{path}: y_test"))
     if not tests:
         return OwnSamples(x, y, x[:0], y[:0])
     if len(x) < 2:
@@ -89,8 +89,7 @@ def _check_samples(x: NDArray[np.generic], facts: SampleForm, where: str) -> Non
         raise UserError(f"{where} has no sample")
 
 
-def _samples(x: NDArray[np.generic], facts: SampleForm, where: str) -> NDArray[np.float32]:
-    _check_samples(x, facts, where)
+def _samples(x: NDArray[np.generic], where: str) -> NDArray[np.float32]:
     if x.dtype == np.uint8:
         return np.asarray(x, np.float32) / np.float32(255)
     with np.errstate(over="ignore"):
@@ -108,10 +107,7 @@ def _check_labels(y: NDArray[np.generic], samples: int, facts: SampleForm, where
         raise UserError(f"{where} has shape {y.shape}; it must be ({samples}, {facts.outputs})")
 
 
-def _labels(
-    y: NDArray[np.generic], samples: int, facts: SampleForm, where: str
-) -> NDArray[np.int64] | NDArray[np.float32]:
-    _check_labels(y, samples, facts, where)
+def _labels(y: NDArray[np.generic], facts: SampleForm, where: str) -> NDArray[np.int64] | NDArray[np.float32]:
     if facts.task == "classes":
         if y.dtype.kind == "f" and not (np.isfinite(y) & (y == np.floor(y))).all():
             raise UserError(f"{where} has labels that are no whole numbers; they must be 0 to {facts.outputs - 1}")

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coterie.deploy.engine import (
     Delivery,
@@ -21,7 +21,6 @@ from coterie.deploy.engine import (
 )
 from coterie.deploy.packets import Packet, unwrap, wrap
 from coterie.deploy.store import Numbering
-from coterie.deploy.surroundings import Traffic
 from coterie.protocol.errors import PeerError
 from coterie.transport.envelope import Keyring
 
@@ -30,9 +29,44 @@ _LAST_S, _OF_A_SECOND = 1 << 36, 1 << 24  # numbers by the clock: below 2^60, wh
 _WORKING_S = 3.0
 _RETRY_S = 0.5
 _FULL_AGAIN = 10
-"""A recipient is waited for at most once within so many times ``full_s``, or it could hold up its senders for ever."""
+"""A recipient is waited for at most once within so many times ``grace_s``, or it could hold up its senders for ever."""
 _TOGETHER = 8 << 20
 """Bytes of packets that may wait to be pushed together."""
+
+
+_MOST_KINDS = 64
+
+
+@dataclass(frozen=True)
+class NodeLimits:
+    """The plan's times and limits, equal for all parties.
+
+    patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how long a party may be
+    disconnected before it counts as gone.  retries: how often a round is tried again.  most, most_bytes: of packets of
+    one sender that wait.  poll_s: how often a node looks up while nothing comes.
+    """
+
+    patience_s: float = 3600.0
+    grace_s: float = 60.0
+    retries: int = 2
+    most: int = 1000
+    most_bytes: int = 1 << 31
+    poll_s: float = 1.0
+
+
+@dataclass
+class Traffic:
+    """A node's counts in this attempt of the round. refused: by kind of message, or "packet", "push", ..."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    busy_s: float = 0.0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def refuse(self, kind: str) -> None:
+        """Count a refusal. Kinds are others' words, so their number is bounded."""
+        known = kind in self.refused or len(self.refused) < _MOST_KINDS
+        self.refused[kind[:80] if known else "other"] += 1
 
 
 @dataclass(eq=False)
@@ -50,9 +84,9 @@ class PacketQueue:
     """One party's packets, over its engine. first: a packet that has come before this was made.
 
     refused(src, kind, reason): is told of refused packets.  waits(why): is told that nothing can be stored, and with ""
-    that it goes on.  most, most_bytes: of one sender, what may have come and not be done; more is refused.  full_s: so
-    long it waits for a full recipient.  halted: it was stopped while the engine failed, and pushes nothing more: its
-    recipient would take an earlier packet for a repetition.
+    that it goes on.  limits: of packets of one sender that are not done, and ``grace_s`` to wait for a full recipient.
+    halted: it was stopped while the engine failed, and pushes nothing more: its recipient would take an earlier packet
+    for a repetition.
     """
 
     def __init__(
@@ -64,9 +98,7 @@ class PacketQueue:
         *,
         first: Delivery | None = None,
         waits: Callable[[str], None] = lambda why: None,
-        most: int = 1000,
-        most_bytes: int = 1 << 30,
-        full_s: float = 60.0,
+        limits: NodeLimits = NodeLimits(),
     ) -> None:
         self._first = first
         self.engine, self.keyring, self.name = engine, keyring, engine.name
@@ -77,10 +109,10 @@ class PacketQueue:
         self._leaving: list[OutgoingPacket] = []
         self._leaving_bytes = 0
         self._lost: list[OutgoingPacket] = []
-        self._full_s, self._full = full_s, dict[str, float]()  # by recipient, since when no more may wait for it
+        self._full = dict[str, float]()  # by recipient, since when no more may wait for it
         self._refused, self._stopped = refused, stopped
         self._waits, self._is_waiting = waits, False
-        self._most, self._most_bytes = most, most_bytes
+        self.limits = limits
         self._sizes: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -106,16 +138,14 @@ class PacketQueue:
         numbering = self.numbering
         numbering.sent += 1
         number = numbering.sent
-        # a party that is enrolled anew uses numbers again, and an engine may remember keys
-        return OutgoingPacket(
-            dst, f"{self.name}.{number}.{secrets.token_hex(4)}", wrap(self.keyring, self.name, dst, number, packet)
-        )
+        body = wrap(self.keyring, self.name, dst, number, packet)
+        return OutgoingPacket(dst, f"{self.name}.{number}.{secrets.token_hex(16)}", body)
 
     def push(self, parcels: Sequence[OutgoingPacket]) -> list[OutgoingPacket]:
         """Push packets, however long it takes, and first those put aside. Gives the lost ones.
 
         A packet is lost if it never can be stored, if the node is stopped while it cannot, or if its recipient is full
-        for ``full_s``. Lost ones that were put aside are given by ``flush``.
+        for ``grace_s``. Lost ones that were put aside are given by ``flush``.
         """
         aside, self._leaving, self._leaving_bytes = self._leaving, [], 0
         left, lost = [*aside, *parcels], list[OutgoingPacket]()
@@ -125,7 +155,7 @@ class PacketQueue:
             for parcel, problem in zip(left, problems, strict=True):
                 if problem is None:
                     self.traffic.bytes_up += len(parcel.body)
-                    if time.monotonic() >= self._full.get(parcel.dst, math.inf) + _FULL_AGAIN * self._full_s:
+                    if time.monotonic() >= self._full.get(parcel.dst, math.inf) + _FULL_AGAIN * self.limits.grace_s:
                         del self._full[parcel.dst]
                 elif self._gives_up(parcel, problem):
                     lost.append(parcel)
@@ -150,7 +180,7 @@ class PacketQueue:
         self._refused(parcel.dst, "push" if never else "engine", str(problem))
         if isinstance(problem, FullError):
             since_s = self._full.setdefault(parcel.dst, time.monotonic())
-            return time.monotonic() >= since_s + self._full_s
+            return time.monotonic() >= since_s + self.limits.grace_s
         return never
 
     def put_aside(self, parcel: OutgoingPacket) -> None:
@@ -217,7 +247,7 @@ class PacketQueue:
             delivery.done()  # the engine's own repetition, or a replay
             return None
         arrived = Arrived(src, number, packet, size, delivery)
-        if self._counts[src] >= self._most or self._sizes[src] + size > self._most_bytes:
+        if self._counts[src] >= self.limits.most or self._sizes[src] + size > self.limits.most_bytes:
             self._refused(src, "packet", f"{self._counts[src]} packets of {src} wait already")
             delivery.done()
             return None

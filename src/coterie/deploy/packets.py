@@ -12,13 +12,13 @@ from typing import Annotated
 import msgspec
 
 from coterie.protocol.errors import DecodeError, PeerError
-from coterie.transport.envelope import Count, Envelope, Keyring
+from coterie.transport.envelope import Count, Envelope, Keyring, Numbers
 
 Short = Annotated[str, msgspec.Meta(max_length=80)]
 Sent = Annotated[dict[Short, Count], msgspec.Meta(max_length=1 << 16)]
 """Numbers of letters, by the other end."""
 Kinds = Annotated[dict[Short, Count], msgspec.Meta(max_length=256)]
-Numbers = Annotated[dict[Short, float], msgspec.Meta(max_length=256)]
+Scores = Annotated[dict[Short, float], msgspec.Meta(max_length=256)]
 Instant = tuple[float, Count]
 """On the virtual clock of a rehearsal (``transport.wire.Instant``)."""
 
@@ -29,9 +29,7 @@ NOWHEN: Instant = 0.0, 0
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):
-    """How many letters a party has sent and taken in this era, by the other end; the hub learns from it that nothing is
-    under way. It travels alone, or with another packet to the hub.
-    """
+    """How many letters a party has sent and taken in this era, by the other end. It may travel with another packet."""
 
     era: Era
     sent: Sent
@@ -94,7 +92,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     bytes_up: Count = 0
     bytes_down: Count = 0
     refused: Kinds = {}
-    scores: Numbers = {}
+    scores: Scores = {}
     samples: Count = 0
     interrupted: bool = False
     rolled_back: bool = False
@@ -168,8 +166,7 @@ def _header(keyring: Keyring, src: str, dst: str, number: int) -> bytes:
 class Carried(Keyring):
     """The keyring of a member whose messages travel in packets, and need no own signature or seal.
 
-    keyring: of the party. A message of an unknown sender is refused. The overhead counts all the same, so that a
-    rehearsal's virtual clock is that of a simulation.
+    keyring: of the party. The overhead counts all the same, so that a rehearsal's virtual clock is a simulation's.
     """
 
     def __init__(self, keyring: Keyring) -> None:
@@ -191,3 +188,13 @@ class Carried(Keyring):
 
     def open(self, src: str, dst: str, sealed: bytes, header: bytes) -> bytes:
         return sealed
+
+
+class CarriedNumbers(Numbers):
+    """Numbers of such messages. A message is taken once since its packet is (``PacketQueue``)."""
+
+    def is_old(self, envelope: Envelope) -> bool:
+        return False
+
+    def take(self, envelope: Envelope) -> None:
+        """Nothing: packets are counted."""

@@ -84,7 +84,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The members that have not joined."""
         return tuple(name for name, _ in self.members if name not in self.roster.by_name)
 
     @property

@@ -1,4 +1,8 @@
-"""One party's process: its place, its engine and its node, from start to end."""
+"""One party's process: its home, its engine and its node, from start to end.
+
+Members join one after the other, so a party's plan may lack later ones. The hub begins when enough have joined, and
+first sends the newest plan, for which a party that has never begun waits: a party is made from its plan.
+"""
 
 from __future__ import annotations
 
@@ -14,36 +18,36 @@ from pathlib import Path
 from coterie.deploy import account, logs
 from coterie.deploy.built_party import BuiltParty, build_party
 from coterie.deploy.clock import Clock, RehearsedClock
-from coterie.deploy.engine import EngineError, NotAdmittedError
+from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError
 from coterie.deploy.engines import check_apart, connect
-from coterie.deploy.home import PLAN, RUN, Home, hub_home, plan_of, read_home
+from coterie.deploy.home import PLAN, RUN, Home, hub_home, keyring_of, plan_of, read_home, read_private, take_plan
 from coterie.deploy.hub import HubNode, Newest, RoundOutcome
 from coterie.deploy.kills import Doomed, DoomedEffects, Kill
-from coterie.deploy.logs import Journal, event
+from coterie.deploy.logs import Journal, NodeObserver, Say, event
 from coterie.deploy.node import Node
-from coterie.deploy.packets import Era
+from coterie.deploy.packet_queue import NodeLimits
+from coterie.deploy.packets import Era, PlanUpdate, unwrap
 from coterie.deploy.plan import Plan, plan_hash
-from coterie.deploy.recorder import HubJournal, Recorder
-from coterie.deploy.start_check import check_enough, wait_for_begin, wait_for_parties, watch_plan
+from coterie.deploy.recorder import Recorder
 from coterie.deploy.status import RunStatus, at_words
 from coterie.deploy.store import FileStore, unpack
-from coterie.deploy.surroundings import NodeObserver, NodeSettings, PartyEffects
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.setup_info import Common
 from coterie.record.files import locked
 from coterie.record.folder import METRICS, read_lines
 from coterie.report.words import plural
+from coterie.runs.config import from_text
 from coterie.runs.evaluation import check_not_all_skipped
 from coterie.transport.envelope import Keyring
+from coterie.transport.queues import Effects
 from coterie.transport.transcript import shown
 
+_POLL_S = 0.5
 _WAITS = "Connected. Waiting for the hub to begin. (If the run is over, the hub says so when it is started once more.)"
 _HELD = "{} is at work in another process already: a party runs once. End that process first, or leave it alone"
 
 
-Say = Callable[[str], None]
-"""Is told in a line what a process is at."""
 Serve = Callable[[Callable[[], RunStatus]], contextlib.AbstractContextManager[object]]
 GOES_ON = "Stopped. Started again, it goes on where it was."
 
@@ -56,7 +60,7 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
     """Run a party from its home until the hub ends the run or SIGTERM comes. Raises what ends it early.
 
     say: is told what it waits for, of each round and attempt, and how it has ended.  Raises UserError if another
-    process runs from this home: two would each use the same numbers and masks.
+    process runs from this home.
     """
     home = read_home(path)
     with _running(home, stderr=stderr) as stopped, contextlib.closing(connect(home, _started(home))) as engine:
@@ -79,16 +83,16 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
             effects,
             engine,
             FileStore(home.state),
+            stopped=stopped,
             first=first,
             clock=_clock(built),
-            settings=_settings(built.plan),
+            limits=_limits(built.plan),
             observer=observer,
             scores=lambda r: built.scores(),
             samples=built.samples,
             renew=built.renew,
             account=built.account,
         )
-        stopped.node = node
         node.serve()
         if home.name in built.common.clients:
             event("privacy", **account.facts(node.kept.released, built.account))
@@ -111,7 +115,7 @@ def as_hub(
         check_apart(home)
         built, store = build_party(home), FileStore(home.state)
         size, done = built.model.spec.size, _done(store, built.party, built.rounds)
-        with contextlib.closing(Recorder(run, plan, parameters=size, done=done)) as recorder:
+        with contextlib.closing(Recorder(run, plan, parameters=size, done=done, say=say)) as recorder:
             with serve(lambda: recorder.status) if serve is not None else contextlib.nullcontext():
                 try:
                     _lead(built, store, recorder, watch_plan(folder / PLAN), stopped, kill, say)
@@ -119,7 +123,7 @@ def as_hub(
                     if stopped.is_set():
                         say(GOES_ON)
                         return
-                    recorder.failed(str(error))
+                    recorder.fail(str(error))
                     raise
             if stopped.is_set():
                 say(GOES_ON)
@@ -134,7 +138,7 @@ def _lead(
     store: FileStore,
     recorder: Recorder,
     newest: Newest,
-    stopped: _Stopped,
+    stopped: threading.Event,
     kill: Kill | None,
     say: Say,
 ) -> None:
@@ -154,8 +158,7 @@ def _lead(
             say(f"{at_words(one.round, 0, rounds)} was skipped: {shown(str(why))}")
         recorder.closed(one)
 
-    journal = HubJournal(recorder, lambda era: say(at_words(*era, rounds)), say)
-    observer, effects = _doomed(kill, journal, built.effects)
+    observer, effects = _doomed(kill, recorder, built.effects)
     with contextlib.closing(connect(home, plan)) as engine:
         if store.load() is None:
             wait_for_parties(plan, engine, stopped, _gathering(recorder, say))
@@ -164,19 +167,19 @@ def _lead(
             effects,
             engine,
             store,
+            stopped=stopped,
             clock=_clock(built),
-            settings=_settings(plan),
+            limits=_limits(plan),
             observer=observer,
             samples=built.samples,
             renew=renew,
             newest=newest,
         )
-        stopped.node = node
         node.run(rounds, closed, recorder.heard)
 
 
 @contextlib.contextmanager
-def _running(home: Home, *, stderr: bool) -> Iterator[_Stopped]:
+def _running(home: Home, *, stderr: bool) -> Iterator[threading.Event]:
     """This process alone runs from this home, has its log, and stops in order at SIGTERM and SIGINT."""
     with _admitted(), locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
         yield stopped
@@ -207,9 +210,9 @@ def _started(home: Home) -> Plan:
     return plan
 
 
-def _settings(plan: Plan) -> NodeSettings:
+def _limits(plan: Plan) -> NodeLimits:
     of = plan.settings
-    return NodeSettings(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries)
+    return NodeLimits(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries)
 
 
 def _clock(built: BuiltParty) -> Clock:
@@ -226,7 +229,7 @@ def _done(store: FileStore, party: Party, rounds: int) -> int:
     return max(0, min(kept.done, kept.stops or rounds))
 
 
-def _doomed(kill: Kill | None, observer: NodeObserver, effects: PartyEffects) -> tuple[NodeObserver, PartyEffects]:
+def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tuple[NodeObserver, Effects]:
     if kill is None:
         return observer, effects
     doomed = Doomed(kill, observer)
@@ -257,24 +260,116 @@ def _logged(home: Home, *, stderr: bool) -> Iterator[None]:
         logs.stop()
 
 
-class _Stopped(threading.Event):
-    """Set by a signal; then the node stops after its current packet."""
-
-    node: Node | None = None
-
-    def set(self) -> None:
-        super().set()
-        if self.node is not None:
-            self.node.stop()
-
-
 @contextlib.contextmanager
-def _signals() -> Iterator[_Stopped]:
+def _signals() -> Iterator[threading.Event]:
     """An event that SIGTERM and SIGINT set, instead of ending the process."""
-    stopped = _Stopped()
+    stopped = threading.Event()
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# -- before a node starts --
+
+
+def wait_for_begin(
+    home: Home, plan: Plan, engine: Engine, stopped: threading.Event, say: Say = silent
+) -> Delivery | None:
+    """Wait until the hub has begun and the home holds the newest plan. Gives its first packet, or None if ``stopped``.
+
+    say: is told once if the engine has nothing for this party, such as a broker that was not told of the approvals.
+    Raises NotAdmittedError.
+    """
+    keyring, hub, told = keyring_of(home, plan), plan.roster.hub, False
+    while not stopped.is_set():
+        try:
+            delivery = engine.pull(_POLL_S)
+        except NotAdmittedError:
+            raise
+        except EngineError as error:
+            if not told:
+                say(f"{error}. This party waits until the operator has run coterie deploy server DIR")
+            told = True
+            logs.refusal("engine", home.name, str(error))
+            stopped.wait(_POLL_S)
+            continue
+        if delivery is None:
+            continue
+        try:
+            packet = unwrap(keyring, delivery.src, home.name, delivery.body)[1]
+            if delivery.src != hub:
+                raise PeerError("only the hub begins")
+            if not isinstance(packet, PlanUpdate):
+                return delivery
+            taken = take_plan(home, packet.plan)
+            event("plan", plan=taken.version, plan_sha256=plan_hash(taken))
+        except PeerError as error:
+            logs.refusal("packet", delivery.src, str(error))
+        delivery.done()
+    return None
+
+
+def check_enough(plan: Plan) -> None:
+    """Raises UserError unless all servers and a quorum of the clients have joined."""
+    client, roles = _client(plan), dict(plan.members)
+    there = sum(one.role == client for one in plan.roster.entries)
+    missing = [name for name in plan.missing if roles[name] != client]
+    if missing or there < plan.settings.quorum:
+        needed = f"the servers and {plural(plan.settings.quorum, 'client')} must have joined"
+        raise UserError(f"the hub cannot begin: {needed}, and there are not yet {', '.join(missing or plan.missing)}")
+
+
+def wait_for_parties(
+    plan: Plan,
+    engine: Engine,
+    stopped: threading.Event,
+    tell: Callable[[Collection[str], Sequence[str]], None] = lambda here, away: None,
+    *,
+    poll_s: float = _POLL_S,
+) -> None:
+    """Wait until all servers and a quorum of the clients are connected, or ``stopped``.
+
+    tell: is told repeatedly of connected and missing parties. Raises RunError, naming the missing, after the plan's
+    ``patience_s``.
+    """
+    client, hub = _client(plan), plan.believed.hub
+    of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
+    quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))
+    ends, told = time.monotonic() + plan.settings.patience_s, False
+    while not stopped.is_set():
+        nodes = engine.nodes()
+        away = [name for name in of_role if name not in nodes]
+        tell(nodes, away)
+        here = sum(role == client for name, role in of_role.items() if name not in away)
+        if here >= quorum and all(of_role[name] == client for name in away):
+            return
+        if time.monotonic() >= ends:
+            raise RunError(
+                f"the first round has not begun: {', '.join(away)} did not connect within {plan.settings.patience_s:g} "
+                "seconds; start their processes, and then the hub again"
+            )
+        if not told:
+            event("waiting", parties=", ".join(away)[:200])
+            told = True
+        stopped.wait(poll_s)
+
+
+def _client(plan: Plan) -> str:
+    config = from_text(plan.config)
+    *_, client = config.definition.factories(config.own, config.mode)
+    return client
+
+
+def watch_plan(path: Path) -> Callable[[], bytes | None]:
+    """A function that gives the plan in this file at its first call and after each change; else None."""
+    known: list[bytes] = [b""]
+
+    def changed() -> bytes | None:
+        found = read_private(path)
+        same, known[0] = found == known[0], found
+        return None if same else found
+
+    return changed

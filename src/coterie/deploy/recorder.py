@@ -1,8 +1,7 @@
 """The run folder of a deployment, which the hub writes from the parties' reports.
 
-No party sees all models or all data, so the folder has less than a simulation's. Scores are those that clients report
-of their own held-out samples, with their owners' permission. A mean is over the clients that have reported, and the
-line says how many. Unknown values are missing, and ``result.json`` says so.
+Scores are those that clients report of their own held-out samples. A mean is over the clients that have reported, and
+the line says how many. Unknown values are missing, and ``result.json`` says so.
 
 A party reports on round r when round r + 1 begins, or the run ends. So the line of a round is open until all have
 reported, or two more rounds are closed. Until then it lies in ``open.bin``, from which a killed hub continues.
@@ -14,36 +13,30 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from coterie.deploy import reported, result
+from coterie.data.own import name_of
+from coterie.deploy import reported
 from coterie.deploy.hub import RoundOutcome
-from coterie.deploy.logs import Journal, event
+from coterie.deploy.logs import Journal, Say, event
 from coterie.deploy.packets import Era, Report
 from coterie.deploy.plan import Plan, fingerprint, plan_hash
 from coterie.deploy.reported import ReportedSums
-from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus
+from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, at_words
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
-from coterie.record.folder import (
-    CONFIG,
-    METRICS,
-    RESULT,
-    encode_line,
-    jsonable,
-    read_lines,
-    write_json,
-)
-from coterie.record.summary import Line, write_result
+from coterie.record.folder import CONFIG, METRICS, RESULT, encode_line, jsonable, read_lines, write_json
+from coterie.record.summary import Line, totals, write_result
 from coterie.runs.config import from_text, to_toml
 from coterie.runs.metrics import metrics_of, named, score
 
 OPEN = "open.bin"
+_OPTIONS = ("mode", "seed", "rounds", "model", "devices")
 _PAUSE_S = 1.0  # between two writings of the status
 _MOST_MISSED = 100  # of one party in one round, for one reason
 _OPEN_LINES = 2  # of closed rounds whose reports still come
@@ -70,15 +63,17 @@ class OpenRounds(msgspec.Struct):
     repeated: int = 0
 
 
-class Recorder:
-    """Writes the run folder and the status, as the hub's node tells it. Any thread may call its methods.
+class Recorder(Journal):
+    """The hub's ``NodeObserver``: writes its log, the run folder and the status. Any thread may call its methods.
 
-    parameters: of a model.  done: rounds that the hub has committed; the folder forgets later ones.
-    The hub's process holds the folder's lock until ``close``. Raises UserError if another process writes there, or the
-    folder holds another run.
+    parameters: of a model.  done: rounds that the hub has committed; the folder forgets later ones.  say: is told of
+    rounds, attempts and waits. Raises UserError if another process writes there, or the folder holds another run.
     """
 
-    def __init__(self, folder: Path, plan: Plan, *, parameters: int = 0, done: int = 0) -> None:
+    def __init__(
+        self, folder: Path, plan: Plan, *, parameters: int = 0, done: int = 0, say: Say = lambda words: None
+    ) -> None:
+        super().__init__(lambda era: say(at_words(*era, self.rounds)), say)
         self.folder, self.parameters, self.done = folder, parameters, done
         self.config = from_text(plan.config)
         self.system, self.rounds = self.config.definition, self.config.rounds
@@ -120,10 +115,11 @@ class Recorder:
             self._open.parties = parties
             self._tell(plan=plan.version, plan_sha256=plan_hash(plan))
 
-    def begins(self, round: int, attempt: int) -> None:
+    def began(self, era: Era) -> None:
         """An attempt of a round begins. Round 0 is the set-up, and the one after the last the finish."""
+        super().began(era)
+        (round, attempt), now = era, time.time()
         with self._lock:
-            now = time.time()
             if attempt and (round, attempt) > (self.round, self.attempt):
                 self._open.repeated += 1
             self.round, self.attempt = round, attempt
@@ -133,23 +129,25 @@ class Recorder:
             self._tell(phase=phase, round=round, attempt=attempt, since=now)
 
     def waits(self, why: str) -> None:
-        """The hub waits since the engine stores nothing; "": it goes on."""
+        super().waits(why)
         with self._lock:
             self._tell(waits=why)
 
     def seen(self, party: str) -> None:
-        """A verified packet of this party has come."""
         with self._lock:
             if (one := self._open.parties.get(party)) is not None:
                 one.last_seen = time.time()
                 self._changed.set()
 
     def present(self, names: Collection[str]) -> None:
-        """The parties that the engine says are connected."""
         with self._lock:
             for name, one in self._open.parties.items():
                 one.connected = name in names or name == self._hub
             self._changed.set()
+
+    def late(self, party: str) -> None:
+        super().late(party)
+        self.missed(party, "late")
 
     def missed(self, party: str, why: str) -> None:
         """The hub goes on without this party's answer. why: in the words of its node."""
@@ -215,8 +213,7 @@ class Recorder:
             self._write_result(running=False, facts={**(last or {}), **facts})
             self._write_status()
 
-    def failed(self, why: str) -> None:
-        """The run cannot go on."""
+    def fail(self, why: str) -> None:
         with self._lock:
             self._tell(phase="failed", since=time.time(), why=why)
             self._keep()
@@ -370,9 +367,7 @@ class Recorder:
         return msgspec.structs.replace(self._status, parties=tuple(parties), repeated=repeated, written=time.time())
 
     def _write_on(self) -> None:
-        """Write the status, the result so far and what is open after a change, every few seconds (a round may be
-        shorter).
-        """
+        """Write the status, the result so far and what is open after a change, every few seconds."""
         while not self._stopping.is_set():
             self._changed.wait(HEARTBEAT_S)
             self._changed.clear()
@@ -399,41 +394,39 @@ class Recorder:
         if not self._lines:
             return
         of = self._open
-        known = result.RunSoFar(
-            self._present(), self.config, self.system, self.measures, of.set_up, self._lines, of.finish
-        )
         facts = {"parameters": self.parameters, "client_role": self.client_role, **facts}
-        write_result(self.folder, result.content(known, running, facts))
-        for name, table in result.tables(self.clients, of.by_client, of.samples).items():
+        write_result(self.folder, reported.with_facts(self._result(running), facts))
+        for name, table in reported.tables(self.clients, of.by_client, of.samples).items():
             write_json(self.folder / name, table)
 
-
-class HubJournal(Journal):
-    """The hub's ``NodeObserver``: writes the hub's log, and tells a recorder what the node says of parties."""
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        begins: Callable[[Era], None] = lambda era: None,
-        say: Callable[[str], None] = lambda words: None,
-    ) -> None:
-        super().__init__(begins, say)
-        self.recorder = recorder
-
-    def seen(self, party: str) -> None:
-        self.recorder.seen(party)
-
-    def present(self, names: Collection[str]) -> None:
-        self.recorder.present(names)
-
-    def waits(self, why: str) -> None:
-        super().waits(why)
-        self.recorder.waits(why)
-
-    def late(self, party: str) -> None:
-        super().late(party)
-        self.recorder.missed(party, "late")
-
-    def began(self, era: Era) -> None:
-        super().began(era)
-        self.recorder.begins(*era)
+    def _result(self, running: bool) -> dict[str, Any]:
+        """The content of ``result.json`` as far as the hub knows, in the form of a simulation's."""
+        status, config, of = self._present(), self.config, self._open
+        reporting = [max(line.get("reported", {}).values(), default=0) for line in self._lines]
+        deployment = {
+            "engine": status.engine,
+            "session": status.session,
+            "plan_sha256": status.plan_sha256,
+            "plan": status.plan,
+            "parties": sum(bool(one.fingerprint) for one in status.parties),
+            "rehearsal": status.rehearsal,
+            "running": running,
+            "repeated": status.repeated,
+            "reporting": [min(reporting), max(reporting)],
+        }
+        return {
+            "system": status.system,
+            "title": status.title,
+            "crypto": status.crypto,
+            "emulated": status.crypto == "emulated",
+            **{key: getattr(config, key) for key in _OPTIONS},
+            "clients": status.clients,
+            "data": name_of(config.data) if status.rehearsal else "the clients' own data",
+            "partition": config.partition if status.rehearsal else "each client holds its own",
+            "task": config.task,
+            "measures": [metric.facts for metric in self.measures],
+            **totals(of.set_up, self._lines, of.finish),
+            "virtual_seconds": None,
+            "sees": self.system.seen_by(config.mode, config.own),
+            "deployment": deployment,
+        }

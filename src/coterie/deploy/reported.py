@@ -1,7 +1,7 @@
-"""Parties' reports, checked and summed up. A report is another party's word, and hostile until it is checked.
+"""Parties' reports, checked and summed up, and the ``result.json`` that the hub makes of them.
 
-Nothing proves a number of a report. The checks keep out impossible reports (a share above 1, a round that has not
-begun, a kind of message that does not exist). So a party can spoil its own numbers and the means, and nothing else.
+Nothing proves a number of a report. The checks keep out impossible reports (a share above 1, a kind of message that
+does not exist). So a party can spoil its own numbers and the means, and nothing else.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from coterie.deploy.hub import EXCLUDED
 from coterie.deploy.packets import Packet, Report
 from coterie.protocol.messages import Message
+from coterie.record.folder import CLIENTS, PARTITION
 from coterie.record.summary import Line
 from coterie.runs.metrics import Metric
 
@@ -141,3 +142,27 @@ _UNKNOWN = {
     "one's own log and `coterie export` state its epsilon.",
     "virtual_seconds": "Virtual time: seconds are those of the hub's clock.",
 }
+
+
+def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a ``result.json`` with further facts, such as a rehearsal's observer knows."""
+    whole = {**found, **facts}
+    known = [key for key, value in whole.items() if value is not None]
+    if found["deployment"]["rehearsal"]:
+        known.append("label_counts")  # the data were dealt
+    return {**whole, "deployment": {**found["deployment"], "unknown": list(unknown(known))}}
+
+
+def tables(
+    clients: Sequence[str], scores: Mapping[str, Mapping[str, float]], samples: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """``clients.json`` and ``partition.json``: clients' last scores and samples, as far as they are reported."""
+    names = sorted({name for own in scores.values() for name in own})
+    found: dict[str, dict[str, Any]] = {}
+    if names:
+        values = {name: [own.get(name) for own in scores.values()] for name in names}
+        found[CLIENTS] = {"clients": list(scores), **values}
+    told = [samples.get(name) for name in clients]
+    known = {} if None in told else {"samples": told}
+    found[PARTITION] = {"clients": list(clients), **known}
+    return found

@@ -1,7 +1,6 @@
 """What an operator sees of a deployment: the hub's ``status.json`` in its run folder (``recorder.py``).
 
-It holds the parties' fingerprints of keys, when they were last heard, and the numbers that they report. It holds no
-model, no cluster, and no reason of a refusal, which stays in the log of the party that refused.
+It holds no model, no cluster, and no reason of a refusal, which stays in the log of the party that refused.
 """
 
 from __future__ import annotations

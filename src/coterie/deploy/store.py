@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from coterie.deploy.account import Entries
 from coterie.deploy.clock import Times
 from coterie.deploy.engine import OutgoingPacket
-from coterie.deploy.packets import Era, Instant
+from coterie.deploy.packets import CarriedNumbers, Era, Letter
 from coterie.protocol import state
 from coterie.protocol.party import Party
 from coterie.record.files import FILE_MODE, atomic_write, opened, reading
-from coterie.transport.envelope import Count, Envelope, Numbers
+from coterie.transport.envelope import Count
 
 Counts = dict[str, Count]
 ADVICE = "restore it, or let the operator enrol this party anew"
 
 
-class Store(Protocol):
-    """Where commits are kept. ``load`` gives the last one whose ``save`` has returned, or a later one."""
-
-    def load(self) -> bytes | None:
-        """The last commit; None before the first."""
-
-    def save(self, data: bytes) -> None:
-        """Replace the commit. Raises RunError, and keeps the last one."""
-
-
 class FileStore:
-    """A private file (0600). Raises UserError where it cannot be read, and RunError where it cannot be written.
+    """A private file (0600) with the last commit.
+
+    Raises UserError where it cannot be read, and RunError where it cannot be written.
 
     ``load`` removes older models and secrets that a process left when it was killed while writing.
     """
@@ -58,14 +50,6 @@ class FileStore:
         atomic_write(self.path, data, FILE_MODE)
 
 
-class Taken(msgspec.Struct, frozen=True, array_like=True):
-    """A message that has come, and when."""
-
-    envelope: Envelope
-    frame: bytes
-    arrives: Instant
-
-
 class Numbering(msgspec.Struct):
     """The numbers of a node's packets. They never go back: each start begins beyond all before it.
 
@@ -83,9 +67,9 @@ class Kept(msgspec.Struct):
     """All that a node keeps beside its party's state and secret.
 
     era: its round and attempt, None before the first.  mark: of this attempt.  leads: whether it coordinates.
-    numbers: of the member, and taken: those that it had taken when the round began.
-    outbox: packets that may not have left.  again: of earlier rounds, taken in this one, for another attempt.  inbox:
-    waits for a coordinator that may take it in a later round.
+    numbers: of the member.  outbox: packets that may not have left.  again: messages of earlier rounds that were taken
+    in this one, for another attempt.  retaken: how many of them this attempt has taken.  inbox: waits for a coordinator
+    that may take it in a later round.
     sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
     of the virtual clock, now and when the round began.  keys: the public key by which each party was known.
     released: its account of its releases (``account.py``).  released_to: the number of the last message in it.
@@ -99,12 +83,12 @@ class Kept(msgspec.Struct):
     era: Era | None = None
     mark: Count = 0
     leads: bool = False
-    numbers: Numbers = msgspec.field(default_factory=Numbers)
-    taken: dict[str, Count] = msgspec.field(default_factory=dict)
+    numbers: CarriedNumbers = msgspec.field(default_factory=CarriedNumbers)
     numbering: Numbering = msgspec.field(default_factory=Numbering)
     outbox: list[OutgoingPacket] = msgspec.field(default_factory=list)
-    again: list[Taken] = msgspec.field(default_factory=list)
-    inbox: list[Taken] = msgspec.field(default_factory=list)
+    again: list[Letter] = msgspec.field(default_factory=list)
+    retaken: Count = 0
+    inbox: list[Letter] = msgspec.field(default_factory=list)
     sent: Counts = msgspec.field(default_factory=dict)
     received: Counts = msgspec.field(default_factory=dict)
     tallies: bool = False

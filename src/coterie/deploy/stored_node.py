@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,35 +15,39 @@ from coterie.deploy.account import Account, add
 from coterie.deploy.clock import Clock
 from coterie.deploy.engine import Delivery, Engine, OutgoingPacket
 from coterie.deploy.lead import CoordinationDriver, Presence
-from coterie.deploy.packet_queue import Arrived, PacketQueue
-from coterie.deploy.packets import Carried, Era, Instant, Letter, NoAnswer, Packet, Report, Tally
-from coterie.deploy.store import Kept, Store, Taken, pack, unpack
-from coterie.deploy.surroundings import NodeObserver, NodeSettings, PartyEffects, Renew, Scores, Traffic, Watch
+from coterie.deploy.logs import NodeObserver
+from coterie.deploy.packet_queue import Arrived, NodeLimits, PacketQueue, Traffic
+from coterie.deploy.packets import NOWHEN, Carried, Era, Instant, Letter, NoAnswer, Packet, Report, Tally
+from coterie.deploy.store import FileStore, Kept, pack, unpack
 from coterie.dp.ledger import Release
 from coterie.protocol.errors import PeerError
-from coterie.protocol.setup_info import Roster
-from coterie.transport.envelope import Envelope, Sent, Waiting
-from coterie.transport.member import Member, Reader
+from coterie.protocol.setup_info import Common, Roster
+from coterie.transport.envelope import Envelope, Keyring, Opened, Sent, Waiting
+from coterie.transport.member import Member, Observer, Reader
+from coterie.transport.queues import Effects
 
 REPORT_S = 5.0
 
+Scores = Callable[[int], Mapping[str, float]]
+"""What a party's owner lets it tell of itself after a round: numbers by name."""
+Renew = Callable[[bytes], tuple[Keyring, Common]]
+"""Takes a newer plan in, as it came from the hub. Raises PeerError unless it is genuine and newer, or the same."""
 
-class StoredNode:
-    """The part of a node (``node.py``) that stores, counts and sends. lead: its coordination, if any.
 
-    interrupted: it was killed while it coordinated, so it waits for another attempt.
-    """
+class StoredNode(Observer):
+    """The part of a ``Node`` that stores, counts and sends, and observes its member."""
 
     def __init__(
         self,
         member: Member,
-        effects: PartyEffects,
+        effects: Effects,
         engine: Engine,
-        store: Store,
+        store: FileStore,
         *,
+        stopped: threading.Event | None = None,
         first: Delivery | None = None,
         clock: Clock | None = None,
-        settings: NodeSettings | None = None,
+        limits: NodeLimits | None = None,
         observer: NodeObserver | None = None,
         scores: Scores | None = None,
         samples: int = 0,
@@ -51,49 +55,37 @@ class StoredNode:
         account: Account | None = None,
     ) -> None:
         self.member, self.effects, self.store = member, effects, store
-        self.clock, self.settings = clock or Clock(), settings or NodeSettings()
+        self.clock, self.limits = clock or Clock(), limits or NodeLimits()
         self.observer, self.scores, self.samples = observer or NodeObserver(), scores or (lambda r: {}), samples
         self.renew, self.account = renew, account or Account()
         self.name, self.hub = member.name, member.hub
-        self.stopped = threading.Event()
-        of = self.settings
+        self.stopped = stopped or threading.Event()
+        waits = self.observer.waits
         self.queue = PacketQueue(
-            engine,
-            member.keyring,
-            self.dropped,
-            self.stopped,
-            first=first,
-            waits=self.observer.waits,
-            most=of.most,
-            most_bytes=of.most_bytes,
-            full_s=of.grace_s,
+            engine, member.keyring, self.dropped, self.stopped, first=first, waits=waits, limits=self.limits
         )
-        member.keyring = Carried(member.keyring)
-        self.presence = Presence(self.nodes, self.settings.grace_s)
+        self.presence = Presence(self.nodes, self.limits.grace_s)
         self.kept = Kept()
         self.lead: CoordinationDriver | None = None
         self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
         self.waiting: list[Arrived] = []
-        self._again: list[Taken] = []  # of ``kept.again``, what is still to be taken in this attempt
         self._done_later: list[Arrived] = []
         self._unsent: list[
             OutgoingPacket
         ] = []  # of earlier commits, since the node was stopped while the engine failed
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
-        self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
-        self.awaits_begin = False  # it has started, and waits for the hub to say which of its commits it has heard of
-        self.apart = False  # the hub has begun an attempt of this number before, so it takes nothing of this one
+        self.interrupted = self.awaits_begin = self.apart = False
         self._told: Tally | None = None
         self._requests: dict[str, tuple[str, int]] = {}  # by key of a packet that was put aside: of whom, its number
         self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
         self._reported = time.monotonic(), 0, 0
         self._accounted = Counter[Release]()  # of the party's own account, what is in ``kept.released``
+        member.keyring, member.numbers = Carried(member.keyring), self.kept.numbers
         member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
-        member.observer = Watch(self.observer, lambda: self.queue.traffic)
+        member.observer = self
 
     @property
     def era(self) -> Era:
-        """The round and attempt that it is in."""
         return self.kept.era or (0, 0)
 
     @property
@@ -110,7 +102,7 @@ class StoredNode:
             self.kept, self._started = unpack(data, member.party)
             member.numbers = self.kept.numbers
             if self.kept.era is not None:
-                member.start = self.kept.era[0], *self._started, self.kept.taken
+                member.start = self.kept.era[0], *self._started, {}
             for one in self.kept.inbox:
                 member.inbox.append(Waiting(one.envelope, member.spool.put(one.frame), one.arrives[0]))
         self._accounted = Counter(self.account.own())
@@ -133,11 +125,13 @@ class StoredNode:
         done, self._done_later = [*self._done_later, *done], []
         for arrived in done:
             self.queue.forget(arrived)
-        kept.outbox, kept.numbers, kept.numbering = [*self._unsent, *outbox], member.numbers, self.queue.numbering
+        kept.outbox, kept.numbering = [*self._unsent, *outbox], self.queue.numbering
         kept.times = self.clock.times
-        kept.inbox = [Taken(one.envelope, member.spool.peek(one.ticket), (one.at_s, 0)) for one in member.inbox]
+        kept.inbox = [
+            Letter(one.envelope, member.spool.peek(one.ticket), self.era, (one.at_s, 0)) for one in member.inbox
+        ]
         if member.start is not None:
-            self._started, kept.taken = (member.start[1], member.start[2]), member.start[3]
+            self._started = member.start[1], member.start[2]
         now = member.before or self.undone or (member.party.state, member.party.secret)
         data = pack(kept, now, self._started)
         self.store.save(data)
@@ -153,12 +147,13 @@ class StoredNode:
         known = kept.era is not None and kept.era[0] == era[0]
         member.heard_of(*era)
         if known:
-            delayed = [one for one in clock.times.delayed if one.envelope.round != era[0]]
+            delayed = [(due, sent) for due, sent in clock.times.delayed if sent.envelope.round != era[0]]
             clock.times = kept.before.copy()
             clock.times.delayed = delayed
         else:
             member.begin(era[0])
             kept.before, kept.again = clock.times.copy(), []
+        kept.retaken = 0
         self.interrupted = self.apart = kept.leads = False
         kept.mark = mark
         kept.era, kept.sent, kept.received, self.queue.traffic = era, {}, {}, Traffic()
@@ -174,16 +169,14 @@ class StoredNode:
             self.kept.keys[entry.name] = entry.verify_key
 
     def forget(self, name: str) -> None:
-        """Forget a party's packets and messages."""
         member, kept, numbering = self.member, self.kept, self.queue.numbering
-        began = {} if member.start is None else member.start[3]
-        everywhere: list[dict[str, Any]] = [member.numbers.taken, member.numbers.kept, numbering.taken, numbering.open]
         of_hub: list[dict[str, Any]] = [kept.heard, kept.forced, kept.excluded]
-        for known in [*everywhere, began, kept.taken, kept.sent, kept.received, *of_hub]:
+        everywhere: list[dict[str, Any]] = [numbering.taken, numbering.open, kept.sent, kept.received]
+        for known in [*everywhere, *of_hub]:
             known.pop(name, None)
         member.inbox = [one for one in member.inbox if one.envelope.src != name]
+        kept.retaken -= sum(one.envelope.src == name for one in kept.again[: kept.retaken])
         kept.again = [one for one in kept.again if one.envelope.src != name]
-        self._again = [one for one in self._again if one.envelope.src != name]
         for arrived in [one for one in self.waiting if one.src == name]:
             self.waiting.remove(arrived)
             self.dropped(name, "packet", f"it was sent before {name} was enrolled anew")
@@ -207,8 +200,7 @@ class StoredNode:
     def send(self, sent: Sent) -> None:
         """Put aside what a coordination sends, for ``flush``, so that many parties are asked at the same time.
 
-        It is not stored: if this process ends, the round is tried again. A party that is gone or excluded is not asked,
-        so that no request waits at the broker.
+        It is not stored: if this process ends, the round is tried again. A party that is gone or excluded is not asked.
         """
         dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
         if (
@@ -260,7 +252,7 @@ class StoredNode:
             self.give_up_answer(self.lead, envelope.dst, envelope.number, why)
 
     def none(self, number: int, why: str, at: Instant) -> NoAnswer:
-        return NoAnswer(number, self.era, why, at if self.clock.rehearsed else (0.0, 0), self.kept.commits)
+        return NoAnswer(number, self.era, why, at if self.clock.rehearsed else NOWHEN, self.kept.commits)
 
     def wrapped(self, out: Sequence[tuple[str, Packet]]) -> list[OutgoingPacket]:
         """Packets by recipient, counted except reports; those for a party without keys are left out.
@@ -270,7 +262,7 @@ class StoredNode:
         sent, parcels = self.kept.sent, list[OutgoingPacket]()
         for dst, packet in out:
             sent[dst] = sent.get(dst, 0) + (not isinstance(packet, Report))
-        at_rest = self.lead is None and not self._again
+        at_rest = self.lead is None and self.kept.retaken == len(self.kept.again)
         last = max((at for at, (dst, _) in enumerate(out) if dst == self.hub and at_rest), default=-1)
         for at, (dst, packet) in enumerate(out):
             if at == last and isinstance(packet, Letter | NoAnswer | Report):
@@ -320,6 +312,18 @@ class StoredNode:
         if new and self.kept.era is not None and time.monotonic() > at_s + REPORT_S:
             self.queue.send(self.hub, self.report())
 
+    # -- what its member has read and refused --------------------------------------------------------------------------
+
+    def read(self, opened: Opened) -> None:
+        self.observer.read(opened)
+
+    def late(self, party: str) -> None:
+        self.observer.late(party)
+
+    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
+        self.queue.traffic.refuse(envelope.kind)
+        self.observer.refused(envelope, role, reason)
+
     def dropped(self, src: str, kind: str, reason: str) -> None:
         self.queue.traffic.refuse(kind)
         self.observer.dropped(src, kind, reason)
@@ -353,7 +357,7 @@ class StoredNode:
             return False
         self._unasked[src] += 1
         self._unasked_bytes[src] += arrived.size
-        return self._unasked[src] > self.settings.most or self._unasked_bytes[src] > self.settings.most_bytes
+        return self._unasked[src] > self.limits.most or self._unasked_bytes[src] > self.limits.most_bytes
 
     def count(self, arrived: Arrived) -> None:
         """Count a received packet of this era that its sender has counted."""

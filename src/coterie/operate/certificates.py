@@ -130,11 +130,6 @@ def validity(certificate: bytes) -> tuple[float, float]:
     return found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
 
 
-def fingerprint(certificate: bytes) -> str:
-    """SHA-256 of a certificate (PEM), in hex. Raises DecodeError."""
-    return _load(certificate).fingerprint(hashes.SHA256()).hex()
-
-
 def _load(certificate: bytes) -> x509.Certificate:
     try:
         found = x509.load_pem_x509_certificate(certificate[:_MAX_PEM])

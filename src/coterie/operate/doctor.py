@@ -1,7 +1,6 @@
 """``coterie deploy doctor``: checks the places of secrets, and files, clocks, certificates and plans.
 
-It reads everything in the given folders, and tells where a secret lies and never the secret. Secrets are searched for
-by their bytes, in hex and in base64.
+It tells where a secret lies and never the secret. Secrets are searched for by their bytes, in hex and in base64.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -50,6 +50,9 @@ class Diagnosis:
     level: Level
     where: str
     text: str
+
+
+_problem, _warning, _ok = partial(Diagnosis, "problem"), partial(Diagnosis, "warning"), partial(Diagnosis, "ok")
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def doctor(
     found += _shared(homes, plan)
     found += _secrets([*(one.path for one in folders), *(one.path for one in homes)], holders)
     if not any(one.level == "problem" for one in found):
-        found.append(Diagnosis("ok", plural(len(homes), "home"), "no secret of one party lies in another's home"))
+        found.append(_ok(plural(len(homes), "home"), "no secret of one party lies in another's home"))
     return found
 
 
@@ -144,21 +147,19 @@ def _secrets(places: Sequence[Path], holders: Sequence[_Holder]) -> Iterator[Dia
     for holder in holders:
         for name, value in holder.secrets.items():
             if (other := values.setdefault(value, name)) != name:
-                yield Diagnosis("problem", holder.name, f"{name} is the same as {other}: one of them was copied")
+                yield _problem(holder.name, f"{name} is the same as {other}: one of them was copied")
     pem, token = "a private key", "an invitation"
     needles = Patterns({name: value for value, name in values.items()}, {pem: PEM, token: f"{INVITATION}:".encode()})
     key_files = {path for holder in holders for path in holder.keys}
     for path in _files(places):
         for name in sorted(needles.found_in(path)):
             if name == token:
-                yield Diagnosis("warning", str(path), "holds an invitation: remove it when it was used")
+                yield _warning(str(path), "holds an invitation: remove it when it was used")
             elif name == pem:
                 if path.resolve() not in key_files:
-                    yield Diagnosis(
-                        "problem", str(path), "holds a private key (PEM), which is no file's place but keys/"
-                    )
+                    yield _problem(str(path), "holds a private key (PEM), which is no file's place but keys/")
             elif not path.resolve().is_relative_to(of_secret[name].folder):
-                yield Diagnosis("problem", str(path), f"holds {name}: remove it, and give its owner new keys (--again)")
+                yield _problem(str(path), f"holds {name}: remove it, and give its owner new keys (--again)")
 
 
 def _files(places: Sequence[Path]) -> list[Path]:
@@ -175,7 +176,7 @@ def _files(places: Sequence[Path]) -> list[Path]:
 
 def _modes(folders: Sequence[Folder], homes: Sequence[Home]) -> Iterator[Diagnosis]:
     if sys.platform == "win32":
-        yield Diagnosis("warning", "modes", "files have no modes here: see to it that nobody else can read them")
+        yield _warning("modes", "files have no modes here: see to it that nobody else can read them")
         return
     private = [folder.path / name for folder in folders for name in _PRIVATE]
     private += [
@@ -189,12 +190,12 @@ def _modes(folders: Sequence[Folder], homes: Sequence[Home]) -> Iterator[Diagnos
             except FileNotFoundError:
                 continue
             if stat.S_ISLNK(found.st_mode):
-                yield Diagnosis("problem", str(path), "is a symbolic link: put the file itself here")
+                yield _problem(str(path), "is a symbolic link: put the file itself here")
             elif found.st_uid != os.geteuid():
-                yield Diagnosis("problem", str(path), f"belongs to another user (number {found.st_uid})")
+                yield _problem(str(path), f"belongs to another user (number {found.st_uid})")
             elif stat.S_IMODE(found.st_mode) & 0o077:
                 mode = "700" if stat.S_ISDIR(found.st_mode) else "600"
-                yield Diagnosis("problem", str(path), f"others may read or write it: chmod {mode} {path}")
+                yield _problem(str(path), f"others may read or write it: chmod {mode} {path}")
 
 
 # -- who shares what --------------------------------------------------------------------------------------------------
@@ -204,19 +205,18 @@ def _shared(homes: Sequence[Home], plan: Plan | None) -> Iterator[Diagnosis]:
     by_name: dict[str, Home] = {}
     for home in homes:
         if (other := by_name.setdefault(home.name, home)) is not home:
-            yield Diagnosis("warning", str(home.path), f"is a second home of {home.name}, beside {other.path}")
+            yield _warning(str(home.path), f"is a second home of {home.name}, beside {other.path}")
     for home in homes:
         for other in homes:
             if other is not home and other.path.resolve() in home.path.resolve().parents:
-                yield Diagnosis("problem", str(home.path), f"lies in the home of {other.name}: move it out")
+                yield _problem(str(home.path), f"lies in the home of {other.name}: move it out")
     if plan is None or plan.settings.rehearsal:
         return
     config = from_text(plan.config)
     *servers, _ = config.definition.factories(config.own, config.mode)
     here = sorted({home.name for home in homes if home.role in servers})
     if len(here) > 1:
-        yield Diagnosis(
-            "problem",
+        yield _problem(
             ", ".join(here),
             "have their homes on one machine: whoever owns it learns the secrets of them all. Move all but one away",
         )
@@ -241,47 +241,45 @@ def _newest(found: Sequence[Plan]) -> Plan | None:
 def _of_folder(folder: Folder, now_s: float) -> Iterator[Diagnosis]:
     plan, where = current_plan(folder), str(folder.path)
     if plan.missing:
-        yield Diagnosis("warning", where, f"have not joined yet: {', '.join(plan.missing)}")
-    yield Diagnosis("ok", where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
+        yield _warning(where, f"have not joined yet: {', '.join(plan.missing)}")
+    yield _ok(where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
     if operator_of(folder) != plan.roster.operator:
-        yield Diagnosis("problem", where, "the plan is another operator's")
+        yield _problem(where, "the plan is another operator's")
     yield from _clock(where, plan, now_s)
     for path in (folder.ca, folder.tls / "operator.pem", folder.nats / "certificate.pem"):
         yield from _expiry(path, now_s)
     for file in sorted(folder.invitations.glob("*.json")):
-        yield Diagnosis("warning", str(file), "is an invitation that was not used yet")
+        yield _warning(str(file), "is an invitation that was not used yet")
 
 
 def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosis]:
     where = f"{home.name} ({home.path})"
     if not home.plan.exists():
-        yield Diagnosis("warning", where, "has no certificate yet: the operator is to approve its request")
+        yield _warning(where, "has no certificate yet: the operator is to approve its request")
         return
     try:
         plan = plans.check(read_private(home.plan), home.operator)
     except PeerError as error:
-        yield Diagnosis("problem", where, f"{error}; ask the operator for the certificate again")
+        yield _problem(where, f"{error}; ask the operator for the certificate again")
         return
-    yield Diagnosis("ok", where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
+    yield _ok(where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
     if newest is not None and newest.session == plan.session:
         if plan.version == newest.version and plan != newest:
-            yield Diagnosis(
-                "problem", where, f"there is another plan of version {plan.version} here: ask the operator why"
-            )
+            yield _problem(where, f"there is another plan of version {plan.version} here: ask the operator why")
         if plan.version < newest.version:
             brings = f"the hub brings it version {newest.version}"
-            yield Diagnosis("ok", where, f"holds version {plan.version} of the plan, and {brings}")
+            yield _ok(where, f"holds version {plan.version} of the plan, and {brings}")
         plan = newest
     ours = entry(home.name, home.role, home.identity)
     if home.name in plan.revoked:
-        yield Diagnosis("warning", where, "is revoked")
+        yield _warning(where, "is revoked")
     elif (listed := plan.roster.by_name.get(home.name)) != ours:
         same_keys = listed is not None and (listed.verify_key, listed.sealing_key) == (
             ours.verify_key,
             ours.sealing_key,
         )
         what = "another role" if same_keys else "other keys"
-        yield Diagnosis("problem", where, f"the roster has {what} for {home.name}: it is an old home, or a swapped one")
+        yield _problem(where, f"the roster has {what} for {home.name}: it is an old home, or a swapped one")
     yield from _clock(where, plan, now_s)
     yield from _expiry(home.certificate, now_s)
     try:
@@ -289,15 +287,15 @@ def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosi
         at_s = certificates.validity(read_private(home.certificate))[0] + certificates.SKEW_S
         certificates.check(read_private(home.certificate), read_private(home.ca), home.name, public, at_s)
     except PeerError as error:
-        yield Diagnosis("problem", where, str(error))
+        yield _problem(where, str(error))
 
 
 def _clock(where: str, plan: Plan, now_s: float) -> Iterator[Diagnosis]:
     if plan.signed_s > now_s + SKEW_S:
         late_s = plan.signed_s - now_s
-        yield Diagnosis("problem", where, f"this clock is {late_s:.0f} s or more behind the operator's: set it")
+        yield _problem(where, f"this clock is {late_s:.0f} s or more behind the operator's: set it")
     if plan.settings.not_after_s and now_s > plan.settings.not_after_s:
-        yield Diagnosis("problem", where, "the deployment has ended: its plan is valid no more")
+        yield _problem(where, "the deployment has ended: its plan is valid no more")
 
 
 def _skew(where: str, ahead_s: float) -> Diagnosis:
@@ -310,24 +308,24 @@ def _apart(home: Home, check_apart: Callable[[Home], None]) -> Iterator[Diagnosi
     try:
         check_apart(home)
     except RunError as error:
-        yield Diagnosis("problem", where, str(error))
+        yield _problem(where, str(error))
     except EngineError as error:
-        yield Diagnosis("warning", where, f"the broker cannot be asked: {error}")
+        yield _warning(where, f"the broker cannot be asked: {error}")
     else:
-        yield Diagnosis("ok", where, "the broker keeps this member apart from its API and from the others")
+        yield _ok(where, "the broker keeps this member apart from its API and from the others")
 
 
 def _expiry(path: Path, now_s: float) -> Iterator[Diagnosis]:
     try:
         begins, ends = certificates.validity(read_private(path))
     except PeerError as error:
-        yield Diagnosis("problem", str(path), str(error))
+        yield _problem(str(path), str(error))
         return
     if not begins <= now_s <= ends:
-        yield Diagnosis("problem", str(path), "the certificate is not valid now: look at this clock, or join again")
+        yield _problem(str(path), "the certificate is not valid now: look at this clock, or join again")
     elif ends - now_s < SOON_S:
-        yield Diagnosis(
-            "warning", str(path), f"the certificate ends in {plural(round((ends - now_s) / certificates.DAY_S), 'day')}"
+        yield _warning(
+            str(path), f"the certificate ends in {plural(round((ends - now_s) / certificates.DAY_S), 'day')}"
         )
 
 

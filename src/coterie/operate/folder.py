@@ -18,9 +18,9 @@ import msgspec
 
 from coterie.crypto.signing import KEY_BYTES, SigningKey, VerifyKey
 from coterie.deploy import plan as plans
+from coterie.deploy.engine import Tls
 from coterie.deploy.home import HUB, PLAN, RUN, STATE, decode_json, read_private, write_private
 from coterie.deploy.names import safe
-from coterie.deploy.nats_names import Tls
 from coterie.deploy.plan import Plan
 from coterie.operate.tokens import Id
 from coterie.protocol.errors import PeerError, UserError
@@ -30,94 +30,32 @@ from coterie.record.files import FILE_MODE, open_own
 _ADVICE = "name the folder that `coterie deploy init` has made"
 
 
-@dataclass(frozen=True)
 class Folder:
-    """Where things are."""
+    """Where things are.
 
-    path: Path
+    config, members: what the operator gave, for people; the plan is what counts.  authority: SECRET, folder of the
+    operator's keys.  invitations: those that were not used.  requests: those that were approved.  joined: what is known
+    of the members that have joined.  operator: its public key, in hex.  tls: the certificates of the authority (ca) and
+    the operator.  nats: what the engine's server needs.  hub: its home.  run: the run folder.
+    """
 
-    @property
-    def config(self) -> Path:
-        """What the parties run, as the operator gave it: for people; the plan is what counts."""
-        return self.path / "config.toml"
-
-    @property
-    def members(self) -> Path:
-        """Who is to join, in TOML: for people; the plan is what counts."""
-        return self.path / "members.toml"
-
-    @property
-    def authority(self) -> Path:
-        """SECRET: folder of the operator's keys."""
-        return self.path / "authority"
-
-    @property
-    def invitations(self) -> Path:
-        """Folder: the newest invitation of each member that has not used it."""
-        return self.path / "invitations"
-
-    @property
-    def requests(self) -> Path:
-        """Folder: the requests that were approved."""
-        return self.path / "requests"
-
-    @property
-    def joined(self) -> Path:
-        """Folder: what is known of the members that have joined."""
-        return self.path / "members"
-
-    @property
-    def plan(self) -> Path:
-        """The newest plan."""
-        return self.path / PLAN
-
-    @property
-    def operator(self) -> Path:
-        """The operator's public key, in hex."""
-        return self.path / "operator.pub"
-
-    @property
-    def tls(self) -> Path:
-        """Folder: the certificate of the authority, and the operator's."""
-        return self.path / "tls"
-
-    @property
-    def ca(self) -> Path:
-        """The certificate of the authority (PEM)."""
-        return self.tls / "authority.pem"
-
-    @property
-    def operator_tls(self) -> Tls:
-        """The files with which the operator shows the server that it is itself."""
-        return Tls(self.tls / "operator.pem", self.authority / "tls.pem", self.ca)
-
-    @property
-    def nats(self) -> Path:
-        """Folder: what the engine's server needs: its key, its certificate, the authority's, its configuration."""
-        return self.path / "nats"
-
-    @property
-    def nats_conf(self) -> Path:
-        """The configuration of the engine's server."""
-        return self.nats / "nats.conf"
-
-    @property
-    def hub(self) -> Path:
-        """The home of the hub."""
-        return self.path / HUB
-
-    @property
-    def run(self) -> Path:
-        """The run folder, which the hub writes."""
-        return self.path / RUN
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.members = path / "config.toml", path / "members.toml"
+        self.authority, self.operator = path / "authority", path / "operator.pub"
+        self.invitations, self.requests, self.joined = path / "invitations", path / "requests", path / "members"
+        self.plan, self.hub, self.run = path / PLAN, path / HUB, path / RUN
+        self.tls = path / "tls"
+        self.ca = self.tls / "authority.pem"
+        self.operator_tls = Tls(self.tls / "operator.pem", self.authority / "tls.pem", self.ca)
+        self.nats = path / "nats"
+        self.nats_conf = self.nats / "nats.conf"
 
     @property
     def begun(self) -> bool:
-        """Whether the hub has begun, so that nobody new can join."""
         return (self.hub / STATE).exists()
 
     def joined_file(self, name: str) -> Path:
-        """What is known of a member that has joined."""
         return self.joined / f"{safe(name)}.json"
 
     def certificate_file(self, name: str) -> Path:
@@ -161,7 +99,6 @@ class Authority:
 
     @property
     def public(self) -> bytes:
-        """The operator's public key, 32 bytes."""
         return self.signing.public.to_bytes()
 
 
@@ -221,7 +158,6 @@ def read_joined(folder: Folder, name: str) -> Joined:
 
 
 def write_joined(folder: Folder, joined: Joined) -> None:
-    """Keep what is known of a member."""
     write_private(folder.joined_file(joined.entry.name), msgspec.json.format(msgspec.json.encode(joined), indent=2))
 
 

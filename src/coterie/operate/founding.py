@@ -13,9 +13,8 @@ import tomli_w
 from coterie.crypto.roster import entry, sign_roster
 from coterie.crypto.signing import OpeningKey, SigningKey
 from coterie.deploy import plan as plans
-from coterie.deploy.addresses import hosts_of
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
-from coterie.deploy.names import OPERATOR
+from coterie.deploy.names import OPERATOR, hosts_of
 from coterie.deploy.own_data import OwnSamples, read_data, write_data
 from coterie.deploy.plan import Plan, SampleForm, Settings
 from coterie.operate import certificates, tokens

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from coterie.crypto.roster import entry
 from coterie.deploy import plan as plans
-from coterie.deploy.home import About, Home, make_home, read_private, take_plan, write_private
+from coterie.deploy.home import About, Home, check_ours, make_home, read_private, take_plan, write_private
 from coterie.deploy.names import safe
 from coterie.deploy.own_data import OwnSamples, read_data, write_data
 from coterie.deploy.plan import Plan
@@ -86,12 +85,6 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
         return take_plan(home, found.plan)
     except PeerError as error:
         raise UserError(f"this certificate is not for {home.path}: {error}") from None
-
-
-def check_ours(home: Home, plan: Plan) -> None:
-    """Raises PeerError unless the plan's roster has the keys of this home."""
-    if plan.roster.by_name.get(home.name) != entry(home.name, home.role, home.identity):
-        raise PeerError(f"version {plan.version} of the plan does not have the keys of {home.name}")
 
 
 def _samples(invitation: Invitation, data: Path | None) -> OwnSamples | None:

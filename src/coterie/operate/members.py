@@ -1,8 +1,12 @@
 """``members.toml``: the parties of a deployment, each with its role and, for servers, the host that it runs on.
 
-[[member]] role = "server"          # a system's server is named as its role host = "hub.example.org"
+[[member]]
+role = "server"          # a server is named as its role
+host = "hub.example.org"
 
-[[member]] name = "hospital-a"      # a client: its data are brought by `coterie deploy join --data` role = "client"
+[[member]]
+name = "hospital-a"      # a client
+role = "client"
 """
 
 from __future__ import annotations
@@ -14,8 +18,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.deploy.addresses import HOST
-from coterie.deploy.names import check_name
+from coterie.deploy.names import HOST, check_name
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 

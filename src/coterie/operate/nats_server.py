@@ -1,10 +1,8 @@
 """A NATS server for a federation: the text of its configuration, and a server of our own from the pinned wheel.
 
-An operator's own server, or a cluster of three, takes the same text (docs/engines.md). A party is one user, whom its
-TLS certificate names, and may publish in its own name only, read its own packets only, and change nothing.
-
-A server does not check where a user has its answers sent, and sends them with its own rights. So each party has its own
-account, from which it can reach only what the account imports: what the party may publish to.
+A party is one user, whom its TLS certificate names, and may publish in its own name only, read its own packets only,
+and change nothing. A server does not check where a user has its answers sent, and sends them with its own rights. So
+each party has its own account, from which it can reach only what the account imports.
 """
 
 from __future__ import annotations
@@ -21,10 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coterie.deploy.addresses import bracketed
-from coterie.deploy.engine import EngineError
-from coterie.deploy.names import OPERATOR, safe
-from coterie.deploy.nats_names import OWN_RIGHTS, PRESENCE, STREAM, SUBJECT, Access
+from coterie.deploy.engine import OWN_RIGHTS, PRESENCE, STREAM, SUBJECT, Access, EngineError
+from coterie.deploy.names import OPERATOR, bracketed, safe
 from coterie.protocol.errors import UserError
 from coterie.protocol.extras import to_install
 
@@ -38,8 +34,7 @@ ANSWERED = "10s"
 class ServerCluster:
     """One of several servers that hold the same packets. routes: ``host:port`` of the others.  port: for them.
 
-    keys: SHA-256 (hex) of the public keys (DER) of all servers. Nobody else may call at ``port``: parties have
-    certificates of the same authority, and a server of the cluster sees and sends everything.
+    keys: SHA-256 (hex) of the public keys (DER) of all servers, which alone may call at ``port``.
     """
 
     port: int
@@ -194,7 +189,6 @@ class NatsServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process, or None."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def start(self) -> None:

@@ -57,7 +57,6 @@ def own_account(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[Home, BuiltParty, Kept]:
-    """A home, its party in the state of its last commit, and the rest of that."""
     home = read_home(path)
     stored = FileStore(home.state).read()
     if stored is None:

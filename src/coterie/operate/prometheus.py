@@ -1,7 +1,7 @@
 """The numbers of a deployment for Prometheus, over HTTP on the loopback interface alone.
 
-One thread answers one request at a time, within two seconds each, where ``prometheus_client`` has a thread for each
-connection. So local users who connect slowly delay others, and take neither memory nor threads.
+One thread answers one request at a time, within two seconds each, so that local users who connect slowly take neither
+memory nor threads.
 """
 
 from __future__ import annotations

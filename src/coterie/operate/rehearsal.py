@@ -1,7 +1,7 @@
 """A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests.
 
-Unlike between machines, all parties share the config's seed and get a simulation's data, the clock is virtual, and the
-models, those of ``coterie run``, are read from the homes.
+All parties share the config's seed and get a simulation's data, the clock is virtual, and the models, those of
+``coterie run``, are read from the homes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
 from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.process import as_hub, as_party
-from coterie.deploy.result import with_facts
+from coterie.deploy.reported import with_facts
 from coterie.deploy.store import FileStore, unpack
 from coterie.operate.authority import approve, invite
 from coterie.operate.deployable import deployable, scores_of

@@ -17,12 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coterie.deploy.addresses import addresses, bracketed, is_loopback, urls
-from coterie.deploy.engine import EngineError
+from coterie.deploy.engine import STREAM, Access, EngineError, Tls
 from coterie.deploy.engines import check_installed
 from coterie.deploy.home import read_private, write_private
-from coterie.deploy.names import ENGINE, OPERATOR
-from coterie.deploy.nats_names import STREAM, Access, Tls
+from coterie.deploy.names import ENGINE, OPERATOR, addresses, bracketed, is_loopback, urls
 from coterie.deploy.plan import Plan
 from coterie.operate import certificates
 from coterie.operate.folder import Authority, Folder, current_plan, joined_members
@@ -55,10 +53,10 @@ def access_of(folder: Folder) -> Access:
 
 def leaders(plan: Plan) -> frozenset[str]:
     """The parties that coordinate others, and may ask who is connected: the hub, and clients that may lead."""
-    config = from_text(plan.config)
-    factories = config.definition.factories(config.own, config.mode)
-    leading = {role for role, factory in factories.items() if len(getattr(factory, "roles", ())) > 1}
-    return frozenset(e.name for e in plan.believed.entries if e.name == plan.roster.hub or e.role in leading)
+    system = from_text(plan.config).definition
+    return frozenset(
+        e.name for e in plan.believed.entries if e.name == plan.roster.hub or len(system.acting(e.role)) > 1
+    )
 
 
 def admit(folder: Folder, at: Path | None = None) -> None:
@@ -230,5 +228,4 @@ def _check_port(server: str) -> None:
 
 
 def pid_file(folder: Folder) -> Path:
-    """Where a server with this folder's configuration writes its process number."""
     return folder.nats / "nats.pid"

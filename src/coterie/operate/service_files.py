@@ -14,8 +14,7 @@ from typing import Literal
 
 import jinja2
 
-from coterie.deploy.addresses import addresses, hosts_of, is_loopback
-from coterie.deploy.names import safe
+from coterie.deploy.names import addresses, hosts_of, is_loopback, safe
 from coterie.deploy.plan import Plan
 from coterie.operate.folder import current_plan, open_folder
 from coterie.operate.members import PlannedMember, check_hosts, read_members

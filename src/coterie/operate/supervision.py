@@ -1,7 +1,4 @@
-"""The processes of a rehearsal: one for each party, watched, and restarted when they are killed.
-
-They are forked from one process that has imported everything, so a party starts within milliseconds.
-"""
+"""The processes of a rehearsal: one for each party, watched, and restarted when they are killed."""
 
 from __future__ import annotations
 
@@ -123,7 +120,6 @@ class Supervision:
         self._running.clear()
 
     def pid(self, name: str) -> int | None:
-        """Of a party's process, or None."""
         one = self._running.get(name)
         return None if one is None else one.pid
 

@@ -203,7 +203,6 @@ def _possession(shared: bytes, body: bytes) -> bytes:
 
 
 def approved(certificate: Certificate, operator: SigningKey) -> str:
-    """The text of a certificate."""
     body = msgspec.msgpack.encode(certificate)
     return armoured(CERTIFICATE, Approved(body, operator.sign("certificate", body)))
 

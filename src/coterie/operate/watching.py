@@ -95,7 +95,6 @@ def read_log(path: Path) -> Iterator[Line]:
 
 
 def parse_lines(lines: Iterable[bytes]) -> Iterator[Line]:
-    """Lines of JSON objects; others are left out."""
     for line in lines:
         try:
             found = json.loads(line)
@@ -113,7 +112,6 @@ def level_of(name: str) -> int:
 
 
 def at_least(line: Line, level: int) -> bool:
-    """Whether a line is of this level or above."""
     return _LEVELS.get(str(line.get("level")), logging.INFO) >= level
 
 

@@ -8,13 +8,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from deployments import Study
+from deployments import NOW_S, Study
 from memory_engine import Exchange, MemoryEngine
+from msgspec.structs import replace
 
+from coterie.crypto.signing import SigningKey
+from coterie.deploy import plan as plans
+from coterie.deploy.built_party import build_party
 from coterie.deploy.engine import Delivery, EngineError, NotAdmittedError
-from coterie.deploy.home import Home, plan_of
-from coterie.deploy.start_check import wait_for_begin, wait_for_parties
-from coterie.protocol.errors import RunError
+from coterie.deploy.home import Home, plan_of, take_plan
+from coterie.deploy.process import as_hub, as_party, wait_for_begin, wait_for_parties
+from coterie.protocol.errors import RunError, UserError
+from coterie.record.files import locked
 from tests.deploy.test_plan import PLAN
 
 NAMES = [one.name for one in PLAN.roster.entries]
@@ -62,7 +67,7 @@ def test_a_hub_that_is_stopped_waits_no_longer() -> None:
 
 def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *problems: EngineError) -> tuple[Home, MemoryEngine]:
     """A party whose engine has these problems, and then a packet that is not sealed."""
-    monkeypatch.setattr("coterie.deploy.start_check._POLL_S", 0.01)
+    monkeypatch.setattr("coterie.deploy.process._POLL_S", 0.01)
     study = Study(tmp_path)
     study.found()
     home = study.enrol()
@@ -103,3 +108,76 @@ def test_a_party_that_is_not_admitted_does_not_wait(tmp_path: Path, monkeypatch:
     home, engine = deaf(tmp_path, monkeypatch, NotAdmittedError("it was revoked"))
     with pytest.raises(NotAdmittedError):
         wait_for_begin(home, plan_of(home), engine, threading.Event())
+
+
+# -- processes that do not begin: a second one of a home, which would use the same numbers and masks, and one too l --
+
+
+def test_a_second_process_of_a_home_does_not_begin(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    study.found()
+    home = study.enrol()
+    before = {path.name for path in home.path.iterdir()}
+    with locked(home.path), pytest.raises(UserError, match=r"home is at work in another process already"):
+        as_party(home.path)
+    with locked(study.folder.hub), pytest.raises(UserError, match=r"hub is at work in another process"):
+        as_hub(study.path)
+    assert {path.name for path in home.path.iterdir()} == before | {".lock"}
+
+
+def test_a_plan_that_has_ended_begins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(tmp_path)
+    study.found(days=2.0)
+    home = study.enrol()
+    monkeypatch.setattr("coterie.deploy.process.time.time", lambda: NOW_S + 3 * 86400)
+    with pytest.raises(UserError, match="has ended, by its plan and this clock"):
+        as_party(home.path)
+    with pytest.raises(UserError, match="has ended, by its plan and this clock"):
+        as_hub(study.path)
+
+
+def test_a_party_that_is_not_admitted_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was revoked while it was away: that is no fault of the program, which the command line would ask to report."""
+
+    def refuses(*_: object) -> None:
+        raise problem
+
+    problem: EngineError = NotAdmittedError("nats://hub:4222 does not admit hospital-a")
+    study = Study(tmp_path)
+    study.found()
+    home = study.enrol()
+    monkeypatch.setattr("coterie.deploy.process.connect", refuses)
+    with pytest.raises(RunError, match=r"does not admit hospital-a\. Ask the operator why"):
+        as_party(home.path)
+    problem = EngineError("no connection to nats://hub:4222: it does not answer")
+    with pytest.raises(RunError, match=r"it does not answer\. Started again, it goes on where it was"):
+        as_party(home.path)
+
+
+# -- plans that the operator's key has signed, and by which a party would keep nothing secret --
+
+
+def joined(study: Study) -> Home:
+    """A client of a deployment that all have joined, with the newest plan."""
+    study.found()
+    home, *_ = [
+        study.enrol(name, f"home{number}") for number, name in enumerate(("hospital-a", "hospital-b", "client/3"))
+    ]
+    take_plan(home, study.folder.plan.read_bytes())
+    return home
+
+
+def test_a_party_does_not_follow_a_plan_that_keeps_nothing_secret(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    home = joined(study)
+    assert build_party(home).party.name == "hospital-a"
+    plan = plan_of(home)
+    operator = SigningKey((study.folder.authority / "signing").read_bytes())
+    shared = replace(plan.settings, rehearsal=True)
+    emulated = plan.config.replace('crypto = "real"', 'crypto = "emulated"')
+    assert emulated != plan.config
+    for worse, why in (({"settings": shared}, "is a rehearsal"), ({"config": emulated}, "has emulated ciphers")):
+        plan = replace(plan_of(home), version=plan.version + 1, settings=plan.settings, config=plan.config)
+        take_plan(home, plans.sign(replace(plan, **worse), operator))
+        with pytest.raises(UserError, match=why):
+            build_party(home)
