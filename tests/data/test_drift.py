@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import dies, killed_at
+from every_system import quickly
 from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import alike, numbers
@@ -167,12 +168,11 @@ def test_a_party_keeps_its_state_and_an_altered_one_its_object() -> None:
     made.close()
 
 
-@pytest.mark.parametrize("at", [3, pytest.param(4, marks=pytest.mark.long)])
-def test_a_run_that_is_killed_goes_on_with_the_same_numbers(at: int, whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at", "really"), quickly([(3, False), (3, True), (4, True)], {(3, False)}))
+def test_a_run_that_is_killed_goes_on_with_the_same_numbers(at: int, really: bool, whole: Path, tmp_path: Path) -> None:
     """Killed in the round of the drift, before its checkpoint, and in the next one."""
     config = replace(HERE, out=str(tmp_path / "run"))
-    code = f"from tests.data.test_drift import *; run(replace(HERE, out={str(tmp_path / 'run')!r}))"
-    killed_at(at, code)
+    killed_at(at, config, really=really)
     for drift in ("0.5@4", "1@3", None):
         with pytest.raises(UserError, match="drift"):
             run(replace(config, drift=drift), resume=True)

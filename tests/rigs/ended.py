@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -42,14 +43,25 @@ def outside(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
 
 
+class DeathError(BaseException):
+    """Ends a run in this process where it stands: nothing of the run answers it."""
+
+
 def dies(here: object) -> None:
-    """Kills this process where the environment says so."""
+    """Ends a run where the environment says so, by a kill of its process or in this one."""
     if os.environ.get(KILL) == str(here):
         os.kill(os.getpid(), signal.SIGKILL)
+    if os.environ.get(KILL) == f"{here} in this process":
+        raise DeathError
 
 
-def killed_at(here: object, code: str) -> None:
-    """Run this code until it kills itself there (``dies``)."""
+def killed_at(here: object, config: RunConfig, *, really: bool) -> None:
+    """Run this until its system ends it there (``dies``). really: by a kill of a process of its own."""
+    if not really:
+        with patch.dict(os.environ, {KILL: f"{here} in this process"}), pytest.raises(DeathError):
+            run(config)
+        return
+    code = f"from coterie.runs import RunConfig, run; run({config})"
     done = subprocess.run([sys.executable, "-c", code], env=outside(**{KILL: str(here)}), capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from ended import dies, killed_at
+from every_system import quickly
 from numpy.typing import NDArray
 from outcomes import REAL, alike, numbers, told
 
@@ -172,19 +173,13 @@ def test_a_longer_run_goes_on_from_before_it(whole: FinishedRun, tmp_path: Path)
     assert outcome(tmp_path / "run") == alike(outcome(whole.folder))
 
 
-@pytest.mark.parametrize(
-    ("at", "last"),
-    [
-        ("finish", 3),
-        pytest.param("3", 0, marks=pytest.mark.long),
-        pytest.param("3", 3, marks=pytest.mark.long),
-        pytest.param("finish", 0, marks=pytest.mark.long),
-    ],
-)
-def test_a_run_that_is_killed_ends_with_the_same_numbers(at: str, last: int, tmp_path: Path) -> None:
+ENDS = [("finish", 3, False), *((at, last, True) for at in ("3", "finish") for last in (0, 3))]
+
+
+@pytest.mark.parametrize(("at", "last", "really"), quickly(ENDS, ENDS[:1]))
+def test_a_run_that_is_killed_ends_with_the_same_numbers(at: str, last: int, really: bool, tmp_path: Path) -> None:
     config = replace(HERE, out=str(tmp_path / "run"), settings={"last": last})
-    code = f"from tests.runs.test_finish import *; went(Path({str(tmp_path / 'run')!r}), settings={{'last': {last}}})"
-    killed_at(at, code)
+    killed_at(at, config, really=really)
     assert checkpoint.read(tmp_path / "run", resolve(config)) is not None
     run(config, resume=True)
     went(tmp_path / "whole", settings={"last": last})

@@ -27,16 +27,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def config(system: str, **options: Any) -> RunConfig:
-    given = {
-        "clients": 8,
-        "rounds": 3,
-        "samples": 480,
-        "model": "linear",
-        "partition": "labelsets:2",
-        "crypto": "emulated",
-        **options,
-    }
-    return RunConfig(system, crypto="emulated", settings=SETTINGS.get(system, {}), **{**given, **options})
+    small = {"clients": 8, "rounds": 3, "samples": 480, "model": "linear"}
+    given = {**small, "partition": "labelsets:2", "crypto": "emulated", **options}
+    return RunConfig(system, settings=SETTINGS.get(system, {}), **given)
 
 
 @pytest.mark.parametrize("system", quickly(SETTINGS, {"fedcaprivacy", "ifca", "fedem"}))
