@@ -1,15 +1,16 @@
-"""The command of a study whose items are made like those of ``coterie reproduce``."""
+"""What studies share whose items are made like those of ``coterie reproduce``: the command, and means in tables."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import CoterieError
 from coterie.reproductions.study import Item, study
+from coterie.runs.intervals import mean_and_interval
 
 
 def main(items: Mapping[str, Item[Any]], arguments: list[str] | None = None) -> None:
@@ -32,3 +33,17 @@ def main(items: Mapping[str, Item[Any]], arguments: list[str] | None = None) -> 
         sys.stdout.write(f"Written: {study(item, out, seeds=range(given.seeds), **options)}\n")
     except CoterieError as error:
         parser.error(str(error))
+
+
+def mean(values: Sequence[float | None], digits: int | None = None) -> str | None:
+    """Mean and half of the 95 % interval over the seeds; None where some seed has no value.
+
+    digits: after the point, by default 2, or 1 where a number is above 1.5.
+    """
+    known = [float(value) for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    middle, half = mean_and_interval(known)
+    if digits is None:
+        digits = 1 if max(map(abs, known)) > 1.5 else 2
+    return f"{middle:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")

@@ -16,14 +16,19 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.items import main
+from benchmarks.items import main, mean
 from coterie.clustering.isomorphic import cluster
 from coterie.data.partition import label_counts, partition
 from coterie.data.sources import load
 from coterie.dp.gaussian import noise_multiplier
-from coterie.privacy.attacks.labels import pair_correlation, similar_pairs, top_label_hit_rate
+from coterie.privacy.attacks.labels import (
+    label_entropy,
+    pair_correlation,
+    rank_correlation,
+    similar_pairs,
+    top_label_hit_rate,
+)
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.attacks.selections import label_entropy, rank_correlation
 from coterie.privacy.attacks.sparsity import (
     by_cluster,
     class_means,
@@ -38,7 +43,6 @@ from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.setup_info import Own
 from coterie.protocols.sparsity import Described, Noise, bounded, class_directions, describe, pretraining
 from coterie.reproductions.study import Calculation, Item, Row, named
-from coterie.runs.intervals import mean_and_interval
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
@@ -202,20 +206,20 @@ def _rows(outcomes: Mapping[str, Sequence[Told]]) -> list[Row]:
                 "samples a device": int(samples),
                 "sent": way,
                 "noise multiplier": round(found[0].multiplier, 2) or None,
-                "ARI": _mean([one.ari for one in found]),
+                "ARI": mean([one.ari for one in found]),
                 "clusters": ", ".join(str(one.clusters) for one in found),
-                "same clusters as in the clear (ARI)": _mean([one.same for one in found]),
-                "by name: total variation": _mean([one.named.value for one in found]),
-                "prior": _mean([one.named.chance for one in found]),
-                "by name: top label %": _mean([100 * one.top.value for one in found]),
-                "luck %": _mean([100 * one.top.chance for one in found]),
-                "helper, no names: total variation": _mean([one.unnamed.value for one in found]),
-                "luck": _mean([one.unnamed.chance for one in found]),
-                "hub: pairs, by clusters": _mean([_value(one.pairs) for one in found]),
-                "vectors with clusters by name: total variation": _mean([one.within.value for one in found]),
-                "vectors with clusters by name: top label %": _mean([100 * one.top_within.value for one in found]),
-                "variety, by floors": _mean([_value(one.floors) for one in found]),
-                "luck of variety": _mean([one.floors.chance if one.floors else None for one in found]),
+                "same clusters as in the clear (ARI)": mean([one.same for one in found]),
+                "by name: total variation": mean([one.named.value for one in found]),
+                "prior": mean([one.named.chance for one in found]),
+                "by name: top label %": mean([100 * one.top.value for one in found]),
+                "luck %": mean([100 * one.top.chance for one in found]),
+                "helper, no names: total variation": mean([one.unnamed.value for one in found]),
+                "luck": mean([one.unnamed.chance for one in found]),
+                "hub: pairs, by clusters": mean([_value(one.pairs) for one in found]),
+                "vectors with clusters by name: total variation": mean([one.within.value for one in found]),
+                "vectors with clusters by name: top label %": mean([100 * one.top_within.value for one in found]),
+                "variety, by floors": mean([_value(one.floors) for one in found]),
+                "luck of variety": mean([one.floors.chance if one.floors else None for one in found]),
             }
         )
     return rows
@@ -223,16 +227,6 @@ def _rows(outcomes: Mapping[str, Sequence[Told]]) -> list[Row]:
 
 def _value(result: AttackResult | None) -> float | None:
     return None if result is None else result.value
-
-
-def _mean(values: Sequence[float | None]) -> str | None:
-    """Mean and half of the 95 % interval over the seeds; None where some seed has no value."""
-    known = [float(value) for value in values if value is not None]
-    if len(known) < len(values):
-        return None
-    mean, half = mean_and_interval(known)
-    digits = 1 if max(map(abs, known)) > 1.5 else 2
-    return f"{mean:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
 
 
 ITEMS: Mapping[str, Item[Any]] = named(

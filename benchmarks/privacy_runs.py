@@ -12,13 +12,12 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from benchmarks.items import main
+from benchmarks.items import main, mean
 from coterie.privacy.audits import Finding
 from coterie.privacy.audits.fedepc import passive
 from coterie.privacy.plain import plain_findings
 from coterie.reproductions.study import Calculation, Item, Row, named
 from coterie.runs.config import RunConfig
-from coterie.runs.intervals import mean_and_interval
 from coterie.runs.recorded import record
 
 GROUNDS: Mapping[str, Mapping[str, Any]] = {
@@ -98,33 +97,21 @@ def _rows(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Row]:
         row: dict[str, Any] = {
             "partition": form,
             "sent": way,
-            "local accuracy %": _mean([100 * one.local for one in runs]),
-            "tuned %": _mean([100 * one.tuned for one in runs]),
-            "ARI": _mean([one.ari for one in runs]),
+            "local accuracy %": mean([100 * one.local for one in runs]),
+            "tuned %": mean([100 * one.tuned for one in runs]),
+            "ARI": mean([one.ari for one in runs]),
             "clusters": ", ".join(str(one.clusters) for one in runs),
         }
         for column, names in MEASURES.items():
             found = [_first(one, names) for one in runs]
-            row[column] = _mean([None if of is None else fmean(r.value for r in of.results) for of in found])
-            row[f"{column}, by luck"] = _mean(
-                [None if of is None else fmean(r.chance for r in of.results) for of in found]
-            )
+            row[column] = mean([of and fmean(r.value for r in of.results) for of in found])
+            row[f"{column}, by luck"] = mean([of and fmean(r.chance for r in of.results) for of in found])
         rows.append(row)
     return rows
 
 
 def _first(one: Outcome, names: Sequence[str]) -> Finding | None:
     return next((one.found[name] for name in names if name in one.found), None)
-
-
-def _mean(values: Sequence[float | None]) -> str | None:
-    """Mean and half of the 95 % interval over the seeds; None where some seed has no value."""
-    known = [float(value) for value in values if value is not None]
-    if len(known) < len(values):
-        return None
-    mean, half = mean_and_interval(known)
-    digits = 1 if max(map(abs, known)) > 1.5 else 2
-    return f"{mean:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
 
 
 ITEMS: Mapping[str, Item[Any]] = named(

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.items import main
+from benchmarks.items import main, mean
 from coterie.data.sources import load
 from coterie.dp import heuristic
 from coterie.dp.composition import composed
@@ -27,7 +27,6 @@ from coterie.privacy.attacks.noisy_uploads import NoiseAudit, audit_heuristic, a
 from coterie.protocol.effects import Vector
 from coterie.protocol.randomness import Secrets, rng
 from coterie.reproductions.study import Calculation, Item, Row, named
-from coterie.runs.intervals import mean_and_interval
 from coterie.selection.parameters import count, density, gumbel_top_k, max_min, o_factor
 from coterie.training.engine import fit_many
 from coterie.training.evaluate import judge_many
@@ -61,7 +60,7 @@ def _audits(outcomes: Mapping[str, Sequence[NoiseAudit]]) -> list[Row]:
                 "mechanism": one.mechanism,
                 "neighbours": one.neighbours,
                 "claimed": round(one.claimed, 2),
-                "proved, at least": _mean([each.lower_bound for each in found]),
+                "proved, at least": mean([each.lower_bound for each in found], digits=2),
                 "largest": round(max(each.lower_bound for each in found), 2),
                 "exactly": None
                 if one.exact is None
@@ -196,17 +195,12 @@ def _membership(outcomes: Mapping[str, Sequence[Told]]) -> list[Row]:
             {
                 "sent": sent,
                 "share of the parameters": float(share),
-                "AUC (chance 0.5)": _mean([one.auc for one in found]),
-                "accuracy of the uploaded models, %": _mean([100 * one.accuracy for one in found]),
-                "of the start, %": _mean([100 * one.before for one in found]),
+                "AUC (chance 0.5)": mean([one.auc for one in found], digits=2),
+                "accuracy of the uploaded models, %": mean([100 * one.accuracy for one in found], digits=2),
+                "of the start, %": mean([100 * one.before for one in found], digits=2),
             }
         )
     return rows
-
-
-def _mean(values: Sequence[float]) -> str:
-    mean, half = mean_and_interval(list(values))
-    return f"{mean:.2f}" + ("" if half is None else f" ± {half:.2f}")
 
 
 ITEMS: Mapping[str, Item[Any]] = named(

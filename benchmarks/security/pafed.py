@@ -17,21 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.security import closed_forms
 from benchmarks.security.compared import compared, summary
 from benchmarks.security.directed import Directed, played
 from benchmarks.security.theft import thieves
 from coterie.aggregation.correction import misrouted_share
 from coterie.crypto.ckks import keygen
 from coterie.crypto.seal import ring
-from coterie.privacy.attacks.conflicts import (
-    count_accuracy,
-    count_posterior,
-    expected_correlation,
-    expected_count,
-    size_correlation,
-)
 from coterie.privacy.attacks.key_in_sum import coefficients
-from coterie.privacy.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
+from coterie.privacy.attacks.masks import count_accuracy, count_posterior, telling_accuracy, told_apart
 from coterie.privacy.attacks.result import AttackResult, Expected
 from coterie.privacy.audits import Recorded
 from coterie.privacy.audits.pafed import COUNTED, by_signs, passive, recorded_rounds
@@ -110,8 +104,8 @@ def real_mask(draws: int = 300) -> list[Row]:
                 for pair in [(first, second)]
             ]
             found = telling_accuracy(np.array(right), truth)
-            theory = expected_told_apart(first, second, bound)
-            needs = needed_bound(weights, 0.1)
+            theory = closed_forms.expected_told_apart(first, second, bound)
+            needs = closed_forms.needed_bound(weights, 0.1)
             rows.append({"weights": weights, "bound": bound, "needs": needs, **compared([found], [theory])})
     return rows
 
@@ -168,7 +162,7 @@ def conflicts(seeds: int, rounds: int = 60) -> list[Row]:
             shown = [int((one.shown < 0).sum()) for one in recorded if one.shown is not None]
             found["signs"].append(count_accuracy([count_posterior(n, late, dummies) for n in shown], truth))
         for by, results in found.items():
-            theory = [expected_count(late, dummies, sums=by != "signs")] * seeds
+            theory = [closed_forms.expected_count(late, dummies, sums=by != "signs")] * seeds
             rows.append({"late": late, "dummies": dummies, "by": by, **compared(results, theory)})
     return rows
 
@@ -187,8 +181,8 @@ def sizes(rounds: int = 300) -> list[Row]:
         recorded = [one for one in recorded_rounds(run.views, 1) if one.late and one.shown is not None]
     seen = np.array([one.shown[0] for one in recorded if one.shown is not None])
     cosines = np.array([one.cosines()[0] for one in recorded])
-    found = size_correlation(seen, cosines)
-    theory = expected_correlation(cosines, MASK_BITS)
+    found = closed_forms.size_correlation(seen, cosines)
+    theory = closed_forms.expected_correlation(cosines, MASK_BITS)
     return [{"mask_bits": MASK_BITS, **compared([found], [theory])}]
 
 

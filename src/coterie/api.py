@@ -22,8 +22,7 @@ from coterie.report.notebook import frame, scores, table
 from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
 from coterie.report.summary import lasted, results
 from coterie.report.words import spread
-from coterie.reproductions.study import OnRound as OnCell
-from coterie.reproductions.study import standings
+from coterie.reproductions import study
 from coterie.runs import comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.audited import learned
@@ -332,7 +331,7 @@ def reproduce(
     out: str | Path | None = None,
     data_dir: str | None = None,
     workers: str | None = None,
-    on_round: OnCell | None = None,
+    on_round: study.OnRound | None = None,
     progress: bool = True,
 ) -> Path:
     """Run a table or figure of a paper again; returns the page with its numbers beside ours.
@@ -346,8 +345,8 @@ def reproduce(
 
     Raises UserError for an unknown item or cell.
     """
-    folder = reproductions.folder_of(item, None if out is None else Path(out))
-    begun = standings(reproductions.found(item), folder, only=only, seeds=range(seeds), rounds=rounds)
+    wanted, folder = reproductions.found(item), Path(out or Path("reproduction") / item.partition("/")[0])
+    begun = study.standings(wanted, folder, only=only, seeds=range(seeds), rounds=rounds)
     work = {name_run(run.cell, run.seed): run.rounds for run in begun}
     spent = {name_run(run.cell, run.seed): (run.done, run.seconds) for run in begun if run.done}
     if progress and work:
@@ -359,12 +358,12 @@ def reproduce(
             if on_round is not None:
                 on_round(cell, seed, line)
 
-        return reproductions.reproduce(
-            item,
+        return study.study(
+            wanted,
+            folder,
             only=only,
-            seeds=seeds,
+            seeds=range(seeds),
             rounds=rounds,
-            out=folder,
             data_dir=data_dir,
             workers=workers,
             on_round=told,

@@ -66,9 +66,6 @@ def test_the_run_is_repeated_with_a_thief_in_it(recorded: Run) -> None:
     assert 1 / 3 < key["chance"] < 0.4
     assert (updates["value"], updates["chance"], updates["perfect"], updates["clients"]) == (0.0, 1.0, 0.0, 3)
     assert all(row["round"] is None for row in passive.values())
-    assert f"{name}, deviating: the helper's key (round 3)" in " ".join(
-        call("audit", str(folder), "--active").out.split()
-    )
 
 
 def test_in_mode_hardened_the_thief_reads_nothing(recorded: Run) -> None:
@@ -81,6 +78,7 @@ def test_in_mode_hardened_the_thief_reads_nothing(recorded: Run) -> None:
     assert abs(key["value"] - key["chance"]) < 3 * (2 * key["chance"] * (1 - key["chance"]) / 1024) ** 0.5
 
 
+@pytest.mark.long
 def test_the_study_says_of_each_size_how_many_clients_get_the_key() -> None:
     quick = {"max_epochs": 1, "participation": 1.0}
     (row,) = thieves(2, (4,), 1, rounds=4, delta=0.0, settings=quick)

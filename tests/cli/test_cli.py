@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import QUICK, TESTS, Command, Ended, heard
+from command import QUICK, TESTS, Command, heard
 
 import coterie
 from coterie.record.folder import read_lines
@@ -67,49 +67,12 @@ def test_progress_goes_to_stderr_and_default_folders_count_up(cli: Command) -> N
     assert "fedavg-digits-0-2" in cli(*words).out
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("systems", ["fedavg", "scaffold", "paper", "NeurIPS"]),
-        ("datasets", ["digits", "mnist", "NAME.npz"]),
-        ("devices", ["slow_tail"]),
-        ("models", ["mlp", "cnn"]),
-        ("attacks", ["relink"]),
-        ("reproductions", ["fedcaprivacy/table1"]),
-    ],
-)
-def test_lists(cli: Command, what: str, words: list[str]) -> None:
-    ended = cli("list", what)
-    assert ended.code == 0
-    for word in words:
-        assert word in ended.out
-
-
-def test_help_teaches_and_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, time; t = time.perf_counter()\n"
-        "from coterie.cli.app import main\n"
-        "sys.argv = ['coterie', '--help']\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'numpy', 'sklearn', 'matplotlib', 'cryptography'} & set(sys.modules)\n"
-        "print('HEAVY', sorted(heavy))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "HEAVY []" in out
-    assert "coterie run fedcaprivacy" in out
-
-
 def test_the_command_line_has_every_option_of_a_run() -> None:
     from coterie.cli import comparing, running
     from coterie.runs.config import OPTIONS
 
     assert set(OPTIONS) <= set(inspect.signature(running.run).parameters)
     assert set(OPTIONS) - {"system"} <= set(inspect.signature(comparing.compare).parameters)
-
-
-def test_the_version(cli: Command) -> None:
-    assert cli("--version") == Ended(0, f"coterie {coterie.__version__}\n", "")
 
 
 def test_python_m_coterie() -> None:
@@ -129,27 +92,22 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("run fedavgg", "did you mean 'fedavg'?"),
         ("run no.such.module:SYSTEM", "module:ATTRIBUTE"),
         ("run fedavg --data mnits", "unknown data set 'mnits'; did you mean 'mnist'?"),
-        ("run fedavg --data ../etc", "there is no data at"),
-        ("run fedavg --model mlpp", "unknown model 'mlpp'; did you mean 'mlp'?"),
-        ("run fedavg --clients 3 --model cnn --data own --data-dir DATA", "needs images"),
         ("run fedavg --mode hardened", "no mode 'hardened'"),
-        ("run fedavg --crypto fake", "'real' or 'emulated'"),
-        ("run fedavg --devices toaster", "unknown devices 'toaster'"),
         ("run fedavg --devices none.toml", "none.toml"),
-        ("run fedavg --partition dirichlet", "partition 'dirichlet'"),
         ("run fedavg --partition labelsets:99", "labelsets:99"),
-        ("run fedavg --clients 2000", "2,000 clients cannot share 1,437 training samples"),
+        ("run fedavg --model mlpp", "unknown model 'mlpp'; did you mean 'mlp'?"),
+        ("run fedavg --partition dirichlet", "partition 'dirichlet'"),
         ("run fedavg --min-samples 1000", "min_samples"),
+        ("run fedavg --set lr=1 --set lr=2", "twice"),
+        ("run fedavg --scaling percent", "'unit'"),
+        ("compare fedavg ifca --set fedavg.clusters=3", "fedavg.clusters"),
+        ("compare fedavg ifca --set fedprox.mu=3", "fedprox"),
+        ("compare fedavg --budget ifca", "whose budget"),
+        ("compare fedavg ifca --mode hardened", "hardened"),
+        ("run fedavg --clients 2000", "2,000 clients cannot share 1,437 training samples"),
         ("run fedavg --clients 0", "at least 1"),
-        ("run fedavg --rounds -3", "at least 1"),
-        ("run fedavg --seed -1", "at least 0"),
         ("run fedavg --set lrr=1", "did you mean 'lr'?"),
         ("run fedavg --set lr", "key=value"),
-        ("run fedavg --set lr=fast", "a number"),
-        ("run fedavg --set lr=-1", "lr"),
-        ("run fedavg --set lr=1 --set lr=2", "twice"),
-        ("run fedavg --precision fp8", "'fp32'"),
-        ("run fedavg --scaling percent", "'unit'"),
         ("run fedavg --config none.toml", "cannot read the config"),
         ("run --config BAD", "unknown option 'round'; did you mean 'rounds'?"),
         ("run fedavg --data broken --data-dir DATA", "broken"),
@@ -165,16 +123,9 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("compare fedavg ifcaa", "did you mean 'ifca'?"),
         ("compare fedavg ifca --seeds 0", "--seeds"),
         ("compare fedavg ifca --set clusterz=3", "did you mean 'clusters'?"),
-        ("compare fedavg ifca --set fedavg.clusters=3", "fedavg.clusters"),
-        ("compare fedavg ifca --set fedprox.mu=3", "fedprox"),
         ("compare fedavg@hardened", "mode of fedavg"),
-        ("compare fedcaprivacy@hardend", "did you mean 'hardened'?"),
-        ("compare fedavg --budget ifca", "whose budget"),
         ("compare fedavg ifca --budget ifca --each-own", "leave one of the two out"),
         ("compare fedavg local --audit --set lr=x", "setting of fedavg 'lr'"),
-        ("compare fedavg ifca --mode hardened", "hardened"),
-        ("compare fedavg ifca --set clusters=x", "setting of ifca 'clusters'"),
-        ("compare fedavg ifca --clients 2000", "cannot share"),
         ("compare fedavg --out FULL", "not empty"),
         ("compare fedavg --resume", "--out"),
         ("report nowhere", "nowhere"),
@@ -184,7 +135,6 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("reproduce fedcaprivacy/table9", "fedcaprivacy/table1"),
         ("reproduce pafed", "which item of pafed? It has: pafed/table5, pafed/parts"),
         ("reproduce pafed/table5 --only mnist/0.33", "did you mean 'mnist/0.3'? See coterie reproduce pafed/table5 -"),
-        ("reproduce pafed/table5 --list --only mnist/0.33", "did you mean 'mnist/0.3'?"),
         ("reproduce --list --only mnist", "name the item"),
         ("reproduce pafed/table5 --rounds 0", "at least 1 round"),
         ("reproduce mingledpie/table2 --out FILE", "cannot write to"),
@@ -293,9 +243,8 @@ def outside(code: str, **environment: str) -> subprocess.Popen[str]:
 MAIN = "import sys; from coterie.cli.app import main; sys.argv = ['coterie', *{words!r}]; main()"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_says_how_to_go_on(cli: Command, tmp_path: Path, number: signal.Signals) -> None:
-    """By Ctrl-C, or by a service manager that stops a job politely."""
+def test_an_interruption_says_how_to_go_on(cli: Command, tmp_path: Path) -> None:
+    """By Ctrl-C. ``test_command.py`` has SIGTERM, which every command takes alike."""
     out = tmp_path / "run"
     words = ["run", "toy_federation:SYSTEM", "--clients", "4", "--rounds", "20", "--out", str(out), "-q"]
     process = outside(MAIN.format(words=words), COTERIE_TOY_SLEEP_S="0.5")
@@ -305,7 +254,7 @@ def test_an_interruption_says_how_to_go_on(cli: Command, tmp_path: Path, number:
         assert process.poll() is None
         time.sleep(0.02)
     time.sleep(0.2)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 130
     assert "Traceback" not in err

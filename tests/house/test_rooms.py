@@ -22,11 +22,7 @@ MOST_MODULES = 12
 TWICE = frozenset({"Contribute", "Evaluate", "Evaluated", "Update"})
 """Class names that stand more than once: of messages, whose names are on the wire."""
 
-LONG: frozenset[str] = frozenset(
-    {
-        "cli/deploying.py: init",
-    }
-)
+LONG: frozenset[str] = frozenset()
 """Functions over ``MOST_LINES`` lines."""
 
 BUSY: frozenset[str] = frozenset(

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks import forms
+from coterie.api import reproduce
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
-from coterie.reproductions import items, reproduce
+from coterie.reproductions import items
 from coterie.reproductions.study import Calculation, Cell, Curve, Item, one, study
 from coterie.runs.config import RunConfig, resolve
 from papers import mingledpie as paper

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from coterie.api import reproduce
 from coterie.protocol.errors import RunError, UserError
-from coterie.reproductions import items, reproduce
+from coterie.reproductions import items
 from coterie.reproductions.study import Calculation, Cell, Curve, Item, chosen, digest, one, percent, spread, study
 from coterie.runs import RunConfig, experiment
 from coterie.training.jobs import DivergedError

@@ -86,20 +86,9 @@ def test_the_closed_form_after_a_change_is_that_of_all_pairs(k: int, p: float, l
     )
 
 
-@pytest.mark.parametrize(
-    ("sets", "says"),
-    [
-        (np.ones(3), "0 and 1 for each set"),
-        (np.full((1, 3), 0.5), "0 and 1 for each set"),
-        (np.ones((2, 3)), "different sets"),
-        (np.zeros((0, 3)), "different sets"),
-        (np.eye(17), "1 to 16"),
-        (np.array([[1, 0, 0], [0, 0, 0]]), "no different clusters"),
-    ],
-)
-def test_what_are_no_sets_of_a_client_is_refused(sets: np.ndarray, says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        change_posterior(sets)
+def test_what_are_no_sets_of_a_client_is_refused() -> None:
+    with pytest.raises(UserError, match="no different clusters"):
+        change_posterior(np.array([[1, 0, 0], [0, 0, 0]]))
 
 
 def test_where_all_sets_are_alike_no_change_is_seen() -> None:

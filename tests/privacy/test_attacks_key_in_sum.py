@@ -129,8 +129,6 @@ def test_the_public_key_tells_a_right_guess_from_one_that_is_wrong_once(key: Any
     wrong[5] += 1
     assert rebuilt(wrong, key.public) is None
     assert key_agreement(wrong, truth).value == 1 - 1 / N
-    with pytest.raises(UserError, match="give one each"):
-        key_agreement(truth[1:], truth)
 
 
 # -- a federation ------------------------------------------------------------------------------------------------------
@@ -138,7 +136,11 @@ def test_the_public_key_tells_a_right_guess_from_one_that_is_wrong_once(key: Any
 
 @pytest.mark.parametrize(
     "settings",
-    [{"delta": 0.0}, {"delta": 0.0, "local": "sgd", "clip": 5.0}, {"delta": 0.0, "participation": 0.5, "seed": 3}],
+    [
+        {"delta": 0.0, "participation": 0.5, "seed": 3},
+        pytest.param({"delta": 0.0}, marks=pytest.mark.long),
+        pytest.param({"delta": 0.0, "local": "sgd", "clip": 5.0}, marks=pytest.mark.long),
+    ],
     ids=str,
 )
 def test_one_client_alone_gets_the_helpers_key(settings: dict[str, Any]) -> None:
@@ -191,24 +193,6 @@ def test_a_thief_that_reads_nothing_puts_in_more() -> None:
         thief.between[Encrypt](train, effect, service_key(run).public.encrypt(effect.values))
     assert shares == [256, 128, 64, 64, 64]
     assert (thief.forged_in, thief.key) == ([1, 2, 3, 4, 5], None)
-
-
-def test_an_honest_client_finds_no_key_in_the_same_models() -> None:
-    run = paf(TARGETS, emulated=False, delta=0.0)
-    handed: list[np.ndarray] = []
-
-    def watch(message: Any, effect: Any, result: Any) -> Any:
-        handed.append(effect.weights.astype(np.float64))
-        return result
-
-    wrap(run.party("client/0"), {Fit: watch})
-    run.rounds(4)
-    assert len(handed) == 4
-    truth = service_key(run)
-    guess, key = read_key((handed[3] - handed[0])[:N], truth.public)
-    assert key is None
-    agreement = key_agreement(guess, key_coefficients(truth))
-    assert agreement.value < agreement.chance + 0.1
 
 
 def test_where_the_attack_does_not_apply_it_says_so() -> None:

@@ -68,8 +68,6 @@ def test_a_row_is_json_and_infinity_a_word() -> None:
         lambda: audit_heuristic(spread=1.0),
         lambda: audit_heuristic(spread=math.nan),
         lambda: audit_heuristic(claimed=0.0),
-        lambda: audit_standard(Standard(1.0, 1.0), 0, DELTA),
-        lambda: audit_standard(Standard(1.0, 1.0), 5, DELTA, uploads=0),
         lambda: audit_standard(Standard(1.0, 1.0), 5, 1.0),
     ],
 )

@@ -68,11 +68,6 @@ def test_rounds_that_differ_widely_prove_little() -> None:
     assert finding(*values).verdict == "nothing found"
 
 
-def test_a_closed_form_has_no_noise() -> None:
-    assert finding(0.4, sd=0.3).verdict == "nothing found"
-    assert finding(0.4, sd=0.3, closed=0.4).verdict == "a little"
-
-
 def test_random_guesses_are_seldom_called_a_leak() -> None:
     """At two standard errors, to one side: about one in forty. All clients have the same other samples."""
     rng = np.random.default_rng(0)
@@ -121,8 +116,6 @@ def test_what_cannot_be_scored_is_refused() -> None:
         membership_auc([np.ones(3)], [np.ones(0)])
     with pytest.raises(UserError, match="blown up"):
         membership_auc([np.array([np.nan])], [np.ones(2)])
-    with pytest.raises(UserError, match="at least one"):
-        membership_auc([], [])
 
 
 # -- gradient inversion ------------------------------------------------------------------------------------------------
@@ -178,8 +171,6 @@ def test_models_without_a_dense_first_layer_are_not_attacked() -> None:
     model = mlp()
     with pytest.raises(UserError, match="did not move"):
         dense_inputs(np.zeros(model.spec.size), model.spec, 16)
-    with pytest.raises(UserError, match="two or more draws"):
-        recovery([np.ones((1, 2))], [np.ones((1, 2))], [[]])
 
 
 def test_chance_is_measured_on_as_many_samples_of_the_same_classes() -> None:

@@ -15,9 +15,8 @@ from scipy.optimize import minimize
 from coterie.data.partition import label_counts, partition
 from coterie.data.sources import load
 from coterie.dp.gaussian import clipped, mean_sensitivity, noise_multiplier, noised
-from coterie.privacy.attacks.labels import share_correlation, top_label_hit_rate
+from coterie.privacy.attacks.labels import label_entropy, rank_correlation, share_correlation, top_label_hit_rate
 from coterie.privacy.attacks.result import handed_out
-from coterie.privacy.attacks.selections import label_entropy, rank_correlation
 from coterie.privacy.attacks.sparsity import (
     by_cluster,
     class_means,
@@ -27,12 +26,11 @@ from coterie.privacy.attacks.sparsity import (
 )
 from coterie.privacy.measures import (
     Auxiliary,
+    by_shares,
+    by_unnamed_shares,
     floors,
     memberships,
     selections,
-    vectors_and_clusters,
-    vectors_by_name,
-    vectors_without_names,
 )
 from coterie.protocol.errors import UserError
 from coterie.training.engine import fit_many
@@ -105,16 +103,8 @@ def test_dead_channels_and_alike_classes_have_a_defined_result() -> None:
 def test_hostile_input_is_refused() -> None:
     _, means, vectors = planted(4, 0)
     for call in (
-        lambda: shares_by_nnls(vectors[:, :-1], means),
         lambda: shares_by_nnls(vectors, np.full_like(means, np.nan)),
         lambda: shares_by_nnls(np.where(vectors > 0.5, np.nan, vectors), means),
-        lambda: class_means(vectors, np.array([0, 1]), 3),
-        lambda: class_means(vectors, np.array([0, 1, 2, 3]), 3),
-        lambda: class_means(vectors, np.array([0.0, 1.0, 1.0, 0.0]), 3),
-        lambda: by_cluster(vectors, np.zeros(3)),
-        lambda: total_variation(np.ones((2, 3)), np.ones((3, 3)), np.ones(3)),
-        lambda: total_variation(np.ones((2, 3)), np.ones((2, 3)), np.zeros(3)),
-        lambda: unnamed_total_variation(np.ones((2, 3)), np.ones((2, 3)), np.ones(2)),
         lambda: label_entropy(np.zeros((2, 3))),
         lambda: rank_correlation(np.ones(5), np.arange(5), "samples"),
         lambda: rank_correlation(np.arange(2), np.arange(2), "samples"),
@@ -194,11 +184,12 @@ def test_entropy_and_rank_correlation() -> None:
 def test_an_audit_names_each_party_and_what_it_finds() -> None:
     counts, means, vectors = planted(12, 5)
     auxiliary = Auxiliary(means, counts.sum(axis=0))
+    estimate = auxiliary.shares(vectors)
     clusters = np.arange(12) % 3
     found = [
-        *vectors_by_name("server", vectors, auxiliary, counts),
-        *vectors_without_names("helper", vectors, auxiliary, counts),
-        *vectors_and_clusters("helper with the clusters", vectors, clusters, auxiliary, counts),
+        *by_shares("server", estimate, auxiliary.prior, counts),
+        by_unnamed_shares("helper", estimate, auxiliary.prior, counts),
+        *by_shares("helper with the clusters", by_cluster(estimate, clusters), auxiliary.prior, counts),
         *memberships("server", counts.argmax(axis=1), list(range(12)), counts, clusters),
         *selections("server", counts[:, 0], counts[:, 0], counts),
         *floors("server", 1 / np.arange(1, 13), np.arange(1, 13), counts),
@@ -225,9 +216,8 @@ def test_what_an_attacker_knows_beforehand_comes_of_its_own_samples() -> None:
 
 def test_an_audit_of_what_cannot_be_attacked_says_why() -> None:
     counts, means, vectors = planted(4, 0)
-    (one,) = vectors_by_name("server", vectors, Auxiliary(np.full_like(means, np.nan), np.ones(CLASSES)), counts)
-    assert one.result is None
-    assert "class means" in one.why
+    with pytest.raises(UserError, match="class means"):
+        Auxiliary(np.full_like(means, np.nan), np.ones(CLASSES)).shares(vectors)
     (few,) = memberships("server", np.zeros(2), [0, 1], counts, None)
     assert few.result is None
 

@@ -51,15 +51,15 @@ def call(*words: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("system", "kind", "options"),
     [
-        ("fedavg", "Update", {}),
         ("fedprox", "Update", {"model": "mlp"}),
-        ("fedavg", "Update", {"settings": {"lr": 1e-5}}),
-        ("fedavg", "Update", {"settings": {"lr": 1.0}}),
         ("scaffold", "Change", {}),
-        ("scaffold", "Change", {"settings": {"lr": 1e-5}}),
-        ("scaffold", "Change", {"settings": {"lr": 1.0}}),
         ("fedavg_late", "Update", LATE),
         ("fedavg_stale", "Update", LATE),
+        *(
+            pytest.param(system, kind, {"settings": {"lr": lr}}, marks=pytest.mark.long)
+            for system, kind in (("fedavg", "Update"), ("scaffold", "Change"))
+            for lr in (1e-5, 1.0)
+        ),
     ],
 )
 def test_steps_are_what_training_added(system: str, kind: str, options: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ def test_changes_of_control_variates_add_up_to_them() -> None:
     experiment.close()
 
 
-@pytest.mark.parametrize("system", ["fedcaprivacy", "mingledpie", "local"])
+@pytest.mark.parametrize("system", ["fedcaprivacy", "local"])
 def test_nothing_plain_is_nothing_to_attack(system: str) -> None:
     settings = {} if system == "local" else {"clusters": 3}
     run = recorded(system, clients=4, rounds=1, settings=settings)
@@ -263,7 +263,16 @@ def test_a_system_of_ones_own_that_hides_its_models_is_told_so(tmp_path: Path, m
 def race(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison of two methods with three seeds, recorded but not yet audited."""
     out = tmp_path_factory.mktemp("several") / "race"
-    options = {**OPTIONS, "rounds": 2, "fine_tune": "no", "record": True, "out": str(out), "progress": False}
+    options = {
+        **OPTIONS,
+        "model": "linear",
+        "samples": 400,
+        "rounds": 2,
+        "fine_tune": "no",
+        "record": True,
+        "out": str(out),
+        "progress": False,
+    }
     coterie.compare(["fedavg", "ifca"], seeds=3, local=False, **options)
     return out
 
@@ -335,17 +344,11 @@ def test_runs_that_cannot_be_audited_are_named(race: Path, here: Path) -> None:
 
 def test_an_audit_is_kept_with_its_run_and_stands_in_its_report(race: Path, here: Path) -> None:
     shutil.copytree(race / "fedavg-0", here / "one")
-    (here / "one" / "result.json").write_bytes(
-        b"{%s}"
-        % b",".join(
-            json.dumps(key).encode() + b":" + json.dumps(value).encode()
-            for key, value in json.loads((here / "one" / "result.json").read_bytes()).items()
-            if key != "audit"
-        )
-    )
+    before = json.loads((here / "one" / "result.json").read_bytes())
+    before.pop("audit", None)
+    (here / "one" / "result.json").write_text(json.dumps(before))
     assert kept("one") is None
     assert "What the attacks found" not in coterie.load("one").report().read_text()  # type: ignore[union-attr]
-    before = json.loads((here / "one" / "result.json").read_bytes())
     content = coterie.audit("one")
     after = json.loads((here / "one" / "result.json").read_bytes())
     found = after.pop("audit")

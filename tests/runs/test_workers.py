@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from every_system import quickly
 
+from coterie.api import reproduce
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import UserError
-from coterie.reproductions import reproduce
 from coterie.runs import RunConfig, experiment
 from coterie.runs.config import differences, from_text, resolve, to_toml
 from coterie.runs.worker import Worker

@@ -15,6 +15,7 @@ from federation import misbehaving, planted, rig
 from own_system import page_module
 from typer.testing import CliRunner
 
+from coterie.api import reproduce
 from coterie.cli.app import app
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import To
@@ -22,7 +23,7 @@ from coterie.protocol.system import BROKER, BROKER_LEARNS
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.protocols.threshold_opening import Announce
 from coterie.protocols.threshold_pads import Count
-from coterie.reproductions import items, reproduce
+from coterie.reproductions import items
 from coterie.runs import RunConfig, run
 from coterie.runs.recorded import record
 from coterie.runs.registry import audit_of

@@ -22,49 +22,39 @@ from coterie.report.words import MISSING, duration, size, spread
 if TYPE_CHECKING:
     from coterie.api import Comparison
 
-_HEADS = {
-    "models": "models\n%",
-    "identity": "links\n%",
-    "labels": "labels\n%",
-    "groups": "alike\n%",
-    "samples": "samples\n%",
-    "other": "other\n%",
-}
-"""The heads of the columns, by topic of ``report/comparison.py``."""
+_HEADS = {"identity": "links", "groups": "alike"}
+"""The heads of columns, by topic of ``report/comparison.py``, that differ from its name."""
 _CIPHER = "cipher"
 Row = Mapping[str, Any]
 """Of a method in ``compare.json``."""
 
-Methods = Annotated[
-    list[str] | None,
-    typer.Argument(
-        autocompletion=completing.methods, help="Systems, as NAME or NAME@MODE; see `coterie list systems`."
-    ),
-]
-Seeds = Annotated[
-    int, typer.Option("--seeds", help="Run each method with this many seeds. Several seeds give 95 % intervals.")
-]
-Audit = Annotated[
-    bool,
-    typer.Option("--audit", help="Record all views and attack them. Adds what was learned to the tables."),
-]
 _fair = partial(typer.Option, rich_help_panel=opt.FAIR)
-Budget = Annotated[
-    str | None, _fair("--budget", metavar="METHOD", help="The method whose budget all share. [the first]")
-]
-EachOwn = Annotated[bool, _fair("--each-own", help="Every method keeps its own defaults, so the race is not fair.")]
-Local = Annotated[bool, _fair("--local/--no-local", help="Add the baseline of clients that train alone. [local]")]
 
 
 @guarded
 @opt.shared("fine_tune")
 def compare(
-    methods: Methods = None,
-    seeds: Seeds = 1,
-    audit: Audit = False,
-    budget: Budget = None,
-    each_own: EachOwn = False,
-    local: Local = True,
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(
+            autocompletion=completing.methods, help="Systems, as NAME or NAME@MODE; see `coterie list systems`."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(help="Run each method with this many seeds. Several seeds give 95 % intervals.")
+    ] = 1,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Record all views and attack them. Adds what was learned to the tables.")
+    ] = False,
+    budget: Annotated[
+        str | None, _fair(metavar="METHOD", help="The method whose budget all share. [the first]")
+    ] = None,
+    each_own: Annotated[
+        bool, _fair("--each-own", help="Every method keeps its own defaults, so the race is not fair.")
+    ] = False,
+    local: Annotated[
+        bool, _fair("--local/--no-local", help="Add the baseline of clients that train alone. [local]")
+    ] = True,
     **options: Any,
 ) -> None:
     """Compare several methods on the same data, partition, seeds and budget, in one table and one report.
@@ -90,19 +80,14 @@ def compare(
 
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
-    given, texts = _options(options["config"], opt.given(options)), assignments(options["set"] or [])
-    progress, resume = not options["quiet"], options["resume"]
+    race = {"budget": budget, "each_own": each_own, "local": local, "audit": audit, "seeds": seeds}
     done = api.race(
         methods or [],
-        given,
-        texts,
-        seeds=seeds,
-        budget=budget,
-        each_own=each_own,
-        local=local,
-        audit=audit,
-        progress=progress,
-        resume=resume,
+        _options(options["config"], opt.given(options)),
+        assignments(options["set"] or []),
+        progress=not options["quiet"],
+        resume=options["resume"],
+        **race,
     )
     report, content, shell = done.report(), done.content, console(140)
     said = [comparison.budget(content), comparison.attack(content), *comparison.not_shared(content)]
@@ -149,11 +134,10 @@ def _print_audits(done: Comparison) -> None:
 
 def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
     """Tables with one row for each method: one, or on a narrow console three, for accuracies, leaks and costs."""
-    from coterie.report.comparison import measures as metrics_of
-    from coterie.report.comparison import topics_of
+    from coterie.report import comparison
     from coterie.runs.metrics import score
 
-    topics, found = topics_of(rows), metrics_of({"measures": measures})
+    topics, found = comparison.topics_of(rows), comparison.measures({"measures": measures})
     first = found[0]
     head = "%" if len(found) == 1 and first["name"] == "accuracy" else _head(first)
     accuracies = {_CIPHER: [row["crypto"] for row in rows]}
@@ -176,7 +160,7 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
     column("flagged\n%", "detection_rate", share=True)
     column("false\nalarms %", "false_alarms", share=True)
     grouped = column("groups\nfound", "ari", share=False, form=".2f")
-    leaks = {_HEADS[topic]: [_leak(row, topic) for row in rows] for topic in topics}
+    leaks = {f"{_HEADS.get(topic, topic)}\n%": [_leak(row, topic) for row in rows] for topic in topics}
     costs = {
         "sent": [size(row["bytes_up"] and row["bytes_up"]["mean"]) for row in rows],
         "time": [duration(row["seconds"] and row["seconds"]["mean"]) for row in rows],

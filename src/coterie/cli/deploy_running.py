@@ -70,14 +70,11 @@ def hub(
       coterie deploy hub study --metrics 9464
     """
     from coterie.deploy.process import as_hub
+    from coterie.operate import prometheus
     from coterie.operate.folder import current_plan, open_folder
     from coterie.operate.watching import read_status
 
-    serve = None
-    if metrics is not None:
-        from coterie.operate.prometheus import serving
-
-        serve = partial(serving, metrics)
+    serve = None if metrics is None else partial(prometheus.serving, metrics)
     plan = current_plan(open_folder(folder))
     _say_plan(plan.roster.hub, "the hub", plan)
     typer.echo(f"Watch it with coterie deploy status {folder} --watch")
@@ -154,7 +151,7 @@ def rehearse(
     from coterie.operate.supervision import warm
 
     warm()  # imports while this process does
-    from coterie.operate.rehearsal import rehearse as run_it
+    from coterie.operate import rehearsal
     from coterie.runs.metrics import leading
 
     given = opt.given({"system": system, **options})
@@ -163,7 +160,7 @@ def rehearse(
     config = configured(given, options["set"] or [], options["config"], False)
     first = leading(config.metrics, config.task)
     with show_progress(options["quiet"], {config.system: config.rounds}, leading=first) as tell:
-        result = run_it(folder, config, kill or (), partial(tell, config.system))
+        result = rehearsal.rehearse(folder, config, kill or (), partial(tell, config.system))
     digest = f"models_sha256: {result.summary['models_sha256']}"
     conclude(result, _rows(result.summary), ", each a process", digest)
 
@@ -171,12 +168,8 @@ def rehearse(
 def _rows(summary: Any) -> list[tuple[str, str]]:
     from coterie.report.summary import scores
 
-    found = scores(summary)
-    found += [
-        ("cipher", summary["crypto"]),
-        ("sent", size(summary["bytes_up"])),
-        ("time", duration(summary["seconds"])),
-    ]
+    costs = [("sent", size(summary["bytes_up"])), ("time", duration(summary["seconds"]))]
+    found = [*scores(summary), ("cipher", summary["crypto"]), *costs]
     for r, why in list(summary["skipped"].items())[:1]:
         found.append(("skipped", f"{plural(len(summary['skipped']), 'round')}; round {r}: {why}"))
     return found

@@ -19,7 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from coterie.cli.guard import console, guarded
-from coterie.report.words import percent, size
+from coterie.report.words import MISSING, duration, percent, plural, size
 
 if TYPE_CHECKING:
     from coterie.deploy.status import PartyStatus, RunStatus
@@ -77,7 +77,6 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
     """The lines and the table, as wide as the console. now: Unix seconds."""
     from coterie.deploy.plan import shown as shown_plan
     from coterie.operate.watching import is_alive
-    from coterie.report.words import plural
     from coterie.transport.transcript import shown
 
     cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}.get(status.crypto, "")
@@ -108,7 +107,6 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
 
 def _where(status: RunStatus, now: float) -> Text:
     from coterie.operate.watching import is_alive
-    from coterie.report.words import plural
     from coterie.transport.transcript import shown
 
     done = f"{plural(status.done, 'round')} done" + (f", {status.skipped} skipped" if status.skipped else "")
@@ -125,47 +123,39 @@ def _where(status: RunStatus, now: float) -> Text:
         )
     where = {"round": f"Round {status.round} of {status.rounds}", "set-up": "Set-up", "finish": "After the last round"}
     again = f", attempt {status.attempt + 1}" if status.attempt else ""
-    head = where.get(status.phase) or _awaited(status)
+    away = [shown(one.name) for one in status.parties if one.fingerprint and not (one.connected or one.revoked)]
+    awaited = f"The hub waits for {', '.join(away)} to connect" if away else "All parties are connected"
+    head = where.get(status.phase) or awaited
     return Text.assemble((head, "bold"), f"{again}, since {_ago(status.since, now)}: {done}")
 
 
-def _awaited(status: RunStatus) -> str:
-    from coterie.transport.transcript import shown
-
-    away = [shown(one.name) for one in status.parties if one.fingerprint and not (one.connected or one.revoked)]
-    return f"The hub waits for {', '.join(away)} to connect" if away else "All parties are connected"
-
-
 def _ago(then: float, now: float) -> str:
-    from coterie.report.words import duration
-
     seconds = max(0.0, now - then)
     return duration(round(seconds) if seconds >= 1 else round(seconds, 1))
 
 
 def _table(status: RunStatus, now: float, without: Collection[str] = ()) -> Table:
-    from coterie.report.words import duration
     from coterie.transport.transcript import shown
 
-    shown_heads = [head for head in _HEADS if head not in without]
-    columns = (Column(head, justify="right" if head in _NUMBERS else "left") for head in shown_heads)
+    heads = [head for head in _HEADS if head not in without]
+    columns = (Column(head, justify="right" if head in _NUMBERS else "left") for head in heads)
     table = Table(*columns, box=SIMPLE, pad_edge=False)
     for one in status.parties:
         presence = _presence(one, over=status.phase in ("ended", "failed"))
         at = f"{min(one.round, status.rounds)}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
-        seen = "–" if one.last_seen is None else f"{_ago(one.last_seen, now)} ago"
+        seen = MISSING if one.last_seen is None else f"{_ago(one.last_seen, now)} ago"
         counts = (sum(one.missed.values()), sum(one.refused.values()))
         cells: tuple[Text | str, ...] = (
             Text(shown(one.name)),
             Text(one.role),
-            one.fingerprint[:_KEYS] or "–",
+            one.fingerprint[:_KEYS] or MISSING,
             Text(presence, _STYLES.get(presence, "yellow")),
             seen,
-            "–" if one.last_seen is None else at,
+            MISSING if one.last_seen is None else at,
             size(one.bytes_up),
             size(one.bytes_down),
             duration(one.busy_s),
-            *(Text(str(count) if count else "–", "yellow" if count else "") for count in counts),
+            *(Text(str(count), "yellow") if count else MISSING for count in counts),
         )
         table.add_row(*(cell for head, cell in zip(_HEADS, cells, strict=True) if head not in without))
     return table
@@ -188,7 +178,6 @@ def _presence(one: PartyStatus, over: bool) -> str:
 
 def _remarks(status: RunStatus) -> Iterator[str]:
     """What an operator should look at, a line each."""
-    from coterie.report.words import plural
     from coterie.transport.transcript import shown
 
     for one in status.parties:
@@ -227,25 +216,25 @@ def logs(
 
       coterie deploy logs study --level warning
     """
-    from coterie.operate.watching import at_least, level_of, line_in_words, log_files, parse_lines, read_log
+    from coterie.operate import watching
 
-    least = level_of(level)
+    least = watching.level_of(level)
 
     def show(line: dict[str, Any]) -> None:
-        if at_least(line, least):
-            typer.echo(json.dumps(line, ensure_ascii=False) if json_ else line_in_words(line))
+        if watching.at_least(line, least):
+            typer.echo(json.dumps(line, ensure_ascii=False) if json_ else watching.line_in_words(line))
 
-    paths = log_files(place)
+    paths = watching.log_files(place)
     ends = {path: path.stat().st_size for path in paths}
-    merged = heapq.merge(*map(read_log, paths), key=lambda line: str(line.get("time", "")))
-    kept = [line for line in merged if at_least(line, least)]
+    merged = heapq.merge(*map(watching.read_log, paths), key=lambda line: str(line.get("time", "")))
+    kept = [line for line in merged if watching.at_least(line, least)]
     for line in kept[-last:] if last else kept:
         show(line)
     while follow:
         time.sleep(_POLL_S)
         for path in paths:
             fresh, ends[path] = _since(path, ends[path])
-            for line in parse_lines(fresh):
+            for line in watching.parse_lines(fresh):
                 show(line)
 
 

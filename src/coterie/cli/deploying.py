@@ -13,6 +13,8 @@ from coterie.cli import deploy_running, deploy_watching
 from coterie.cli.command import Command, CommandGroup
 from coterie.cli.guard import guarded
 from coterie.cli.options import listed
+from coterie.protocol.errors import RunError, UserError
+from coterie.report.words import plural
 
 _EPILOG = """
 A first look, with all parties on this machine:
@@ -41,7 +43,22 @@ A deployment from its beginning:
 """
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
+Member = Annotated[str, typer.Argument(metavar="NAME", help="The member, as members.toml names it.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Leave the server alone: `deploy server` tells it later.")]
+Scores = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Scores that parties may report where their owners allow it, too, with commas between. Can be repeated. "
+        "[each metric of the config, such as local_accuracy; local_loss, samples]",
+    ),
+]
+Report = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES", help="Scores that may be sent to the hub, with commas between. Can be repeated. [none]"
+    ),
+]
 _MOST = 10  # lines of what waits at the server
 
 app = typer.Typer(
@@ -57,51 +74,32 @@ app = typer.Typer(
 @guarded
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, which is the operator's.")],
-    config: Annotated[Path, typer.Option("--config", help="What to run: a TOML file with options of coterie run.")],
-    members: Annotated[Path, typer.Option("--members", help="Who takes part: names, roles and hosts (TOML).")],
-    server: Annotated[
-        str,
-        typer.Option("--server", metavar="URL", help="The NATS server, as nats://host:port."),
-    ],
+    config: Annotated[Path, typer.Option(help="What to run: a TOML file with options of coterie run.")],
+    members: Annotated[Path, typer.Option(help="Who takes part: names, roles and hosts (TOML).")],
+    server: Annotated[str, typer.Option(metavar="URL", help="The NATS server, as nats://host:port.")],
     shape: Annotated[
-        str | None,
-        typer.Option("--shape", metavar="CxHxW", help="Of one sample, such as 1x28x28 or 30. [that of the data set]"),
+        str | None, typer.Option(metavar="CxHxW", help="Of one sample, such as 1x28x28 or 30. [that of the data set]")
     ] = None,
-    outputs: Annotated[
-        int | None, typer.Option("--outputs", help="Classes, or a model's outputs. [those of the data set]")
-    ] = None,
+    outputs: Annotated[int | None, typer.Option(help="Classes, or a model's outputs. [those of the data set]")] = None,
     public: Annotated[
-        Path | None, typer.Option("--public", help="Public samples of the hub, where its system needs some (npz).")
+        Path | None, typer.Option(help="Public samples of the hub, where its system needs some (npz).")
     ] = None,
-    scores: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scores",
-            metavar="NAMES",
-            help="Scores that parties may report where their owners allow it, too, with commas between. Can be "
-            "repeated. [each metric of the config, such as local_accuracy; local_loss, samples]",
-        ),
-    ] = None,
+    scores: Scores = None,
     patience: Annotated[
         float,
         typer.Option(
-            "--patience",
-            metavar="SECONDS",
-            help="How long a step waits for answers, and the hub for its parties to connect.",
+            metavar="SECONDS", help="How long a step waits for answers, and the hub for its parties to connect."
         ),
     ] = 600.0,
     grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", help="How long a party may be away until it counts as gone.")
+        float, typer.Option(metavar="SECONDS", help="How long a party may be away until it counts as gone.")
     ] = 30.0,
     quorum: Annotated[
         int | None,
-        typer.Option(
-            "--quorum",
-            help="Fewest clients that must have joined and be connected before the first round. [all]",
-        ),
+        typer.Option(help="Fewest clients that must have joined and be connected before the first round. [all]"),
     ] = None,
-    retries: Annotated[int, typer.Option("--retries", help="How often a round that fails is tried again.")] = 2,
-    days: Annotated[float, typer.Option("--days", help="How long keys and certificates are valid.")] = 365.0,
+    retries: Annotated[int, typer.Option(help="How often a round that fails is tried again.")] = 2,
+    days: Annotated[float, typer.Option(help="How long keys and certificates are valid.")] = 365.0,
 ) -> None:
     """Found a deployment: the operator's keys, the hub's home, the first plan, and the server's files.
 
@@ -127,34 +125,35 @@ def init(
 
       coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --shape 30 --outputs 2
     """
-    from coterie.deploy.plan import Settings, grouped
+    from coterie.deploy.plan import Settings
     from coterie.operate import deployable, founding
-    from coterie.operate.folder import Folder as Place
-    from coterie.operate.folder import operator_of
     from coterie.operate.members import read_members
 
     run, facts = deployable.read_config(config, shape, outputs)
-    plan = founding.init(
-        folder,
-        run,
-        read_members(members),
-        Settings(
-            server=server,
-            patience_s=_positive("--patience", patience),
-            grace_s=_positive("--grace", grace),
-            quorum=0 if quorum is None else _at_least(1, "--quorum", quorum),
-            retries=_at_least(0, "--retries", retries),
-            scores=deployable.scores_of(run) if scores is None else listed(scores),
-        ),
-        facts,
-        public=public,
-        days=_positive("--days", days),
-        members_text=members.read_text(),
+    settings = Settings(
+        server=server,
+        patience_s=_positive("--patience", patience),
+        grace_s=_positive("--grace", grace),
+        quorum=0 if quorum is None else _at_least(1, "--quorum", quorum),
+        retries=_at_least(0, "--retries", retries),
+        scores=deployable.scores_of(run) if scores is None else listed(scores),
     )
-    say = typer.echo
+    days, text = _positive("--days", days), members.read_text()
+    plan = founding.init(
+        folder, run, read_members(members), settings, facts, public=public, days=days, members_text=text
+    )
+    _say_founded(folder, plan, deployable.training(plan.config))
+
+
+def _say_founded(folder: Path, plan: Any, trained: str) -> None:
+    """trained: what parties train, in words."""
+    from coterie.deploy.plan import grouped
+    from coterie.operate import folder as places
+
+    say, key = typer.echo, places.operator_of(places.Folder(folder))
     say(f"Founded {folder} for {len(plan.members)} members. The hub, {plan.roster.hub}, has its home in {folder}/hub.")
-    say(f"Parties train {deployable.training(plan.config)}.")
-    say(f"Operator's key: {grouped(operator_of(Place(folder)).hex()[:32])}")
+    say(f"Parties train {trained}.")
+    say(f"Operator's key: {grouped(key.hex()[:32])}")
     say(f"Keep {folder}/authority apart: whoever has it decides who takes part.")
     say(f"Next: coterie deploy server {folder} --start, and coterie deploy invite {folder} NAME > NAME.token for")
     say(f"  {', '.join(plan.missing)}")
@@ -163,11 +162,11 @@ def init(
 @guarded
 def invite(
     folder: Folder,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The member, as members.toml names it.")],
+    name: Member,
     again: Annotated[
         bool, typer.Option("--again", help="For a member whose home is lost: it joins once more, with new keys.")
     ] = False,
-    hours: Annotated[float, typer.Option("--hours", help="How long the invitation is valid.")] = 24.0,
+    hours: Annotated[float, typer.Option(help="How long the invitation is valid.")] = 24.0,
 ) -> None:
     """Write an invitation to stdout, with which one member may join once.
 
@@ -180,10 +179,9 @@ def invite(
 
       coterie deploy invite study hospital-a --again > a.token    its disk was lost: it joins with new keys
     """
-    from coterie.operate.authority import invite as written
+    from coterie.operate import authority
 
-    text = written(folder, name, again=again, hours=hours)
-    typer.echo(text, nl=False)
+    typer.echo(authority.invite(folder, name, again=again, hours=hours), nl=False)
     valid = f"{hours:g} hour{'s' * (hours != 1)}"
     typer.echo(f"An invitation for {name}, valid for {valid}. It is a secret: hand it to {name} alone.", err=True)
 
@@ -194,27 +192,15 @@ def join(
     home: Annotated[
         Path,
         typer.Option(
-            "--home",
-            metavar="H",
-            help="The party's home: a new folder for an invitation, the same for its certificate.",
+            metavar="H", help="The party's home: a new folder for an invitation, the same for its certificate."
         ),
     ],
     data: Annotated[
-        Path | None,
-        typer.Option("--data", help="The party's samples, as an .npz file: x and y, and perhaps x_test and y_test."),
+        Path | None, typer.Option(help="The party's samples, as an .npz file: x and y, and perhaps x_test and y_test.")
     ] = None,
-    report: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--report",
-            metavar="NAMES",
-            help="Scores that may be sent to the hub, with commas between. Can be repeated. [none]",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Local epochs in a round. [as many as the plan has]")
-    ] = None,
-    accelerator: Annotated[str, typer.Option("--accelerator", help="What to train on: cpu, cuda or auto.")] = "cpu",
+    report: Report = None,
+    epochs: Annotated[int | None, typer.Option(help="Local epochs in a round. [as many as the plan has]")] = None,
+    accelerator: Annotated[str, typer.Option(help="What to train on: cpu, cuda or auto.")] = "cpu",
 ) -> None:
     """Join a deployment: make the party's keys on this machine, and ask the operator.
 
@@ -229,42 +215,45 @@ def join(
 
       coterie deploy join hospital-a.cert --home /srv/coterie/a
     """
-    from coterie.deploy.home import read_home
-    from coterie.deploy.plan import grouped, plan_hash, shown
-    from coterie.operate import tokens
-    from coterie.operate.joining import accept
-    from coterie.operate.joining import join as joined
-    from coterie.operate.watching import joined_in_words
-    from coterie.protocol.errors import UserError
+    from coterie.crypto.roster import entry
+    from coterie.deploy.plan import fingerprint, grouped
+    from coterie.operate import joining, tokens
 
     text, say = _text(paper), typer.echo
     if tokens.kind_of(text) == tokens.CERTIFICATE:
         if data is not None or report or epochs is not None:
             raise UserError(f"{paper} is a certificate: --data, --report and --epochs are given with the invitation")
-        place = read_home(home)
-        plan = accept(place, text)
-        say(f"{place.name} has joined as {place.role}: {joined_in_words(plan)}")
-        say(f"Operator's key: {grouped(place.about.operator[:32])}")
-        say(f"Plan: {shown(plan.version, plan_hash(plan))}")
-        say(f"Next: coterie deploy party --home {home}")
+        _accept(home, text)
         return
     if accelerator not in ("cpu", "cuda", "auto"):
         raise UserError(f"--accelerator is {accelerator!r}; it is cpu, cuda or auto")
     kind: Any = accelerator
-    place, request = joined(text, home, data, report=listed(report or ()), epochs=epochs, accelerator=kind)
+    place, request = joining.join(text, home, data, report=listed(report or ()), epochs=epochs, accelerator=kind)
     say(f"Made the home {home} of {place.name}, {place.role}.")
     if place.data.exists():
         say(_samples(place))
     say(f"Operator's key: {grouped(place.about.operator[:32])}")
-    say(f"This party's keys: {_own_fingerprint(place)}")
+    say(f"This party's keys: {fingerprint(entry(place.name, place.role, place.identity))}")
     say("Compare both with the operator by telephone. If they differ, somebody is between you: go no further.")
     say(f"Next: send {request} to the operator, who answers with a certificate (.cert)")
+
+
+def _accept(home: Path, certificate: str) -> None:
+    from coterie.deploy.home import read_home
+    from coterie.deploy.plan import grouped, plan_hash, shown
+    from coterie.operate import joining, watching
+
+    place, say = read_home(home), typer.echo
+    plan = joining.accept(place, certificate)
+    say(f"{place.name} has joined as {place.role}: {watching.joined_in_words(plan)}")
+    say(f"Operator's key: {grouped(place.about.operator[:32])}")
+    say(f"Plan: {shown(plan.version, plan_hash(plan))}")
+    say(f"Next: coterie deploy party --home {home}")
 
 
 def _samples(place: Any) -> str:
     """What was copied into a home, so that its owner notices what is missing."""
     from coterie.deploy.own_data import read_data
-    from coterie.report.words import plural
 
     facts = place.about.facts
     own = read_data(place.data, facts)
@@ -294,13 +283,10 @@ def approve(
       coterie deploy approve study hospital-a.request --yes --offline
     """
     from coterie.deploy.plan import fingerprint, plan_hash, shown
-    from coterie.operate.authority import approve as approved
-    from coterie.operate.authority import examine
-    from coterie.operate.watching import joined_in_words
-    from coterie.protocol.errors import RunError
+    from coterie.operate import authority, watching
 
     text, say = _text(request), typer.echo
-    keys, invitation = examine(folder, text)
+    keys, invitation = authority.examine(folder, text)
     say(f"{keys.name} asks to join as {keys.role}, with the keys {fingerprint(keys.entry)}")
     if invitation is None:
         say("This very request is approved already: the certificate is written again.")
@@ -309,12 +295,12 @@ def approve(
     if not yes and invitation is not None and sys.stdin.isatty() and not typer.confirm("Are these its keys?"):
         say("Not approved. The invitation stays open.")
         raise typer.Exit(1)
-    found = approved(folder, text)
-    say(f"Approved: {joined_in_words(found.plan)}")
+    found = authority.approve(folder, text)
+    say(f"Approved: {watching.joined_in_words(found.plan)}")
     say(f"Plan: {shown(found.plan.version, plan_hash(found.plan))}")
     say(f"Next: send {found.certificate} to {keys.name}, for coterie deploy join {found.certificate.name} --home H")
     try:
-        tell_server(folder, offline)
+        _tell_server(folder, offline)
     except RunError as error:  # the approval stands, and the server may be started later
         say(f"Approved, but {error}")
 
@@ -322,7 +308,7 @@ def approve(
 @guarded
 def revoke(
     folder: Folder,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The member, as members.toml names it.")],
+    name: Member,
     offline: Offline = False,
 ) -> None:
     """Shut a party out: the server cuts it off, and the next round goes on without it.
@@ -334,17 +320,17 @@ def revoke(
 
       coterie deploy revoke study hospital-a
     """
-    from coterie.operate.authority import revoke as revoked
+    from coterie.operate import authority
     from coterie.operate.folder import current_plan, open_folder
 
     before = current_plan(open_folder(folder)).version
-    plan = revoked(folder, name)
+    plan = authority.revoke(folder, name)
     done = f"{name} was revoked already" if plan.version == before else f"Revoked {name}"
     typer.echo(f"{done}: version {plan.version} of the plan says so.")
-    tell_server(folder, offline)
+    _tell_server(folder, offline)
 
 
-def tell_server(folder: Path, offline: bool) -> None:
+def _tell_server(folder: Path, offline: bool) -> None:
     from coterie.operate.folder import open_folder
     from coterie.operate.server import apply
 
@@ -355,16 +341,8 @@ def tell_server(folder: Path, offline: bool) -> None:
     typer.echo("The server knows of it.")
 
 
-def _own_fingerprint(home: Any) -> str:
-    from coterie.crypto.roster import entry
-    from coterie.deploy.plan import fingerprint
-
-    return fingerprint(entry(home.name, home.role, home.identity))
-
-
 def _text(path: Path) -> str:
     from coterie.operate.tokens import MAX_TEXT
-    from coterie.protocol.errors import UserError
     from coterie.record.files import opened, reading
 
     with reading(path, "name the file that you were sent"), opened(path) as file:
@@ -393,15 +371,15 @@ def server(
 
       coterie deploy server study
     """
+    from coterie.operate import server as nats
     from coterie.operate.folder import open_folder
-    from coterie.operate.server import serve, waiting
 
     place = open_folder(folder)
     if start:
-        serve(place, typer.echo)
+        nats.serve(place, typer.echo)
         return
-    tell_server(folder, offline=False)
-    for of, to, count in waiting(place)[:_MOST]:
+    _tell_server(folder, offline=False)
+    for of, to, count in nats.waiting(place)[:_MOST]:
         typer.echo(f"From {of} to {to}: {count} part{'s' * (count != 1)} of packets wait{'s' * (count == 1)}")
 
 
@@ -469,28 +447,23 @@ def files(
       coterie deploy files study --compose
     """
     from coterie.operate.service_files import Kind, service_files
-    from coterie.protocol.errors import UserError
 
     if not systemd and not compose:
         raise UserError("which files? Give --systemd or --compose, or both")
-    kinds: list[Kind] = [*(["systemd"] if systemd else []), *(["compose"] if compose else [])]  # type: ignore[list-item]
-    for kind in kinds:
+    wanted: dict[Kind, bool] = {"systemd": systemd, "compose": compose}
+    for kind in (kind for kind, given in wanted.items() if given):
         at = service_files(folder, kind)
         for host in sorted(at.iterdir()):
             typer.echo(f"{host}: {', '.join(sorted(one.name for one in host.iterdir()))}")
 
 
 def _positive(option: str, value: float) -> float:
-    from coterie.protocol.errors import UserError
-
     if not 0 < value < 1e9:
         raise UserError(f"{option} must be above 0, not {value:g}")
     return value
 
 
 def _at_least(least: int, option: str, value: int) -> int:
-    from coterie.protocol.errors import UserError
-
     if value < least:
         raise UserError(f"{option} must be at least {least}, not {value}")
     return value

@@ -1,7 +1,6 @@
 """What single fields of clients' messages reveal, and which of them no attack has read.
 
 An author may send a label histogram under any name, so all short arrays of numbers are compared with the label counts.
-Fields that neither this nor the system's own audit reads are named as not judged.
 """
 
 from __future__ import annotations

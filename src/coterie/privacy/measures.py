@@ -6,30 +6,15 @@ reads off a client's model which labels its data prefer (``profiles``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.privacy.attacks.labels import (
-    label_shares,
-    pair_auc,
-    pair_correlation,
-    share_correlation,
-    similar_pairs,
-    telling,
-    top_label_hit_rate,
-)
-from coterie.privacy.attacks.selections import label_entropy, rank_correlation
-from coterie.privacy.attacks.sparsity import (
-    by_cluster,
-    class_means,
-    shares_by_nnls,
-    total_variation,
-    unnamed_total_variation,
-)
+from coterie.privacy.attacks import labels, sparsity
+from coterie.privacy.attacks.labels import label_entropy, rank_correlation
 from coterie.privacy.audits import Measured, tried
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -48,7 +33,7 @@ def check_classes(label_counts: Array) -> Array:
 def profiles(who: str, steps: Array, label_counts: Array, spec: ModelSpec) -> Iterator[Measured]:
     """Label shares and top labels from updates (n, d) of clients with these label counts, (n, classes)."""
     try:
-        guess = label_shares(steps, spec)
+        guess = labels.label_shares(steps, spec)
     except UserError as error:
         yield Measured(who, "label shares", None, why=str(error), topic="labels")
         return
@@ -57,10 +42,12 @@ def profiles(who: str, steps: Array, label_counts: Array, spec: ModelSpec) -> It
 
 def by_estimate(who: str, guess: Doubles, label_counts: Array) -> Iterator[Measured]:
     """Label shares and top labels, from guesses (n, classes) that grow with label shares."""
-    shares = tried(who, "label shares", lambda: share_correlation(guess, check_classes(label_counts)), topic="labels")
+    shares = tried(
+        who, "label shares", lambda: labels.share_correlation(guess, check_classes(label_counts)), topic="labels"
+    )
     yield shares
     if shares.result is not None:
-        yield Measured(who, "top label", top_label_hit_rate(guess, label_counts), topic="labels")
+        yield Measured(who, "top label", labels.top_label_hit_rate(guess, label_counts), topic="labels")
 
 
 def alike(
@@ -71,21 +58,23 @@ def alike(
     label_counts, groups: of all clients, as in ``Recorded``.
     """
     similar = f"which pairs have similar labels, by {by}"
-    yield tried(who, similar, lambda: pair_correlation(pairs, check_classes(label_counts[clients])), topic="groups")
-    if groups is not None and telling(groups[clients]):
+    yield tried(
+        who, similar, lambda: labels.pair_correlation(pairs, check_classes(label_counts[clients])), topic="groups"
+    )
+    if groups is not None and labels.telling(groups[clients]):
         same = f"which pairs are of one group, by {by}"
-        yield Measured(who, same, pair_auc(pairs, groups[clients]), topic="groups")
+        yield Measured(who, same, labels.pair_auc(pairs, groups[clients]), topic="groups")
 
 
 def by_memberships(
     who: str, by: str, phi: Array, clients: Any, label_counts: Array, groups: Array | None
 ) -> Iterator[Measured]:
     """``alike``, for clients (n,) with these clusters, phi (n, c) bool; and which pairs share a top label."""
-    pairs = similar_pairs(phi)
+    pairs = labels.similar_pairs(phi)
     yield from alike(who, by, pairs, clients, label_counts, groups)
     top = label_counts[clients].argmax(axis=1)
-    if telling(top):
-        yield Measured(who, f"which pairs have one top label, by {by}", pair_auc(pairs, top), topic="groups")
+    if labels.telling(top):
+        yield Measured(who, f"which pairs have one top label, by {by}", labels.pair_auc(pairs, top), topic="groups")
 
 
 def memberships(
@@ -128,43 +117,23 @@ class Auxiliary:
     prior: Array
 
     @classmethod
-    def of(cls, vectors: Array, labels: Array, classes: int) -> Auxiliary:
-        """From sparsity vectors (m, C) of its samples, made as clients make theirs, and their labels (m,)."""
-        return cls(class_means(vectors, labels, classes), np.bincount(labels, minlength=classes))
+    def of(cls, vectors: Array, known: Array, classes: int) -> Auxiliary:
+        """From sparsity vectors (m, C) of its samples, made as clients make theirs, and their labels ``known`` (m,)."""
+        return cls(sparsity.class_means(vectors, known, classes), np.bincount(known, minlength=classes))
+
+    def shares(self, vectors: Array) -> Doubles:
+        """Label shares (n, classes) that explain sparsity vectors (n, C). Raises UserError where no class is known."""
+        return sparsity.shares_by_nnls(vectors, self.means)
 
 
-def vectors_by_name(who: str, vectors: Array, auxiliary: Auxiliary, label_counts: Array) -> Iterator[Measured]:
-    """Label shares from named sparsity vectors (n, C) of clients with these label counts (n, classes)."""
-    yield from _shares(who, lambda: shares_by_nnls(vectors, auxiliary.means), auxiliary, label_counts)
+def by_shares(who: str, estimate: Doubles, prior: Array, label_counts: Array) -> Iterator[Measured]:
+    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``."""
+    yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))
+    yield Measured(who, "top label", labels.top_label_hit_rate(estimate, label_counts))
+    yield tried(who, "label shares above average", lambda: labels.share_correlation(estimate, label_counts))
 
 
-def vectors_without_names(who: str, vectors: Array, auxiliary: Auxiliary, label_counts: Array) -> Iterator[Measured]:
-    """What shuffled sparsity vectors (n, C) reveal of the clients as a whole; label counts in any order."""
-    yield tried(
-        who,
-        "label shares of unnamed clients",
-        lambda: unnamed_total_variation(shares_by_nnls(vectors, auxiliary.means), label_counts, auxiliary.prior),
-    )
-
-
-def vectors_and_clusters(
-    who: str, vectors: Array, clusters: Array, auxiliary: Auxiliary, label_counts: Array
-) -> Iterator[Measured]:
-    """Label shares by name, from vectors (n, C) without names, if all clusters (n,) have both vectors and names.
-
-    Rows are in the clients' order for scoring; the guess uses each row's cluster alone.
-    """
-    yield from _shares(
-        who, lambda: by_cluster(shares_by_nnls(vectors, auxiliary.means), clusters), auxiliary, label_counts
-    )
-
-
-def _shares(who: str, guess: Callable[[], Doubles], auxiliary: Auxiliary, label_counts: Array) -> Iterator[Measured]:
-    try:
-        estimate = guess()
-    except UserError as error:
-        yield Measured(who, "label shares", None, why=str(error))
-        return
-    yield tried(who, "label shares", lambda: total_variation(estimate, label_counts, auxiliary.prior))
-    yield Measured(who, "top label", top_label_hit_rate(estimate, label_counts))
-    yield tried(who, "label shares above average", lambda: share_correlation(estimate, label_counts))
+def by_unnamed_shares(who: str, estimate: Doubles, prior: Array, label_counts: Array) -> Measured:
+    """What shuffled estimates (n, classes) reveal of the clients as a whole; label counts in any order."""
+    what = "label shares of unnamed clients"
+    return tried(who, what, lambda: sparsity.unnamed_total_variation(estimate, label_counts, prior))

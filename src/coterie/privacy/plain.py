@@ -1,7 +1,6 @@
 """Attacks on plain updates, for every system: a party receives single clients' models, or their changes, in the clear.
 
-An update is plain if a client's message holds an array of as many floats as one model, or all models, have. Training
-began with the models that the party had sent, or the public initial ones.
+An update is plain if a client's message holds an array of as many floats as one model, or all models, have.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from coterie.clustering.affinity import pairwise_distances
 from coterie.privacy.attacks.inversion import dense_inputs, recovery
@@ -194,19 +192,20 @@ def _alike(run: Recorded, updates: Updates) -> Iterator[Measured]:
     yield from alike(updates.role, "updates", distances, updates.clients, run.label_counts, run.groups)
 
 
+def losses(run: Recorded, weights: Floats, client: int) -> tuple[Floats, Floats]:
+    """Losses of a model (d,) on some of a client's training samples, and on other samples of their kind."""
+    samples = run.samples(run.clients[client])
+    sides = (samples.x, samples.y), (samples.other_x, samples.other_y)
+    own, others = (np.asarray(judge_many(run.model, weights[None], x, y).losses[0], np.float64) for x, y in sides)
+    return own, others
+
+
 @attack("membership", _BY, "samples", "tells from losses which samples were trained on")
 def _members(run: Recorded, updates: Updates) -> Iterator[Measured]:
     if not updates.slow:
         return
-
-    def losses(weights: Floats, x: Tensor, y: Tensor) -> Floats:
-        return np.asarray(judge_many(run.model, weights[None], x, y).losses[0])
-
-    own, others = [], []
-    for i, weights in zip(updates.clients, updates.models, strict=True):
-        samples = run.samples(run.clients[i])
-        own.append(losses(weights, samples.x, samples.y))
-        others.append(losses(weights, samples.other_x, samples.other_y))
+    pairs = (losses(run, weights, i) for i, weights in zip(updates.clients, updates.models, strict=True))
+    own, others = zip(*pairs, strict=True)
     yield Measured(updates.role, "samples that were trained on, by loss", membership_auc(own, others))
 
 
@@ -235,8 +234,8 @@ def like_samples(
 ) -> tuple[Floats, list[Floats], float]:
     """Samples (n, f) of a client, several draws of n samples of other clients with the same labels, and their share.
 
-    pool: of every client, its samples and labels (n, ...).  groups: by client; others of its own group come first.
-    Of each label at most half of the others' samples are drawn. The share is that of all samples that could be drawn.
+    pool: of every client, its samples and labels (n, ...). groups: by client; others of its own group come first. Of
+    each label at most half of the others' samples are drawn. The share is that of all samples that could be drawn.
     Raises UserError where there are none.
     """
     others = [i for i in range(len(pool)) if i != client]

@@ -73,28 +73,29 @@ class Spread(msgspec.Struct, frozen=True):
     interval: float | None = None
 
 
-class Row(msgspec.Struct, frozen=True):
+class MethodScores(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a method, or the lead of one, over the seeds."""
+
+    global_accuracy: Spread | None = None
+    local_accuracy: Spread | None = None
+    fine_tuned_local_accuracy: Spread | None = None
+    metrics: dict[str, Spread | None] = {}
+
+
+class Row(MethodScores, frozen=True, kw_only=True):
     """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, by its servers."""
 
     runs: tuple[FolderName, ...] = ()
     method: str = ""
     system: str = ""
-    global_accuracy: Spread | None = None
-    local_accuracy: Spread | None = None
-    fine_tuned_local_accuracy: Spread | None = None
-    metrics: dict[str, Spread | None] = {}
     learned: dict[str, Spread | None] | None = None
     not_attacked: str | None = None
 
 
-class Lead(msgspec.Struct, frozen=True):
+class Lead(MethodScores, frozen=True, kw_only=True):
     """The first method's lead over another one, paired by seed."""
 
     over: str
-    global_accuracy: Spread | None = None
-    local_accuracy: Spread | None = None
-    fine_tuned_local_accuracy: Spread | None = None
-    metrics: dict[str, Spread | None] = {}
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,11 +1,11 @@
 """Files of a run folder. They are written whole or by whole records, and no symbolic link leads out of the folder.
 
 Private files and folders are for this user alone, and refused if they are damaged or another user's. A private file
-ends with a digest of its content. It detects damage, but is no signature.
+ends with a digest of its content, which detects damage and is no signature.
 
 Only one process at a time writes in a folder. It holds a lock of the operating system on the file ``.lock``, which
-stays: removing it would let two processes lock two files of that name. Reading needs no lock, since every file is whole
-or only grows. The lock has mode 0600: any user who can open it, even only for reading, could keep the owner out.
+stays: removing it would let two processes lock two files of that name. Its mode is 0600, since any user who can open it
+could keep the owner out. Reading needs no lock.
 """
 
 from __future__ import annotations
@@ -239,12 +239,11 @@ def decoded(path: Path, body: bytes, kind: type[T]) -> T:
 def locked(
     folder: Path, held: str = "another run is at work in {}: wait until it has ended, or choose another --out"
 ) -> Iterator[None]:
-    """Hold the folder for this process, also against its other threads.
-
-    held: the message if another process holds it; {} is the folder.
+    """Hold the folder for this process, also against its other threads. held: the message if another process holds it;
+    {} is the folder.
 
     Raises UserError if another process holds it, or if its lock is a symbolic link, and RunError if no file can be made
-    in it. If the file system has no locks, a warning says that nothing stops a second run.
+    in it. Warns if the file system has no locks.
     """
     descriptor = open_own(folder / LOCK, os.O_RDWR, FILE_MODE)
     try:

@@ -80,28 +80,16 @@ def check_writable(out: Path) -> None:
         )
 
 
-class _Deployment(msgspec.Struct, frozen=True):
-    rehearsal: bool
-
-
-class _Result(msgspec.Struct, frozen=True):
-    deployment: _Deployment
-
-
-def _of_result(data: bytes) -> _Deployment:
-    return msgspec.json.decode(data, type=_Result).deployment
-
-
 def deployed(out: Path) -> Literal["machines", "rehearsal"] | None:
     """Whether, and of which kind, this is a deployment's run folder, by its result or its status."""
     for name in (RESULT, STATUS):
         with (
-            contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError),
+            contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError),
             opened(out / name) as file,
         ):
-            data = file.read()
-            of = msgspec.json.decode(data, type=_Deployment) if name == STATUS else _of_result(data)
-            return "rehearsal" if of.rehearsal else "machines"
+            content = msgspec.json.decode(file.read())
+            deployment = content if name == STATUS else content["deployment"]
+            return "rehearsal" if deployment["rehearsal"] else "machines"
     return None
 
 

@@ -120,9 +120,8 @@ def load(folder: Path) -> Run:
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{folder / CONFIG}: not valid TOML ({error}); restore the file or run again") from None
     check_format(folder / CONFIG, config.get("format", FORMAT))
-    partition = _json(folder / PARTITION, Partition) if (folder / PARTITION).exists() else Partition()
-    observed = _json(folder / OBSERVED, Observed) if (folder / OBSERVED).exists() else Observed()
-    each = _json(folder / CLIENTS, dict[str, tuple[float | str | None, ...]]) if (folder / CLIENTS).exists() else {}
+    partition, observed = _if_there(folder / PARTITION, Partition), _if_there(folder / OBSERVED, Observed)
+    each = _if_there(folder / CLIENTS, dict[str, tuple[float | str | None, ...]])
     rounds = _metrics(folder / METRICS)
     if result.evaluated is not None:  # what a hub notes of all clients has no partition beside it
         rounds = tuple(
@@ -221,6 +220,11 @@ def _json(path: Path, kind: type[T]) -> T:
     return _parse(_text(path), kind, str(path))
 
 
+def _if_there(path: Path, kind: type[T]) -> T:
+    """The content of a file, or an empty one if it is missing."""
+    return _json(path, kind) if path.exists() else kind()
+
+
 def _metrics(path: Path) -> tuple[RoundRecord, ...]:
     rounds: list[RoundRecord] = []
     for number, line in enumerate(_text(path).split("\n"), start=1):
@@ -259,8 +263,14 @@ def _check_shapes(run: Run) -> None:
                 f"{run.folder / file}: {key} has {len(value)} entries for {clients} clients; "
                 "do its files come from one run? Run again"
             )
-    if len({len(values) for values in run.each.values()}) > 1:
-        raise UserError(f"{run.folder / CLIENTS}: its lists differ in length; run again")
+    of_features = [row for row in run.observed.features or () if row]
+    for file, what, some in (
+        (CLIENTS, "its lists", run.each.values()),
+        (PARTITION, "the rows of label_counts", counts or ()),
+        (OBSERVED, "the rows of features", of_features),
+    ):
+        if len({len(row) for row in some}) > 1:
+            raise UserError(f"{run.folder / file}: {what} differ in length; run again")
     if run.rounds[-1].round != run.result.done:
         raise UserError(
             f"{run.folder / METRICS}: ends with round {run.rounds[-1].round}, but {RESULT} says {run.result.done} "
@@ -268,10 +278,5 @@ def _check_shapes(run: Run) -> None:
         )
     if run.partition.drift is not None and sorted(run.partition.drift.data_of) != list(range(clients)):
         raise UserError(f"{run.folder / PARTITION}: drift is no exchange of data between {clients} clients; run again")
-    if counts is not None and len({len(row) for row in counts}) > 1:
-        raise UserError(f"{run.folder / PARTITION}: the rows of label_counts differ in length; run again")
-    features = run.observed.features or ()
-    if len({len(row) for row in features if row}) > 1:
-        raise UserError(f"{run.folder / OBSERVED}: the rows of features differ in length; run again")
     if affinity is not None and any(len(row) != clients for row in affinity):
         raise UserError(f"{run.folder / OBSERVED}: affinity must be {clients} x {clients}; run again")

@@ -59,7 +59,7 @@ def history(run: Run) -> History | None:
     """The clusters of a run; None where no membership was noted.
 
     A round that did not cluster keeps the membership of the one before. At every event new clusters are numbered so
-    that as many clients as possible keep their number (an optimal matching), whatever names the method gives.
+    that as many clients as possible keep their number (an optimal matching).
     """
     members: list[Sets] = []
     nobody: Sets = (frozenset(),) * run.result.clients

@@ -1,7 +1,7 @@
 """The house style of figures, and how a matplotlib figure becomes inline SVG that follows the page's theme.
 
-Text stays text and ink is CSS variables, so one drawing serves light, dark and print. No pyplot, no backend with
-windows; drawing holds a lock, because matplotlib's settings are global.
+Text stays text and ink is CSS variables, so one drawing serves light, dark and print. Drawing holds a lock, because
+matplotlib's settings are global.
 """
 
 from __future__ import annotations

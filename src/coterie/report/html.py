@@ -40,10 +40,8 @@ def render(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Draw the report of one run, or the comparison of several, as one self-contained HTML file; gives its path.
 
     folders: run folders, or folders of them. out: the file; by default ``report.html`` in the one folder named, or in
-    the folder that holds all those named.
-
-    Raises UserError for a folder without runs, or a file of a run that is missing, corrupt or foreign; RunError where
-    the report cannot be written.
+    the folder that holds all those named. Raises UserError for a folder without runs or a bad file, RunError where the
+    report cannot be written.
     """
     folders = [Path(folder) for folder in folders]
     runs = [load(folder) for folder in find(folders)]

@@ -36,9 +36,9 @@ def released(ledgers: Any) -> str:
 def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] | None:
     """A row for each kind of release; None without a ledger, or without a release.
 
-    claimed: what a publication claims of one client's releases of this kind, which proves nothing.
-    together: the epsilon of all of a client's releases.  further: after one more round.  of: the protected unit, a
-    whole client where every release with a proof protects that, or else one sample.  open: the kinds without a proof.
+    claimed: what a publication claims of one client's releases of this kind. together: the epsilon of all of a client's
+    releases. further: after one more round. of: the protected unit, a whole client where every release with a proof
+    protects that, or else one sample. open: the kinds without a proof.
     """
     every = list((ledgers or {}).values())
     kinds: dict[tuple[str, str, str], list[list[ReleaseRecord]]] = {}

@@ -54,13 +54,6 @@ def scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures: 
     return figure
 
 
-def spread_words(spread: Mapping[str, Any], share: bool = True) -> str:
-    """A mean over seeds and half of its 95 % interval, in percent for a share."""
-    scale, form, unit = (100, ".1f", " %") if share else (1, ".4g", "")
-    interval = "" if spread.get("interval") is None else f" ± {scale * spread['interval']:{form}}"
-    return f"{scale * spread['mean']:{form}}{interval}{unit}"
-
-
 def table(head: str, rows: Sequence[tuple[str, str]], folder: str) -> str:
     """A small table for a notebook."""
     cells = "".join(f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)

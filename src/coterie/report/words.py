@@ -52,25 +52,12 @@ def capital(name: str) -> str:
 
 def size(count: float | None) -> str:
     """Bytes in powers of 1000, three digits: ``1.41 MB``."""
-    if count is None:
-        return MISSING
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{_digits(count, whole=unit == 'B')} {unit}"
-        count /= 1000
-    return f"{_digits(count)} TB"
+    return MISSING if count is None else _scaled(count, ("B", "kB", "MB", "GB", "TB"), whole=True)
 
 
 def energy(joules: float | None) -> str:
     """Joules in powers of 1000, three digits: ``41 mJ``, ``1.41 kJ``."""
-    if joules is None:
-        return MISSING
-    value = 1000 * joules
-    for unit in ("mJ", "J", "kJ", "MJ"):
-        if value < 999.5:
-            return f"{_digits(value)} {unit}"
-        value /= 1000
-    return f"{_digits(value)} GJ"
+    return MISSING if joules is None else _scaled(1000 * joules, ("mJ", "J", "kJ", "MJ", "GJ"))
 
 
 def duration(seconds: float | None, *, whole: bool = False) -> str:
@@ -121,6 +108,15 @@ def listed(numbers: Sequence[int], limit: int = 24) -> str:
     head, tail = numbers[: limit - 4], numbers[-3:]
     left = len(numbers) - len(head) - len(tail)
     return f"{', '.join(map(str, head))}, … ({left} more) …, {', '.join(map(str, tail))}"
+
+
+def _scaled(value: float, units: Sequence[str], whole: bool = False) -> str:
+    """In the unit that fits, each a thousand of the one before. whole: the first is counted."""
+    for unit in units[:-1]:
+        if value < 999.5:
+            return f"{_digits(value, whole and unit == units[0])} {unit}"
+        value /= 1000
+    return f"{_digits(value)} {units[-1]}"
 
 
 def _digits(value: float, whole: bool = False) -> str:

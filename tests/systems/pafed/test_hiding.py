@@ -15,7 +15,7 @@ from scipy import stats
 
 from benchmarks.security.directed import played
 from coterie.crypto.ckks import SANITISING_BITS
-from coterie.privacy.attacks.conflicts import class_of, count_accuracy, count_among_decoys
+from coterie.privacy.attacks.masks import class_of, count_accuracy, count_among_decoys
 from coterie.privacy.audits import pafed as audit
 from coterie.privacy.views import held_key
 from coterie.protocol.errors import UserError

@@ -1,11 +1,9 @@
 """A client's true cluster, from the sets of clusters that it joins.
 
-Who: the server of MingledPie, honest but curious. On: each client's identity sets, which it must see to aggregate. The
-true cluster is in every set, and only a prior distinguishes it there. Against theorem 2 of the paper: unequal clusters,
-whose sizes the server can estimate, break the bound 1/T. Intersecting the sets of a client that draws anew finds its
-cluster. A client that keeps its sets reveals a change.
-
-Every accuracy shares ties among the equally likely clusters.
+Who: the server of MingledPie, honest but curious. On: each client's identity sets. The true cluster is in every set.
+Against theorem 2 of the paper: unequal clusters, whose sizes the server can estimate, break the bound 1/T. Intersecting
+the sets of a client that draws anew finds its cluster. A client that keeps its sets reveals a change. Every accuracy
+shares ties among the equally likely clusters.
 """
 
 from __future__ import annotations
@@ -33,15 +31,13 @@ def cluster_posterior(
     """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
     A repeated set of the same client counts once; an empty row is an absent client. prior: (k,) sizes or shares of the
-    true clusters, by default equal.  home_share: probability in (1/k, 1] that a set was drawn for the client's main
-    cluster; the rest is spread over the others. At 1 sets are intersected.
+    true clusters, by default equal. home_share: probability in (1/k, 1] that a set was drawn for the client's main
+    cluster; the rest is spread over the others.
 
     Raises UserError where a client has no set or no possible cluster.
     """
     joined = _sets(sets)
     _, n, k = joined.shape
-    if not 1 / k < home_share <= 1:
-        raise UserError(f"the main cluster's share of the sets lies above 1/{k} and up to 1, not at {home_share}")
     weights = _prior(prior, k)
     with np.errstate(divide="ignore"):
         score = np.tile(np.log(weights), (n, 1))
@@ -62,13 +58,10 @@ def cluster_posterior(
 def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64]:
     """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients, at least 1.
 
-    (|G_j| - p_c n) / (1 - p_c), since the mingled cluster G_j has all true members and a share p_c of the others.
-    Noise:
-    about sqrt(n p_c / (1 - p_c)).  false_rate: p_c, the public `IdentityLaw.p_correct`, in [0, 1).
+    (|G_j| - p_c n) / (1 - p_c): the mingled cluster G_j has all true members and a share p_c of the others. Noise:
+    about sqrt(n p_c / (1 - p_c)). false_rate: p_c, the public `IdentityLaw.p_correct`, in [0, 1).
     """
-    joined = _sets(np.asarray(sets)[None])[0]
-    if not 0 <= false_rate < 1:
-        raise UserError(f"a false rate lies in [0, 1), not at {false_rate}: at 1 sets are the same for all clients")
+    joined = _sets(sets)[0]
     sizes = (joined.sum(axis=0) - false_rate * len(joined)) / (1 - false_rate)
     return np.asarray(np.maximum(sizes, 1.0))
 
@@ -78,10 +71,8 @@ def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArr
 
     Chance is the same guess without any set: the prior's largest cluster, 1/k for all without a prior.
     """
-    posterior, truth = real_rows("posterior", posterior), np.asarray(truth)
+    posterior = real_rows("posterior", posterior)
     n, k = posterior.shape
-    if truth.shape != (n,) or truth.dtype.kind not in "iu" or truth.min() < 0 or truth.max() >= k:
-        raise UserError(f"truth must name one of {k} clusters for each of {n} clients")
     guesses = posterior, np.tile(_prior(prior, k), (n, 1))
     hits, blind = (top_share(guess)[np.arange(n), truth] for guess in guesses)
     sd = math.sqrt(float((blind * (1 - blind)).sum())) / n
@@ -130,11 +121,9 @@ def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[A
     """The mean of `identity_accuracy` with `estimated_sizes`, each client's set drawn anew in turn; exact over rounds.
 
     sets (n, k) and truth (n,): of one round. A false cluster that is in many sets by chance looks larger, so estimates
-    from the same sets do worse than known sizes. Only the clusters of a client's own set compete for it. It is a member
-    of each, so the others' sets rank them.
-
-    Scores of different clients depend on each other through the estimates, so one round may vary more than ``sd`` says
-    (1.4 times at equal sizes).
+    from the same sets do worse than known sizes. The clusters of a client's own set compete for it, ranked by the
+    others' sets. Scores of different clients are dependent: one round may vary more than ``sd`` says (1.4 times at
+    equal sizes).
     """
     rows, k = np.asarray(sets).astype(bool), law.clusters
 
@@ -156,8 +145,6 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
 
     A set of f false clusters keeps a hypergeometric number of those left, since its choice is uniform.
     """
-    if len({law.clusters for law in laws}) != 1:
-        raise UserError("an intersection needs at least one set, and sets among equally many clusters")
     others = laws[0].clusters - 1
     left: NDArray[np.float64] = laws[0].sizes
     counts = np.arange(others + 1)
@@ -175,18 +162,12 @@ def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
     """Different 0/1 sets (m, k) of one client -> (m, k): probability that set i was drawn for cluster j.
 
     Theorem 1 of the paper calls it meaningless to compare the sets of a client that keeps one per cluster. But each set
-    belongs to another cluster, which rules this cluster out for the other sets. The gain is small, and exact
-    (`expected_after_change`).
-
-    All ways to give each set its own cluster are equally likely, counted over subsets of sets in k 2^m steps. Raises
-    UserError for equal sets, more than `MOST_SETS`, and where there is no such way.
+    belongs to another cluster, which rules this cluster out for the other sets. All ways to give each set its own
+    cluster are equally likely, counted over subsets of sets in k 2^m steps: give `MOST_SETS` at most. Raises UserError
+    where there is no such way.
     """
     joined = np.asarray(sets)
-    if joined.ndim != 2 or joined.shape[1] < 2 or not np.isin(joined, (0, 1)).all():
-        raise UserError(f"sets must be 0 and 1 for each set and cluster, not {joined.shape} {joined.dtype}")
     m, k = joined.shape
-    if not 1 <= m <= MOST_SETS or len(np.unique(joined, axis=0)) != m:
-        raise UserError(f"1 to {MOST_SETS} different sets of one client are compared, not these {m}")
     subsets = np.arange(1 << m)
     without = [subsets[subsets >> i & 1 == 0] for i in range(m)]
     before, after = _ways(joined, without), _ways(joined[:, ::-1], without)[::-1]
@@ -240,11 +221,6 @@ def _sets(sets: NDArray[Any]) -> NDArray[np.bool_]:
     """(m, n, k) bool."""
     array = np.asarray(sets)
     array = array[None] if array.ndim == 2 else array
-    if array.ndim != 3 or 0 in array.shape or array.shape[2] < 2 or not np.isin(array, (0, 1)).all():
-        raise UserError(
-            f"identity sets must be 0 and 1 for each client and cluster, at least 2 clusters; not {array.shape[-2:]} "
-            f"{array.dtype}"
-        )
     if absent := np.flatnonzero(~array.any(axis=(0, 2))).tolist():
         raise UserError(f"client {absent[0]} ({len(absent)} in all) has no identity set: leave it out")
     return array.astype(bool)
@@ -255,6 +231,4 @@ def _prior(prior: NDArray[Any] | None, k: int) -> NDArray[np.float64]:
     if prior is None:
         return np.full(k, 1 / k)
     weights = np.asarray(prior, dtype=np.float64)
-    if weights.shape != (k,) or not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
-        raise UserError(f"sizes or shares of {k} clusters are {k} finite numbers of at least 0, not all 0: {prior!r}")
     return np.asarray(weights / weights.sum())

@@ -1,10 +1,9 @@
 """Training samples, read off the gradient of a dense first layer.
 
-Who: a party that receives a client's update in the clear and knows the model that it began with. On: the step of the
-first layer. Row k of the weights' gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for
-samples x_i. Their quotient is a weighted mean of samples, and a sample itself if only one moves neuron k. See Phong et
-al., TIFS 2018, section III-B, and Geiping et al., "Inverting gradients", NeurIPS 2020, proposition 3.1. Since a step of
-SGD is a sum of gradients, it works on whole rounds.
+Who: a party that receives a client's update in the clear and knows the model that it began with. Row k of the weights'
+gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for samples x_i. Their quotient is a sample
+if only one moves neuron k. See Phong et al., TIFS 2018, section III-B, and Geiping et al., "Inverting gradients",
+NeurIPS 2020, proposition 3.1. A step of SGD is a sum of gradients, so it works on whole rounds.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ def dense_inputs(step: NDArray[Any], spec: ModelSpec, features: int) -> Doubles:
 def best_correlation(guesses: NDArray[Any], samples: NDArray[Any]) -> float:
     """The largest Pearson correlation, over the features, of a guess (k, f) with a sample (n, f)."""
     a, b = (_unit(real_rows(name, rows)) for name, rows in (("guesses", guesses), ("samples", samples)))
-    if a.shape[1] != b.shape[1]:
-        raise UserError(f"guesses of {a.shape[1]} features do not fit samples of {b.shape[1]}")
     return float((a @ b.T).max())
 
 
@@ -58,15 +55,10 @@ def recovery(
 ) -> AttackResult:
     """How well the best guess of each client fits one of its training samples; mean over the clients.
 
-    guesses, own: by client, (k, f) and (n, f).  alike: by client, several draws of n samples of the same classes that
-    it does not have. Chance is the best guess's fit to one of those, with its spread over the draws.
-    shares: by client, the share f of all such samples that a draw holds, which widens the spread; 0 if there are many
-    more.
+    guesses, own: by client, (k, f) and (n, f). alike: by client, two or more draws of n samples of the same classes
+    that it does not have. Chance is the best guess's fit to one of those, with its spread over the draws. shares: by
+    client, the share f of all such samples that a draw holds, which widens the spread.
     """
-    if not len(guesses) or not len(guesses) == len(own) == len(alike) or min(map(len, alike)) < 2:
-        raise UserError(
-            "give guesses, samples and two or more draws of others' samples of each client, and at least one"
-        )
     found = [best_correlation(guess, samples) for guess, samples in zip(guesses, own, strict=True)]
     drawn = [[best_correlation(guess, some) for some in draws] for guess, draws in zip(guesses, alike, strict=True)]
     clients = len(found)

@@ -1,8 +1,9 @@
-"""Clients' labels from models and clusters.
+"""Clients' labels from models, clusters and selections.
 
 From models, also from FedCAPrivacy's blinded, shuffled rows (`label_shares`): the gradient of a softmax's bias is the
-(predicted - true) share of each class. A client's bias is thus above the others' for classes that it has more of. A
-common mask cancels when the mean row is subtracted. From clusters (`similar_pairs`): members have similar labels.
+(predicted - true) share of each class, so a client's bias is above the others' for classes that it has more of. From
+clusters (`similar_pairs`): members have similar labels. From how often a server selected each client
+(`rank_correlation`): a selection by data size, loss or variety reveals something of these.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, same_shape, shares_of
+from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, shares_of
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 
@@ -30,8 +31,7 @@ def last_bias(spec: ModelSpec) -> slice:
 def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
     """(n, classes) last-layer biases, with or without a common mask -> (n, classes) deviations of the label shares.
 
-    Row i is client i's shares minus the clients' mean shares, up to one unknown positive factor for all. Rows sum to 0:
-    a constant added to all classes leaves a softmax unchanged.
+    Row i is client i's shares minus the clients' mean shares, up to one unknown positive factor for all. Rows sum to 0.
     """
     bias = real_rows("bias", bias)
     across_clients = bias - bias.mean(axis=0)
@@ -40,8 +40,6 @@ def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
 
 def label_shares(rows: NDArray[Any], spec: ModelSpec) -> NDArray[np.float64]:
     """`label_shares_from_bias` on the last bias of whole rows (n, d) laid out by ``spec``."""
-    if rows.ndim != 2 or rows.shape[1] != spec.size:
-        raise UserError(f"rows of shape {rows.shape} do not fit a model of {spec.size} numbers")
     return label_shares_from_bias(rows[:, last_bias(spec)])
 
 
@@ -54,7 +52,6 @@ def share_correlation(
     groups: (n,) numbers; each client is then compared within its own group only, by chance too.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
-    same_shape("estimate", estimate, "label counts", truth)
     groups = np.zeros(len(estimate)) if groups is None else np.asarray(groups)
     parts = [part for one in np.unique(groups) if len(part := np.flatnonzero(groups == one)) > 1]
     sides = [[side[part] - side[part].mean(axis=0) for part in parts] for side in (estimate, truth)]
@@ -75,10 +72,9 @@ def share_correlation(
 def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:
     """Whether the label counts (n, classes) are among some numbers (n, m) of each client.
 
-    A class is read off the number that correlates most with it over the clients. The score is the mean over the classes
-    that differ between clients: for counts, shares, counts at length 1 or their logarithms, whichever correlates most.
-    Chance puts the rows in 100 random orders. Raises UserError if all clients have the same labels or send the same
-    numbers, or if they are too few.
+    A class is read off the number that correlates most with it. The score is the mean over the classes that differ
+    between clients: for counts, shares, counts at length 1 or their logarithms, whichever correlates most. Chance puts
+    the rows in 100 random orders. Raises UserError if there is nothing to compare, or if clients are too few.
     """
     numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
     shares = shares_of(counts)
@@ -128,7 +124,6 @@ def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> At
     Chance is the mean hit rate when the guesses are handed to random clients.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
-    same_shape("estimate", estimate, "label counts", truth)
     is_top = truth == truth.max(axis=1, keepdims=True)
     hit, chance, sd = handed_out(is_top[:, estimate.argmax(axis=1)].astype(np.float64))
     return AttackResult("top label guessed (share)", hit, chance, 1.0, len(truth), sd)
@@ -137,8 +132,6 @@ def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> At
 def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
     """phi (n, c) by identity -> (n, n) guess of similarity in [0, 1]: shared over all clusters of a pair."""
     phi = real_rows("membership", membership)
-    if not np.isin(phi, (0, 1)).all():
-        raise UserError("membership must hold 0 and 1 only")
     shared = phi @ phi.T
     size = phi.sum(axis=1)
     either = size[:, None] + size - shared
@@ -205,6 +198,38 @@ def _scored(metric: str, chance: float, n: int, score: Callable[[NDArray[np.intp
 
 def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
     matrix = real_rows("guess", guess)
-    if matrix.shape != (n, n) or n < 3:
-        raise UserError(f"expected the similarities of {n} clients (at least 3) as a square matrix, not {matrix.shape}")
+    if n < 3:
+        raise UserError(f"pairs are compared of at least 3 clients, not of {n}")
     return matrix
+
+
+def label_entropy(label_counts: NDArray[Any]) -> NDArray[np.float64]:
+    """(n, classes) label counts -> (n,) entropy of each client's label shares, in nats."""
+    shares = shares_of(label_counts)
+    return np.asarray(-(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1))
+
+
+def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> AttackResult:
+    """Absolute Spearman correlation of a guess (n,) with the truth (n,) about each client, named ``of``.
+
+    Absolute, since the attacker may know neither sign nor scale. Chance is its mean when the guesses are handed to
+    random clients (200 times, fixed seed). Raises UserError where guess or truth is constant.
+    """
+    values = [np.asarray(side, np.float64) for side in (guess, truth)]
+    n = len(values[0])
+    if not all(side.shape == (n,) and n >= 3 and np.isfinite(side).all() for side in values):
+        raise UserError(f"{of}: expected one finite number for each of at least 3 clients")
+    if any(np.ptp(side) == 0 for side in values):
+        raise UserError(f"{of}: selections or truth are the same for all clients, so no order exists")
+    a, b = (rankdata(side) - (n + 1) / 2 for side in values)
+    norm = float(np.linalg.norm(a) * np.linalg.norm(b))
+    rng = np.random.default_rng(0)
+    by_luck = [abs(float(rng.permutation(a) @ b)) / norm for _ in range(200)]
+    return AttackResult(
+        f"rank correlation with {of}, absolute",
+        min(abs(float(a @ b)) / norm, 1.0),
+        float(np.mean(by_luck)),
+        1.0,
+        n,
+        float(np.std(by_luck, ddof=1)),
+    )

@@ -1,8 +1,7 @@
 """Which samples a model was trained on, from its losses.
 
 Who: a party that receives a client's model in the clear and holds samples to test. A sample with a small loss is taken
-for training data: adversary 2 of Yeom et al., "Privacy risk in machine learning", CSF 2018. The area under the ROC
-curve scores all thresholds at once.
+for training data: adversary 2 of Yeom et al., "Privacy risk in machine learning", CSF 2018.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any
     """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
 
     trained, others: by client, its model's losses (m,) on training samples and (n,) on other samples. An area's
-    variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney). The part 1 / (12 n) from the other samples isn't
-    divided by the number of clients, which may share these samples. Raises UserError if losses are empty or NaN.
+    variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney); clients may share the other samples, so the part 1
+    / (12 n) is not divided by their number. Raises UserError if losses are empty or NaN.
     """
-    if not len(trained) or len(trained) != len(others):
-        raise UserError(f"losses of {len(trained)} and of {len(others)} clients: give both of each, and at least one")
     areas, own, shared = [], [], []
     for members, rest in zip(trained, others, strict=True):
         m, n = len(members), len(rest)

@@ -1,8 +1,7 @@
 """An empirical audit of differential privacy: which of two neighbouring data sets did a release come from?
 
-Who: anyone who sees the release and knows all data but the difference; of OFL's noisy uploads, a leader. Outputs of the
-real mechanism on both data sets become log likelihood ratios. A test that beats (epsilon, delta) disproves the claim;
-`lower_bound` is what it proves. A bound below the claim does not prove it.
+Who: anyone who sees the release and knows all data but the difference; of OFL's noisy uploads, a leader. A test that
+beats (epsilon, delta) disproves the claim; `lower_bound` is what it proves. A bound below the claim does not prove it.
 """
 
 from __future__ import annotations
@@ -69,11 +68,8 @@ def audit_standard(
     """The standard mechanism on changes of ``size`` parameters that are as far apart as clipping allows: C and -C.
 
     uploads: how many of one client are looked at together. The claim is the ledger's. The likelihood ratio of these
-    Gaussians grows with the sum of outputs along the direction. Raises UserError unless size, uploads and trials / 2
-    are at least 1.
+    Gaussians grows with the sum of outputs along the direction.
     """
-    if min(size, uploads) < 1 or trials < 2:
-        raise UserError(f"an audit needs a parameter, an upload and two trials, not {size}, {uploads}, {trials}")
     draw = Secrets(rng(seed, "audit", "standard"))
     direction = np.full(size, 1 / math.sqrt(size))
     scores = []
@@ -94,10 +90,10 @@ def audit_heuristic(
 ) -> NoiseAudit:
     """The paper's mechanism on a density cluster whose two outermost values are ``spread`` times wider in a neighbour.
 
-    It looks at the ``VALUES`` values at the centroid. They are the same in both data sets; only their noise differs.
-    claimed: in all, by section 5.1.1, so epsilon_2 = claimed / VALUES.  exact: of these values (``true_epsilon``). With
-    ``spread`` infinite all values of one data set are equal, and sent without noise. Raises UserError unless spread > 1
-    and claimed is positive.
+    It looks at the ``VALUES`` values at the centroid, the same in both data sets but for their noise. claimed: in all,
+    by section 5.1.1, so epsilon_2 = claimed / VALUES. exact: of these values (``true_epsilon``). With ``spread``
+    infinite all values of one data set are equal, and sent without noise. Raises UserError unless spread > 1 and
+    claimed is positive.
     """
     if not spread > 1 or trials < 2:
         raise UserError(f"a spread exceeds 1 and an audit needs two trials, not {spread} and {trials}")
@@ -137,10 +133,8 @@ def lower_bound(first: NDArray[Any], second: NDArray[Any], delta: float, confide
     """Scores (n,) of outputs on one data set and (m,) on its neighbour -> the epsilon that they prove, at least 0.
 
     From epsilon >= log((1 - delta - false positives) / false negatives), and symmetrically (Kairouz, Oh, Viswanath
-    2015).
-    Every second score chooses the threshold; the others count errors, at the upper ends of Clopper and Pearson's
-    intervals.
-    Raises UserError without two finite scores on both sides.
+    2015). Every second score chooses the threshold; the others count errors, at the upper ends of Clopper and Pearson's
+    intervals. Raises UserError without two finite scores on both sides.
     """
     sides = [np.asarray(side, np.float64) for side in (first, second)]
     if not all(side.ndim == 1 and len(side) >= 2 and np.isfinite(side).all() for side in sides):

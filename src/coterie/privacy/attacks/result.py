@@ -101,12 +101,6 @@ def handed_out(scores: NDArray[np.float64]) -> tuple[float, float, float]:
     return float(np.trace(scores)) / n, float(scores.mean()), sd
 
 
-def same_shape(name: str, a: NDArray[Any], other: str, b: NDArray[Any]) -> None:
-    """UserError unless both arrays have one shape."""
-    if a.shape != b.shape:
-        raise UserError(f"{name} of shape {a.shape} and {other} of shape {b.shape} must have one shape")
-
-
 def top_share(posterior: NDArray[np.float64]) -> NDArray[np.float64]:
     """(..., k) each guess's share of the likeliest: 1 over their number, or 0; robust to rounding."""
     best = posterior >= posterior.max(axis=-1, keepdims=True) * (1 - 1e-9)

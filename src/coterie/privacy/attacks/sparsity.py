@@ -1,8 +1,8 @@
 """Clients' labels from sparsity vectors ("FedEPC", section 3.2, says that they reveal nothing precise).
 
-Who: the party that receives the vectors: FedEPC's server by name, its helper in shuffled order. A vector is the mean of
-eq. (1) over a client's samples: a mixture of the classes' mean vectors, weighted by the client's label shares. The
-attacker's own labelled samples give the class means, and `shares_by_nnls` solves for the weights.
+Who: the party that receives the vectors. A vector is the mean of eq. (1) over a client's samples: a mixture of the
+classes' mean vectors, weighted by the client's label shares. The attacker's own labelled samples give the class means,
+and `shares_by_nnls` solves for the weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, nnls
 from scipy.spatial.distance import cdist
 
-from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, same_shape, shares_of
+from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, shares_of
 from coterie.protocol.errors import UserError
 
 DRAWS = 50
@@ -25,11 +25,9 @@ _SUM_TO_ONE = 1e3
 def class_means(vectors: NDArray[Any], labels: NDArray[Any], classes: int) -> NDArray[np.float64]:
     """Vectors (m, C) and labels (m,) of the attacker's own samples -> (classes, C) means, NaN for a class without any.
 
-    Vectors must be clipped as the clients clip theirs. Raises UserError for labels of another number or out of range.
+    Vectors must be clipped as the clients clip theirs.
     """
-    rows, labels = real_rows("auxiliary vectors", vectors), np.asarray(labels)
-    if labels.shape != rows.shape[:1] or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
-        raise UserError(f"expected a label below {classes} for each of {len(rows)} auxiliary samples")
+    rows = real_rows("auxiliary vectors", vectors)
     means = np.full((classes, rows.shape[1]), np.nan)
     for k in np.unique(labels):
         means[k] = rows[labels == k].mean(axis=0)
@@ -40,18 +38,13 @@ def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.flo
     """Vectors (n, C) and class means (classes, C) -> (n, classes) estimated label shares.
 
     Row i is the w >= 0 with sum 1 that minimizes |w means - vector_i|; 0 for a class of unknown mean.
-    Raises UserError where no class is known, or for vectors of another length.
+    Raises UserError where no class is known.
     """
-    rows, means = real_rows("vectors", vectors), np.asarray(means, np.float64)
-    known = np.isfinite(means).all(axis=1)
-    if not known.any() or means.shape[1] != rows.shape[1]:
-        raise UserError(
-            f"vectors of length {rows.shape[1]} need class means of this length, at least one of them finite"
-        )
+    rows, known = real_rows("vectors", vectors), np.isfinite(means).all(axis=1)
+    if not known.any():
+        raise UserError("no class means are known")
     columns = means[known].T
-    heavy = _SUM_TO_ONE * max(
-        1.0, float(np.abs(columns).max())
-    )  # the sum is an equation that counts more than all others
+    heavy = _SUM_TO_ONE * max(1.0, float(np.abs(columns).max()))  # the sum is an equation that outweighs all others
     system = np.vstack([columns, np.full(columns.shape[1], heavy)])
     shares = np.zeros((len(rows), len(means)))
     for own, row in zip(shares, rows, strict=True):
@@ -65,9 +58,7 @@ def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.flo
 
     It is the best guess from all vectors without names and all clusters by name.
     """
-    rows, clusters = real_rows("estimate", estimate), np.asarray(clusters)
-    if clusters.shape != rows.shape[:1]:
-        raise UserError(f"expected a cluster for each of {len(rows)} clients, not {clusters.shape}")
+    rows = real_rows("estimate", estimate)
     _, own = np.unique(clusters, return_inverse=True)
     sums = np.zeros((own.max() + 1, rows.shape[1]))
     np.add.at(sums, own, rows)
@@ -81,7 +72,6 @@ def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: N
     that of handing the estimates to random clients.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
-    same_shape("estimate", estimate, "label counts", truth)
     value, _, sd = handed_out(_apart(truth, estimate))
     return AttackResult("label shares: total variation", value, _blind(truth, prior), 0.0, len(truth), sd)
 
@@ -93,7 +83,6 @@ def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], 
     times, fixed seed) and matches them as well, or guesses the prior if that is better.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
-    same_shape("estimate", estimate, "label counts", truth)
     rng = np.random.default_rng(0)
     by_luck = [_matched(truth, rng.permuted(estimate, axis=1)) for _ in range(DRAWS)]
     chance = min(float(np.mean(by_luck)), _blind(truth, prior))
@@ -113,6 +102,4 @@ def _matched(truth: NDArray[np.float64], estimate: NDArray[np.float64]) -> float
 
 def _blind(truth: NDArray[np.float64], prior: NDArray[Any]) -> float:
     guess = np.asarray(prior, np.float64)
-    if guess.shape != truth.shape[1:] or not (guess >= 0).all() or not guess.sum() > 0:
-        raise UserError(f"the prior must be {truth.shape[1]} shares of at least 0, not all of them 0")
     return float(_apart(truth, guess[None] / guess.sum()).mean())

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Handler, Party, Work
+
+if TYPE_CHECKING:
+    from coterie.privacy.audits import Recorded
 
 Instead = Mapping[type, Callable[[Party, Message, Any], Work[Any]]]
 """By type of effect: (the party, the message that is being handled, the effect) -> work that gives the result.
@@ -32,6 +35,11 @@ def deviate(party: Party, instead: Instead) -> None:
 def wrap(party: Party, between: Between) -> None:
     """From now on results of the party's effects pass through ``between``. Changes the party in place."""
     deviate(party, {kind: partial(_changed, change) for kind, change in between.items()})
+
+
+def repeated(run: Recorded, client: str, between: Between) -> Recorded:
+    """The recorded run once more, in which the results of this client's effects pass through ``between``."""
+    return run.again(lambda federation, delays: wrap(federation.alter(client), between))
 
 
 def _changed(change: Callable[[Message, Any, Any], Any], party: Party, message: Message, effect: Any) -> Work[Any]:

@@ -134,8 +134,8 @@ def _opened(uploads: Mapping[str, Upload], key: SecretKey) -> tuple[dict[str, Ro
 def participants_help(protection: str, size: int) -> Unprotect:
     """What a participant, who has the common seed, makes of the service's rows. size: d of the model.
 
-    It undoes a rotation. Of a sketch it gives the shortest models that have it: m equations for d unknowns. With a
-    guessed seed it is what the service can try on its own.
+    It undoes a rotation. Of a sketch it gives the shortest models that have it. With a guessed seed it is what the
+    service can try on its own.
     """
 
     @lru_cache(maxsize=4)

@@ -1,8 +1,7 @@
 """What the parties of FedEPC find out from their views, as numbers.
 
-An attacker's labelled samples are the hub's public ones, or else test samples. Clusters and selections are as the hub
-notes them. An active attack repeats a recorded run, by the same seed, with one device that lies about itself or sends a
-bad model.
+An attacker's labelled samples are the hub's public ones, or else test samples. An active attack repeats a recorded run
+with one device that lies about itself or sends a bad model.
 """
 
 from __future__ import annotations
@@ -17,26 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.devices.links import Delays
+from coterie.privacy import measures
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.attacks.wrapping import wrap
+from coterie.privacy.attacks.sparsity import by_cluster
+from coterie.privacy.attacks.wrapping import repeated
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack
-from coterie.privacy.measures import (
-    Auxiliary,
-    by_variety,
-    floors,
-    memberships,
-    profiles,
-    selections,
-    vectors_and_clusters,
-    vectors_by_name,
-    vectors_without_names,
-)
 from coterie.privacy.views import by_round, held_key
 from coterie.protocol.effects import Fit, Fitted, Local
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
-from coterie.protocol.system import Federation
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.sparsity import bounded
 from coterie.systems.fedepc import messages
@@ -80,7 +68,7 @@ def descriptions(run: Recorded) -> dict[str, Doubles]:
     return {name_of[m.cipher]: key.decrypt(key.public.from_bytes(m.cipher)) for _, m in relayed if m.cipher in name_of}
 
 
-def auxiliary(run: Recorded) -> Auxiliary:
+def auxiliary(run: Recorded) -> measures.Auxiliary:
     """The attacker's own samples as devices' vectors. Raises UserError without classes."""
     views = (run.views[name] for name in run.clients if name in run.views)
     asked = next((m for view in views for _, m in view.messages(messages.Describe) if m.weights is not None), None)
@@ -98,7 +86,7 @@ def auxiliary(run: Recorded) -> Auxiliary:
     vectors = sparsities(run.model, asked.weights, x, run.settings.layer).astype(np.float64)
     if asked.centre is not None:
         vectors = bounded(vectors, asked.centre, asked.clip, asked.basis)
-    return Auxiliary.of(vectors, labels, run.label_counts.shape[1])
+    return measures.Auxiliary.of(vectors, labels, run.label_counts.shape[1])
 
 
 def losses(run: Recorded) -> dict[str, float]:
@@ -140,15 +128,16 @@ def sparsity_shares(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     who = COLLUDING if hardened else "server"
     try:
         known = auxiliary(run)
+        estimate = known.shares(vectors)
     except UserError as error:
         yield Measured(who, "label shares", None, why=str(error))
         return
-    yield from vectors_by_name(f"{who}, by vectors", vectors, known, counts)
+    yield from measures.by_shares(f"{who}, by vectors", estimate, known.prior, counts)
     if hardened:
-        yield from vectors_without_names("helper", vectors, known, counts)
+        yield measures.by_unnamed_shares("helper", estimate, known.prior, counts)
         of = clusters(run)
-        of_said = np.array([of.get(run.clients[i], -1) for i in said.clients])
-        yield from vectors_and_clusters("helper that is told everybody's cluster", vectors, of_said, known, counts)
+        by_said = by_cluster(estimate, np.array([of.get(run.clients[i], -1) for i in said.clients]))
+        yield from measures.by_shares("helper that is told everybody's cluster", by_said, known.prior, counts)
 
 
 @attack("floors-and-losses", "server", "other", "tells variety of labels from noise floors and losses")
@@ -157,9 +146,9 @@ def floors_and_losses(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     if len(said.clients):
         own = counts[said.clients]
         who = COLLUDING if run.mode == "hardened" else "server"
-        yield from floors(who, said.rows[:, -1], own.sum(axis=1), own)
+        yield from measures.floors(who, said.rows[:, -1], own.sum(axis=1), own)
     lossy = DeviceRows.of(run, losses(run))
-    yield by_variety("server", "losses", lossy.rows, counts[lossy.clients])
+    yield measures.by_variety("server", "losses", lossy.rows, counts[lossy.clients])
 
 
 @attack(
@@ -168,21 +157,21 @@ def floors_and_losses(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
 def pooled_models(run: Recorded) -> Iterator[Measured]:
     steps = DeviceRows.of(run, first_steps(run))
     if len(steps.clients) > 1:
-        yield from profiles(f"{COLLUDING}, by models", steps.rows, run.label_counts[steps.clients], run.spec)
+        yield from measures.profiles(f"{COLLUDING}, by models", steps.rows, run.label_counts[steps.clients], run.spec)
 
 
 @attack("similar-pairs", "server", "groups", "tells which devices have similar data from the clusters that they share")
 def similar_pairs(run: Recorded) -> Iterator[Measured]:
     member = DeviceRows.of(run, clusters(run))
     if len(member.clients):
-        yield from memberships("server", member.rows, member.clients, run.label_counts, run.groups)
+        yield from measures.memberships("server", member.rows, member.clients, run.label_counts, run.groups)
 
 
 @attack("selections", "server", "other", "tells samples and variety of labels from how often a device is selected")
 def by_selections(run: Recorded) -> Iterator[Measured]:
     times = selected(run)
     chosen = np.array([times[name] for name in run.clients])
-    yield from selections("server", chosen, run.label_counts.sum(axis=1), run.label_counts)
+    yield from measures.selections("server", chosen, run.label_counts.sum(axis=1), run.label_counts)
 
 
 def passive(run: Recorded) -> list[Finding]:
@@ -211,7 +200,7 @@ def boasting(run: Recorded) -> Iterator[Measured]:
     def faster(message: Message, effect: Local, result: Any) -> Any:
         return (BOAST * result[0], result[1]) if effect.name == "device resources" else result
 
-    lied = run.again(lambda federation, delays: wrap(federation.alter(name), {Local: faster}))
+    lied = repeated(run, name, {Local: faster})
     before, after = (selected(one)[name] / len(one.lines) for one in (run, lied))
     by_chance = float(np.sqrt(before * (1 - before) / len(run.lines)))
     result = AttackResult("rounds in which it is selected (share)", after, before, 1.0, 1, by_chance)
@@ -227,10 +216,7 @@ def spoiling(run: Recorded) -> Iterator[Measured]:
         step = fitted.weights - effect.weights
         return replace(fitted, weights=(effect.weights - AGAINST * step).astype(np.float32))
 
-    def meddle(federation: Federation, delays: Delays) -> None:
-        wrap(federation.alter(name), {Fit: backwards})
-
-    before, after = loss_of(run), loss_of(run.again(meddle))
+    before, after = loss_of(run), loss_of(repeated(run, name, {Fit: backwards}))
     both = sorted(before.keys() & after.keys())
     if not both:
         raise UserError("the loss of no cluster is known, so none shows what a liar does: take more rounds")

@@ -1,7 +1,7 @@
 """What the parties of MingledPie find out from their views, as numbers with their closed forms.
 
 The server's attacks take only the sets that it was sent. The truth, the clients' true clusters, is from the same
-record: the clients' one secret key opens every update, as it does for a server that any client helps.
+record: the clients' one secret key opens every update.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """What OFL's parameter server, one leader, and all leaders but one find out in a recorded run.
 
-An active attack repeats the run with one deviating client, or with its leaders observed. Data, devices and the honest
-clients' randomness are the same, by the same seed. Real keys and ciphers are fresh.
+An active attack repeats the run, by the same seed, with one deviating client or with its leaders observed. Real keys
+and ciphers are fresh.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 from statistics import fmean, stdev
@@ -25,15 +25,21 @@ from coterie.dp.uploads import eligible, shared_set
 from coterie.privacy.attacks.active.deviations import moved as lengthened
 from coterie.privacy.attacks.joint_key import LeaderThief
 from coterie.privacy.attacks.key_in_sum import key_agreement
-from coterie.privacy.attacks.labels import label_shares, pair_correlation, selected_by_class, share_correlation
+from coterie.privacy.attacks.labels import (
+    label_entropy,
+    label_shares,
+    pair_correlation,
+    rank_correlation,
+    selected_by_class,
+    share_correlation,
+)
 from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.attacks.selections import label_entropy, rank_correlation
-from coterie.privacy.attacks.wrapping import wrap
+from coterie.privacy.attacks.wrapping import repeated, wrap
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack, tried
 from coterie.privacy.measures import alike, check_classes, memberships, profiles
-from coterie.privacy.plain import some_rounds
+from coterie.privacy.plain import losses, some_rounds
 from coterie.privacy.views import check_real
 from coterie.protocol import codec
 from coterie.protocol.effects import Compute, Local, Vector
@@ -44,7 +50,6 @@ from coterie.protocol.system import Federation
 from coterie.protocols.reports import FIELDS, StatusReport
 from coterie.systems.ofl.messages import HUB, LEADER, MODEL, Lead, Led, Spread, Upload, named
 from coterie.systems.ofl.sparse import Indices, places_of
-from coterie.training.evaluate import judge_many
 
 Doubles = NDArray[np.float64]
 COALITION = "all leaders but one, with the server"
@@ -59,6 +64,7 @@ SCALARS = {
     "norms": ("squared norm", "dot product"),
 }
 """By detection, what is opened of each leader's model."""
+UNKNOWN = "the places of uploads follow from the run's session, which is not kept: take --crypto emulated"
 
 
 # -- what the record holds, by round -----------------------------------------------------------------------------------
@@ -170,13 +176,6 @@ def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> ND
     return np.stack([run.label_counts[of].sum(axis=0) for of in members])
 
 
-def _losses(run: Recorded, weights: Vector, client: int) -> tuple[Doubles, Doubles]:
-    samples = run.samples(run.clients[client])
-    sides = (samples.x, samples.y), (samples.other_x, samples.other_y)
-    own, other = (np.asarray(judge_many(run.model, weights[None], x, y).losses[0], np.float64) for x, y in sides)
-    return own, other
-
-
 # -- the parameter server ----------------------------------------------------------------------------------------------
 
 
@@ -184,7 +183,7 @@ def _losses(run: Recorded, weights: Vector, client: int) -> tuple[Doubles, Doubl
 def by_global_model(run: Recorded) -> Iterator[Measured]:
     models = global_models(run)
     for r in some_rounds(list(models)):
-        own, others = zip(*(_losses(run, models[r], i) for i in range(len(run.clients))), strict=True)
+        own, others = zip(*(losses(run, models[r], i) for i in range(len(run.clients))), strict=True)
         what = "samples that were trained on, by loss of the global model"
         yield tried(HUB, what, partial(membership_auc, own, others))
 
@@ -243,40 +242,25 @@ def by_scalars(run: Recorded) -> Iterator[Measured]:
 # -- one leader --------------------------------------------------------------------------------------------------------
 
 
-# clients are compared within their clusters, since no leader sees others
-UNKNOWN = "the places of uploads follow from the run's session, which is not kept: take --crypto emulated"
-
-
 @attack("upload-membership", LEADER, "samples", "tells training samples by the losses that a noisy upload lowers")
 def by_lowered_losses(run: Recorded, of_round: Mapping[int, Sequence[Heard]]) -> Iterator[Measured]:
-    what = "samples that were trained on, by losses that an upload lowers"
-    timed = some_rounds(list(of_round))
-    for r, uploads in of_round.items():
-        known = [one for one in uploads if one.places is not None]
-        if not known:
-            yield Measured(LEADER, what, None, why=UNKNOWN)
-        elif r in timed:
-            yield tried(LEADER, what, partial(lowered, run, known))
+    for r in some_rounds(list(of_round)):
+        what = "samples that were trained on, by losses that an upload lowers"
+        yield tried(LEADER, what, partial(lowered, run, of_round[r]))
 
 
 @attack("upload-labels", LEADER, "labels", "reads label shares off noisy uploads")
 def by_values(run: Recorded, of_round: Mapping[int, Sequence[Heard]]) -> Iterator[Measured]:
-    what = "label shares, by uploads"
     for uploads in of_round.values():
-        known = [one for one in uploads if one.places is not None]
-        if known:
-            yield tried(LEADER, what, partial(within, run, known, by_steps))
-        else:
-            yield Measured(LEADER, what, None, why=UNKNOWN)
+        yield tried(LEADER, "label shares, by uploads", partial(within, run, uploads, by_steps, placed=True))
 
 
 @attack("upload-choices", LEADER, "labels", "reads label shares off which parameters are uploaded, or wanted")
 def by_choices(run: Recorded, of_round: Mapping[int, Sequence[Heard]]) -> Iterator[Measured]:
     for uploads in of_round.values():
-        known = [one for one in uploads if one.places is not None]
-        if known:
+        if _placed(uploads):
             what = "label shares, by which parameters are uploaded"
-            yield tried(LEADER, what, partial(within, run, known, sent))
+            yield tried(LEADER, what, partial(within, run, uploads, sent, placed=True))
         yield tried(LEADER, "label shares, by which parameters are wanted", partial(within, run, uploads, asked))
 
 
@@ -306,24 +290,35 @@ def _masks(places: Sequence[Indices | None], spec: ModelSpec) -> NDArray[np.bool
     return found
 
 
-def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads) -> AttackResult:
-    """How well a guess gives label shares among each leader's members. Raises UserError."""
+def _placed(uploads: Sequence[Heard]) -> list[Heard]:
+    return [one for one in uploads if one.places is not None]
+
+
+def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads, *, placed: bool = False) -> AttackResult:
+    """How well a guess gives label shares among each leader's members, since no leader sees others. Raises UserError.
+
+    placed: of the uploads whose places are known.
+    """
+    uploads = _placed(uploads) if placed else uploads
+    if not uploads:
+        raise UserError(UNKNOWN)
     members, leaders = [one.member for one in uploads], np.array([one.leader for one in uploads])
     counts = check_classes(run.label_counts)[members]
     return share_correlation(guess(uploads, run.spec), counts, leaders)
 
 
 def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:
-    """Membership from what uploads have lowered, of all members whose uploads a leader has read."""
+    """Membership from what uploads have lowered, of all members whose uploads a leader has read. Raises UserError."""
     trained: list[Losses] = []
     others: list[Losses] = []
     for one in uploads:
-        assert one.places is not None
-        assert one.change is not None
-        after = uploaded_model(one.base, one.places, one.change)
-        both = [_losses(run, weights, one.member) for weights in (np.asarray(one.base), after)]
-        trained.append((both[0][0], both[1][0]))
-        others.append((both[0][1], both[1][1]))
+        if one.places is not None and one.change is not None:
+            after = uploaded_model(one.base, one.places, one.change)
+            both = [losses(run, weights, one.member) for weights in (np.asarray(one.base), after)]
+            trained.append((both[0][0], both[1][0]))
+            others.append((both[0][1], both[1][1]))
+    if not trained:
+        raise UserError(UNKNOWN)
     return upload_membership(trained, others)
 
 
@@ -332,10 +327,9 @@ def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:
 
 @attack("subtraction", COALITION, "models", "subtracts its own models from the mean, and has the last leader's")
 def by_coalition(run: Recorded) -> Iterator[Measured]:
-    """The last leader's model follows by subtraction: the mean, the weights and all other models are known.
+    """The last leader's model follows by subtraction, but for a model without weight in the mean.
 
-    So this is stated, and no cipher is attacked. Only a model without weight in the mean does not follow. The record
-    has no leader's own model; ``subtracting`` repeats the run and measures how exact the subtraction is.
+    So this is stated, and no cipher is attacked. ``subtracting`` repeats the run and measures how exact it is.
     """
     for line in run.lines:
         note = line["notes"]
@@ -424,7 +418,7 @@ def boasting(run: Recorded) -> Iterator[Measured]:
     def more(message: Message, effect: Local, result: Any) -> Any:
         return boasted(result, float(effect.arguments[1])) if isinstance(result, Status) else result
 
-    lied = run.again(lambda federation, delays: wrap(federation.alter(name), {Local: more}))
+    lied = repeated(run, name, {Local: more})
     before, after = (terms(one)[name] / len(one.lines) for one in (run, lied))
     elections = sum(line["notes"]["reclustered"] for line in lied.lines) or 1
     fair = sum(led.values()) / len(run.lines) / len(run.clients)
@@ -454,20 +448,14 @@ def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measu
     """
     client = most_often(run)
     for length in lengths:
-        forged = run.again(partial(_forge, client, length))
+        forged = repeated(run, client, {Compute: partial(_lengthened, length)})
         words = f"its change {abs(length):g} times as long{', backwards' if length < 0 else ''}"
         yield tried(ONE_LEADER, f"weight that a leader model keeps, {words}", partial(weighed, run, forged, client))
         yield tried(ONE_LEADER, f"accuracy that is lost by a leader model, {words}", partial(spoilt, run, forged))
 
 
-def _forge(client: str, length: float, federation: Federation, delays: Delays) -> None:
-    def longer(message: Message, effect: Compute, result: Any) -> Any:
-        if effect.function is not contribution:
-            return result
-        start, weights = effect.arguments
-        return lengthened(start, weights, length)
-
-    wrap(federation.alter(client), {Compute: longer})
+def _lengthened(length: float, message: Message, effect: Compute, result: Any) -> Any:
+    return lengthened(*effect.arguments, length) if effect.function is contribution else result
 
 
 def weight(run: Recorded, client: str) -> list[float]:
@@ -501,21 +489,13 @@ def spoilt(run: Recorded, forged: Recorded) -> AttackResult:
 # -- subtraction -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class HeldValues:
-    """A leader's memory when it encrypts: (d,) the model that it began with, and its own."""
-
-    base: Vector
-    model: Vector
-
-
-Own = Mapping[tuple[int, str], HeldValues]
-"""By round and leader."""
+Own = Mapping[tuple[int, str], tuple[Doubles, Doubles]]
+"""By round and leader, its memory when it encrypts: (d,) the model that it began with, and its own."""
 
 
 def observed(run: Recorded) -> tuple[Own, Recorded]:
     """The run again, with nobody deviating, and each leader's memory."""
-    own: dict[tuple[int, str], HeldValues] = {}
+    own: dict[tuple[int, str], tuple[Doubles, Doubles]] = {}
 
     def meddle(federation: Federation, delays: Delays) -> None:
         for name in run.clients:
@@ -523,7 +503,8 @@ def observed(run: Recorded) -> tuple[Own, Recorded]:
 
     def keep(name: str, message: Message, effect: Compute, result: Any) -> Any:
         if effect.function is contribution:
-            own[int(getattr(message, "round", 0)), name] = HeldValues(effect.arguments[0], result)
+            began, model = (np.asarray(weights, np.float64) for weights in (effect.arguments[0], result))
+            own[int(getattr(message, "round", 0)), name] = began, model
         return result
 
     return own, run.again(meddle)
@@ -544,17 +525,16 @@ def subtracting(honest: Recorded) -> Iterator[Measured]:
         weights, divisor = note["weights"], note["divisor"]
         after = models[r].astype(np.float64)
         changes = run.settings.sends_changes
-        sent = {name: own[r, name].model.astype(np.float64) - changes * own[r, name].base for name in of}
+        sent = {name: own[r, name][1] - changes * own[r, name][0] for name in of}
         last = max(weights, key=lambda name: weights[name])
         rest = sum(weight * sent[name] for name, weight in weights.items() if name != last)
         found = (divisor * (after - changes * before) - rest) / weights[last]
-        change = own[r, last].model.astype(np.float64) - own[r, last].base
-        error = float(np.linalg.norm((found - sent[last])[places]) / (np.linalg.norm(change[places]) or 1.0))
+        steps = {name: own[r, name][1] - own[r, name][0] for name in of}
+        error = float(np.linalg.norm((found - sent[last])[places]) / (np.linalg.norm(steps[last][places]) or 1.0))
         result = AttackResult("relative error of its change of the model", error, 1.0, 0.0, 1)
         yield Measured(COALITION, "the last leader's model, subtracted", result)
-        steps = np.stack([own[r, name].model.astype(np.float64) - own[r, name].base for name in of])
         if run.label_counts.shape[1] > 1:
-            for one in profiles(COALITION, steps, pooled(run, note, of), run.spec):
+            for one in profiles(COALITION, np.stack([*steps.values()]), pooled(run, note, of), run.spec):
                 yield one._replace(what=f"{one.what} of a cluster")
         before = models[r]
 

@@ -1,7 +1,7 @@
 """What the parties of PAFed find out from their views, alone and together, as numbers.
 
 The helper's key opens the aggregator's view (in mode ``hardened`` with the pads that the helper was granted), and a
-client's key the models that the aggregator has converted for it. The truth takes the helper's key.
+client's key the models that the aggregator has converted for it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,15 @@ from coterie.crypto.pads import Padded, completed, counterpart
 from coterie.crypto.seal import ring
 from coterie.crypto.split_key import CommitteeShare, joined
 from coterie.devices.links import Delays
-from coterie.privacy.attacks.conflicts import Classes, count_accuracy, count_among_decoys, count_posterior
 from coterie.privacy.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
-from coterie.privacy.attacks.real_mask import telling_accuracy, told_apart
+from coterie.privacy.attacks.masks import (
+    Classes,
+    count_accuracy,
+    count_among_decoys,
+    count_posterior,
+    telling_accuracy,
+    told_apart,
+)
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.privacy.audits import Audit, Finding, Measured, Meddle, Recorded, View, attack
@@ -298,8 +304,8 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
 def by_theft(theft: Theft) -> Iterator[Measured]:
     """How much of the key is correct in the last reading. If all is, also the error of others' updates opened with it.
 
-    The true key opens these updates, too. Chance is a guess of zero. In mode ``hardened`` the client forges what its
-    padded upload has room for, and reads nothing.
+    Chance is a guess of zero. In mode ``hardened`` the client forges what its padded upload has room for, and reads
+    nothing.
     """
     thief, client, run = theft
     truth = whole_key(run.views)
@@ -341,10 +347,9 @@ def whole_key(views: Mapping[str, View]) -> Any:
 
 
 def active(run: Recorded) -> list[Finding]:
-    """The run again, in which the most often asked client reads the helper's key.
+    """The run again, by the same seed, in which the most often asked client reads the helper's key.
 
-    Data, sampling and delays are the same, by the same seed. Keys and the ciphers' noise are fresh. Raises UserError
-    for emulated keys, for models that fill no ciphertext, and if no client was asked twice.
+    Raises UserError for emulated keys, for models that fill no ciphertext, and if no client was asked twice.
     """
     check_real(run)
     return by_theft(steal(run.again, asked_most(run)))

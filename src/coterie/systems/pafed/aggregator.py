@@ -190,7 +190,7 @@ class Aggregator(Party, role=HUB):
         - Mode ``paper``: r is uniform over the ciphertexts' ring. It hides w perfectly and is removed exactly. The
           helper also returns w + r freshly encrypted under pk_s, so that noise does not accumulate.
         - Mode ``literal``: r is a vector of numbers, as printed; here uniform in +-``mask_bound``. Such a mask lets the
-          helper distinguish models (``attacks/real_mask.py``). A copy is made for every client (lines 8 and 14), and
+          helper distinguish models (``attacks/masks.py``). A copy is made for every client (lines 8 and 14), and
           noise
           accumulates.
         """

@@ -1,8 +1,7 @@
 """What attackers do in place of an honest party's effects, by kind of attack.
 
 An attacker replaces the result of its trainings (``Fit``) and, as a leader, the model that it contributes. Buffers stay
-as trained, since a server refuses a running variance below 0. A solver's vectors move with the weights, except under
-noise.
+as trained. A solver's vectors move with the weights, except under noise.
 """
 
 from __future__ import annotations
@@ -136,9 +135,8 @@ def adaptive(poison: Callable[[Party], Poison], factor: float) -> Replaced:
     """Goes as far from its honest step towards one on wrong labels as its estimate of the bounds allows.
 
     Step u is trained on its own samples, step v on the same with wrong labels; g is the model's move since it last
-    trained.
-    The result is ``factor`` times as long as u. It points towards v - u as much as possible while its cosine with g
-    stays at least that of u, or 0 if that is negative. The first time there is no g, and it is honest.
+    trained. The result is ``factor`` times as long as u and points towards v - u as much as possible while its cosine
+    with g stays at least max(0, cos(u, g)). The first time there is no g, and it is honest.
     """
 
     def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted] | None:
