@@ -29,12 +29,10 @@ BUSY: frozenset[str] = frozenset(
     {
         "privacy/attacks/joint_key.py",
         "privacy/audits/fedcaprivacy.py",
-        "privacy/audits/fedepc.py",
         "privacy/audits/ofl.py",
         "privacy/audits/pafed.py",
         "protocols/sums.py",
         "api.py",
-        "cli/comparing.py",
         "cli/deploy_running.py",
         "cli/deploying.py",
         "cli/listing.py",

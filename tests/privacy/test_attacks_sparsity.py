@@ -189,7 +189,7 @@ def test_an_audit_names_each_party_and_what_it_finds() -> None:
     found = [
         *by_shares("server", estimate, auxiliary.prior, counts),
         by_unnamed_shares("helper", estimate, auxiliary.prior, counts),
-        *by_shares("helper with the clusters", by_cluster(estimate, clusters), auxiliary.prior, counts),
+        *by_shares("helper with the clusters", estimate, auxiliary.prior, counts, clusters),
         *memberships("server", counts.argmax(axis=1), list(range(12)), counts, clusters),
         *selections("server", counts[:, 0], counts[:, 0], counts),
         *floors("server", 1 / np.arange(1, 13), np.arange(1, 13), counts),

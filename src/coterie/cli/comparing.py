@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ from rich.table import Column, Table
 from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.guard import console, guarded
+from coterie.cli.running import shared_options
 from coterie.protocol.errors import UserError
 from coterie.report.words import MISSING, duration, size, spread
 
@@ -76,19 +76,13 @@ def compare(
     """
     from coterie import api
     from coterie.report import comparison
-    from coterie.runs.settings import assignments
 
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
+    given, settings = shared_options(opt.given(options), options["set"] or [], options["config"])
     race = {"budget": budget, "each_own": each_own, "local": local, "audit": audit, "seeds": seeds}
-    done = api.race(
-        methods or [],
-        _options(options["config"], opt.given(options)),
-        assignments(options["set"] or []),
-        progress=not options["quiet"],
-        resume=options["resume"],
-        **race,
-    )
+    progress, resume = not options["quiet"], options["resume"]
+    done = api.race(methods or [], given, settings, progress=progress, resume=resume, **race)
     report, content, shell = done.report(), done.content, console(140)
     said = [comparison.budget(content), comparison.attack(content), *comparison.not_shared(content)]
     for line in filter(None, said):
@@ -102,22 +96,6 @@ def compare(
     if audit:
         _print_audits(done)
     shell.print(f"\nReport: {report}", markup=False)
-
-
-def _options(file: Path | None, named: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a comparison: of its file, and of the command line, which wins. Raises UserError."""
-    from coterie.runs.config import check_options, read_toml
-    from coterie.runs.own_code import check_code
-
-    chosen = check_options(named)
-    if file is None:
-        return chosen
-    of_file = read_toml(file)
-    unused = [key for key in ("system", "settings") if of_file.pop(key, None)]
-    if unused:
-        raise UserError(f"{file}: {' and '.join(unused)} cannot stand in a comparison's file: use arguments and --set")
-    check_code(file, chosen)
-    return {**of_file, **chosen}
 
 
 def _print_audits(done: Comparison) -> None:

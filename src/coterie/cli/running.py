@@ -82,6 +82,23 @@ def configured(given: dict[str, Any], texts: list[str], file: Path | None, resum
     return resolve(RunConfig(**given, settings=typed_settings(given["system"], texts_by_key)))
 
 
+def shared_options(given: dict[str, Any], texts: list[str], file: Path | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Options and settings of all methods of a comparison. The command line wins over the file. Raises UserError."""
+    from coterie.runs.config import check_options, read_toml
+    from coterie.runs.own_code import check_code
+    from coterie.runs.settings import assignments
+
+    given, settings = check_options(given), assignments(texts)
+    if file is None:
+        return given, settings
+    of_file = read_toml(file)
+    unused = [key for key in ("system", "settings") if of_file.pop(key, None)]
+    if unused:
+        raise UserError(f"{file}: {' and '.join(unused)} cannot stand in a comparison's file: use arguments and --set")
+    check_code(file, given)
+    return {**of_file, **given}, settings
+
+
 def conclude(result: Any, found: Iterable[tuple[str, str]], how: str = "", below: str = "") -> None:
     """Draw the report of a run, and print its most important results.
 

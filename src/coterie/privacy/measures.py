@@ -126,8 +126,14 @@ class Auxiliary:
         return sparsity.shares_by_nnls(vectors, self.means)
 
 
-def by_shares(who: str, estimate: Doubles, prior: Array, label_counts: Array) -> Iterator[Measured]:
-    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``."""
+def by_shares(
+    who: str, estimate: Doubles, prior: Array, label_counts: Array, clusters: Array | None = None
+) -> Iterator[Measured]:
+    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``.
+
+    clusters: (n,) known by name, where estimates are not: each client's guess is the mean of its cluster.
+    """
+    estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)
     yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))
     yield Measured(who, "top label", labels.top_label_hit_rate(estimate, label_counts))
     yield tried(who, "label shares above average", lambda: labels.share_correlation(estimate, label_counts))

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from coterie.privacy import measures
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.attacks.sparsity import by_cluster
 from coterie.privacy.attacks.wrapping import repeated
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack
 from coterie.privacy.views import by_round, held_key
@@ -136,8 +135,9 @@ def sparsity_shares(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     if hardened:
         yield measures.by_unnamed_shares("helper", estimate, known.prior, counts)
         of = clusters(run)
-        by_said = by_cluster(estimate, np.array([of.get(run.clients[i], -1) for i in said.clients]))
-        yield from measures.by_shares("helper that is told everybody's cluster", by_said, known.prior, counts)
+        of_said = np.array([of.get(run.clients[i], -1) for i in said.clients])
+        who = "helper that is told everybody's cluster"
+        yield from measures.by_shares(who, estimate, known.prior, counts, clusters=of_said)
 
 
 @attack("floors-and-losses", "server", "other", "tells variety of labels from noise floors and losses")
