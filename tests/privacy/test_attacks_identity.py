@@ -199,6 +199,7 @@ def test_without_a_prior_it_is_the_mean_of_one_over_the_size(k, p, data):
 # ---------------------------------------------------------------- simulated runs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "law",
     [DEFAULT, IdentityLaw(5, 0.5, 2, "false_positives"), IdentityLaw(5, 0.125, 3), IdentityLaw(10, 0.25, 2)],
@@ -225,20 +226,21 @@ def test_clusters_of_unequal_size_break_theorem_2():
     assert (round(prior.accuracy, 2), round(blind.accuracy, 3)) == (0.68, 0.347)
     assert prior.accuracy > DEFAULT.bounds[1] == 0.5 > blind.accuracy
     known, estimated, uniform = [], [], []
-    for _ in range(400):
+    for _ in range(100):
         sets, _ = coin_sets(DEFAULT, TRUTH, source)
         known.append(identity_accuracy(cluster_posterior(sets, UNEQUAL), TRUTH, UNEQUAL).value)
         sizes = estimated_sizes(sets, DEFAULT.p_correct())
         estimated.append(identity_accuracy(cluster_posterior(sets, sizes), TRUTH, sizes).value)
         uniform.append(identity_accuracy(cluster_posterior(sets), TRUTH).value)
-    assert np.mean(known) == pytest.approx(prior.accuracy, abs=3 * prior.standard_error(120) / 20)
-    assert np.mean(uniform) == pytest.approx(blind.accuracy, abs=3 * blind.standard_error(120) / 20)
-    assert np.mean(estimated) == pytest.approx(0.66, abs=0.01)
+    assert np.mean(known) == pytest.approx(prior.accuracy, abs=3 * prior.standard_error(120) / 10)
+    assert np.mean(uniform) == pytest.approx(blind.accuracy, abs=3 * blind.standard_error(120) / 10)
+    assert np.mean(estimated) == pytest.approx(0.66, abs=0.02)
     # the standard error of one run of 120 clients is the spread over runs
-    assert np.std(known) == pytest.approx(prior.standard_error(120), rel=0.12)
-    assert np.std(uniform) == pytest.approx(blind.standard_error(120), rel=0.12)
+    assert np.std(known) == pytest.approx(prior.standard_error(120), rel=0.25)
+    assert np.std(uniform) == pytest.approx(blind.standard_error(120), rel=0.25)
 
 
+@pytest.mark.long
 def test_an_attacker_who_throws_coins_for_ties_has_a_larger_error():
     rng = np.random.default_rng(1)
     expected = expected_accuracy(DEFAULT)
@@ -275,18 +277,6 @@ def test_every_change_of_p_costs_privacy_unless_sets_are_kept():
     assert accuracy[0].value < 0.4 < 0.6 < accuracy[1].value < accuracy[2].value
     kept = np.stack([fresh[0]] * 3)
     assert agrees(identity_accuracy(cluster_posterior(kept), truth), expected_accuracy(laws[0]))
-
-
-def test_a_prior_and_several_sets_together():
-    truth = np.repeat(TRUTH, 50)
-    sets = drawn(DEFAULT, truth, 2, seeded(3))
-    result = identity_accuracy(cluster_posterior(sets, UNEQUAL), truth, UNEQUAL)
-    expected = expected_accuracy([DEFAULT] * 2, UNEQUAL)
-    assert agrees(result, expected)
-    assert expected.accuracy > max(
-        expected_accuracy([DEFAULT] * 2).accuracy, expected_accuracy(DEFAULT, UNEQUAL).accuracy
-    )
-    assert result.chance == pytest.approx(70 / 120)
 
 
 def test_estimated_sizes_are_right_on_average_with_the_corrected_equation_only():
