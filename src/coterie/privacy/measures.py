@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.privacy.attacks import labels, sparsity
-from coterie.privacy.attacks.labels import label_entropy, rank_correlation
 from coterie.privacy.audits import Measured, tried
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -91,7 +90,7 @@ def memberships(
 
 def selections(who: str, counts: Array, samples: Array, label_counts: Array) -> Iterator[Measured]:
     """What clients' numbers of selections (n,) reveal: samples (n,), and the variety of labels."""
-    yield tried(who, "number of samples, by selections", lambda: rank_correlation(counts, samples, "samples"))
+    yield tried(who, "number of samples, by selections", lambda: labels.rank_correlation(counts, samples, "samples"))
     yield by_variety(who, "selections", counts, label_counts)
 
 
@@ -102,8 +101,8 @@ def floors(who: str, values: Array, samples: Array, label_counts: Array) -> Iter
 
 def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measured:
     """The variety of clients' labels, from numbers (n,) that may grow with it."""
-    entropy = label_entropy(label_counts)
-    return tried(who, f"variety of labels, by {by}", lambda: rank_correlation(values, entropy, "label entropy"))
+    entropy = labels.label_entropy(label_counts)
+    return tried(who, f"variety of labels, by {by}", lambda: labels.rank_correlation(values, entropy, "label entropy"))
 
 
 @dataclass(frozen=True, eq=False)
