@@ -109,7 +109,7 @@ def test_attacks_after_the_last_round_are_work_that_is_told() -> None:
     assert attacked == ["attacks  0 of 2 runs", "attacks  1 of 2 runs  60 s left", "attacks  2 of 2 runs  0 s left"]
 
 
-@pytest.mark.parametrize("where", ["command", "python"])
+@pytest.mark.parametrize("where", ["command", pytest.param("python", marks=pytest.mark.long)])
 def test_a_comparison_with_attacks_tells_them(cli: Command, capsys: pytest.CaptureFixture[str], where: str) -> None:
     if where == "command":
         err = cli("compare", "fedavg", "--audit", *(word for word in QUICK if word != "--quiet")).err
@@ -171,7 +171,7 @@ def heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_table_that_was_interrupted_goes_on_by_the_same_command(
     cli: Command, toy: None, heard: None, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:

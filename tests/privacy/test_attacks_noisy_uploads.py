@@ -18,8 +18,7 @@ from coterie.protocol.randomness import Secrets
 DELTA = 1e-5
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 8.0])
-@pytest.mark.parametrize("uploads", [1, 10])
+@pytest.mark.parametrize(("epsilon", "uploads"), [(1.0, 10), (8.0, 1)])
 def test_what_is_proved_stays_under_the_claim_of_the_standard_mechanism(epsilon: float, uploads: int) -> None:
     found = audit_standard(Standard.within(0.5, epsilon, DELTA, uploads), 20, DELTA, uploads, 2000)
     assert found.claimed == pytest.approx(epsilon, rel=1e-4)
@@ -35,7 +34,7 @@ def test_the_audit_notices_noise_that_is_too_small() -> None:
     assert not replace(found, claimed=1.0).holds
 
 
-@pytest.mark.parametrize("spread", [3.0, 20.0, math.inf])
+@pytest.mark.parametrize("spread", [3.0, math.inf])
 def test_what_is_proved_exceeds_the_claim_of_the_papers_mechanism(spread: float) -> None:
     found = audit_heuristic(2.0, DELTA, spread)
     assert found.claimed == 2.0

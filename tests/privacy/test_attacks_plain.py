@@ -197,7 +197,7 @@ def test_chance_is_measured_on_as_many_samples_of_the_same_classes() -> None:
         like_samples(pool[:1], 0, None, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("clients", [3, 10])
+@pytest.mark.parametrize("clients", [3, pytest.param(10, marks=pytest.mark.long)])
 def test_guesses_that_know_nothing_are_seldom_called_a_leak(clients: int) -> None:
     """With few clients draws have half of the others' samples in common."""
     rng, called = np.random.default_rng(0), 0
