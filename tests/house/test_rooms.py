@@ -46,7 +46,6 @@ BUSY: frozenset[str] = frozenset(
         "operate/founding.py",
         "operate/rehearsal.py",
         "operate/server.py",
-        "privacy/attacks/key_in_sum.py",
         "protocols/reports.py",
         "protocols/signatures.py",
         "runs/audited.py",

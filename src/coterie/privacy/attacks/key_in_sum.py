@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto import ckks_arrays, residues
-from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector, PublicKey, SecretKey
 from coterie.crypto.ckks_parameters import ParameterSet
 from coterie.crypto.pads import Padded
@@ -25,7 +24,7 @@ from coterie.crypto.seal import ring
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import Between
 from coterie.protocol.effects import Encrypt, Fit
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec
 
@@ -94,7 +93,7 @@ def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
     key = SecretKey(ckks_arrays.Secret(secret, cast(Any, public.arrays)))
     try:
         error = np.abs(key.decrypt(public.encrypt(np.zeros(1)))).max()
-    except CiphertextError:
+    except PeerError:  # it does not open to a number
         return None
     return key if error <= public.parameters.error() else None
 
