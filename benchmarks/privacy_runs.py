@@ -104,8 +104,9 @@ def _rows(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Row]:
         }
         for column, names in MEASURES.items():
             found = [_first(one, names) for one in runs]
-            row[column] = mean([of and fmean(r.value for r in of.results) for of in found])
-            row[f"{column}, by luck"] = mean([of and fmean(r.chance for r in of.results) for of in found])
+            values = [None if of is None else fmean(r.value for r in of.results) for of in found]
+            chances = [None if of is None else fmean(r.chance for r in of.results) for of in found]
+            row[column], row[f"{column}, by luck"] = mean(values), mean(chances)
         rows.append(row)
     return rows
 

@@ -80,9 +80,18 @@ def compare(
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
     given, settings = shared_options(opt.given(options), options["set"] or [], options["config"])
-    race = {"budget": budget, "each_own": each_own, "local": local, "audit": audit, "seeds": seeds}
-    progress, resume = not options["quiet"], options["resume"]
-    done = api.race(methods or [], given, settings, progress=progress, resume=resume, **race)
+    done = api.race(
+        methods or [],
+        given,
+        settings,
+        seeds=seeds,
+        budget=budget,
+        each_own=each_own,
+        local=local,
+        audit=audit,
+        progress=not options["quiet"],
+        resume=options["resume"],
+    )
     report, content, shell = done.report(), done.content, console(140)
     said = [comparison.budget(content), comparison.attack(content), *comparison.not_shared(content)]
     for line in filter(None, said):

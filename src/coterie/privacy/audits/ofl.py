@@ -455,7 +455,10 @@ def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measu
 
 
 def _lengthened(length: float, message: Message, effect: Compute, result: Any) -> Any:
-    return lengthened(*effect.arguments, length) if effect.function is contribution else result
+    if effect.function is not contribution:
+        return result
+    start, weights = effect.arguments
+    return lengthened(start, weights, length)
 
 
 def weight(run: Recorded, client: str) -> list[float]:
