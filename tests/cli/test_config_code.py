@@ -47,7 +47,7 @@ def test_code_beside_a_config_is_not_run_on_its_word(cli: Command, beside: Path,
     Path("config.toml").write_text(f'{what} = "{named}"\n')
     ended = cli(*WORDS[what], "--config", "config.toml", *QUICK)
     assert (ended.code, f"is code that lies in {Path.cwd()}, and" in ended.err) == (2, True), ended.err
-    own = "sprung:SYSTEM" if what == "system" else f"--{what} sprung:{NAMES[what]}"
+    own = "sprung:SYSTEM" if what == "system" else f"--{what} sprung:{NAMES[what].partition(':')[0]}"
     assert f"move the module out of this folder, or name it on the command line: {own}" in ended.err
     assert not beside.exists()
 

@@ -353,7 +353,7 @@ def test_every_attack_is_described_and_every_score_says_what_chance_gives():
     functions = [members[name] for name in members if members[name].__module__.startswith(attacks.__name__)]
     functions = [function for function in functions if not function.__name__.startswith("_")]
     assert all(function.__doc__ for function in functions)
-    scores = [function for function in functions if function.__annotations__["return"] == "Result"]
+    scores = [function for function in functions if function.__annotations__["return"] == "AttackResult"]
     assert {"relink_accuracy", "identity_accuracy", "count_accuracy"} <= {score.__name__ for score in scores}
     assert all("hance" in score.__doc__ for score in scores)
 

@@ -81,17 +81,7 @@ def test_attackers_follow_the_seed_alone_and_are_as_many_as_was_said() -> None:
     assert (abs(counts - 100) < 5 * np.sqrt(400 * 0.25 * 0.75)).all()  # nobody is drawn more often
 
 
-@pytest.mark.parametrize(
-    ("share", "said"),
-    [
-        (0.0, "above 0 and below 1"),
-        (1.0, "below 1"),
-        (-0.2, "above 0"),
-        (float("nan"), "above 0"),
-        (0.02, "is nobody"),
-        (0.98, "is everybody"),
-    ],
-)
+@pytest.mark.parametrize(("share", "said"), [(0.02, "is nobody"), (0.98, "is everybody")])
 def test_a_share_without_attackers_or_without_honest_clients_is_refused(share: float, said: str) -> None:
     with pytest.raises(UserError, match=said):
         drawn(share, [f"client/{i}" for i in range(10)], 0)

@@ -138,10 +138,9 @@ def init(
         retries=_at_least(0, "--retries", retries),
         scores=deployable.scores_of(run) if scores is None else listed(scores),
     )
-    days, text = _positive("--days", days), members.read_text()
-    plan = founding.init(
-        folder, run, read_members(members), settings, facts, public=public, days=days, members_text=text
-    )
+    those, days = read_members(members), _positive("--days", days)
+    text = members.read_text()
+    plan = founding.init(folder, run, those, settings, facts, public=public, days=days, members_text=text)
     _say_founded(folder, plan, deployable.training(plan.config))
 
 
