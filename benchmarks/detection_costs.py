@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from coterie.aggregation import literal
-from coterie.crypto import ckks, fourier, threshold
+from coterie.crypto import ckks, fourier, threshold, threshold_generation, threshold_opening
 from coterie.protocol.errors import CoterieError
 
 SIZE, HOLDERS, AT_MOST = 178_110, 4, 1 << 12
@@ -66,7 +66,7 @@ def shared(parameters: str, spectrum: bool) -> dict[str, Any]:
     """A leader's scalar under a key that four leaders share: dealt, for 2^16 openings, with flooding of 40 bits."""
     clock = Clock()
     group = threshold.Group(parameters, tuple(f"leader/{i}" for i in range(HOLDERS)))
-    key, keys, shares = threshold.dealt(group, products=True)
+    key, keys, shares = threshold_generation.dealt(group, products=True)
     assert keys is not None  # products were asked for
     values = SPREAD * np.random.default_rng(0).normal(size=SIZE)
     cipher = key.encrypt(values)
@@ -80,13 +80,15 @@ def shared(parameters: str, spectrum: bool) -> dict[str, Any]:
 
     before = clock("transform", fourier.dft, cipher, keys, high=True) if spectrum else cipher
     scalar = clock("energy", fourier.energy, before, keys, AT_MOST)
-    prepared = clock("server's part", threshold.server_dec, group, scalar)
-    request = threshold.Request.load(group, prepared.request.to_bytes())
+    prepared = clock("server's part", threshold_opening.server_dec, group, scalar)
+    request = threshold_opening.Request.load(group, prepared.request.to_bytes())
     answers = {
-        name: clock("a holder's part", threshold.partial, *(group, shares[name], request, name), *among(name))[0]
+        name: clock("a holder's part", threshold_opening.partial, *(group, shares[name], request, name), *among(name))[
+            0
+        ]
         for name in group.holders
     }
-    opened = float(clock("opening", threshold.opened, group, prepared, answers)[0])
+    opened = float(clock("opening", threshold_opening.opened, group, prepared, answers)[0])
     high, total = fourier.energies(values)
     return {
         "seconds": clock.seconds,

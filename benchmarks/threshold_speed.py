@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.crypto_speed import PARAMETERS, best, met
-from coterie.crypto import ckks
+from coterie.crypto import ckks, threshold_opening, threshold_pads
 from coterie.crypto import threshold as th
+from coterie.crypto import threshold_generation as tg
 from coterie.crypto.packing import Floats
 from coterie.protocol.codec import weighs
 
@@ -31,8 +32,8 @@ def run(length: int = PARAMETERS, holders: int = 8, repeats: int = 3, parameters
     rng = np.random.default_rng(0)
     values = [rng.normal(0.0, 0.1, length) for _ in group.holders]
     weights = {name: int(w) for name, w in zip(group.holders, rng.integers(1, 4096, holders), strict=True)}
-    own = {name: th.secret(group) for name in group.holders}
-    key = th.joined(group, {name: each.public() for name, each in own.items()})
+    own = {name: tg.secret(group) for name in group.holders}
+    key = tg.joined(group, {name: each.public() for name, each in own.items()})
     shares, zeros = {name: each.share() for name, each in own.items()}, _zeros(group)
     one = ckks.keygen(parameters, products=False)
     wanted = np.array(list(weights.values())) @ np.array(values)
@@ -44,44 +45,52 @@ def run(length: int = PARAMETERS, holders: int = 8, repeats: int = 3, parameters
         return reduce(add, (cipher.scale(w) for cipher, w in zip(read, weights.values(), strict=True)))
 
     def opened(cipher: ckks.CipherVector) -> Floats:
-        prepared = th.server_dec(group, cipher)
+        prepared = threshold_opening.server_dec(group, cipher)
         data = prepared.request.to_bytes()
         answers = {
-            name: th.partial(
-                group, shares[name], th.Request.load(group, data), name, group.holders, zeros[name], th.Answered()
+            name: threshold_opening.partial(
+                group,
+                shares[name],
+                threshold_opening.Request.load(group, data),
+                name,
+                group.holders,
+                zeros[name],
+                th.Answered(),
             )[0]
             for name in group.holders
         }
-        return th.opened(group, prepared, answers)
+        return threshold_opening.opened(group, prepared, answers)
 
-    def sent() -> dict[str, th.Padded]:
+    def sent() -> dict[str, threshold_pads.Padded]:
         made = {}
         for name, each in zip(group.holders, values, strict=True):
-            data = th.Padding(group, key, shares[name], name, b"bench").encrypt(each).to_bytes()
-            made[name] = th.Padded.load(group, data, name, b"bench", length)
+            data = threshold_pads.Padding(group, key, shares[name], name, b"bench").encrypt(each).to_bytes()
+            made[name] = threshold_pads.Padded.load(group, data, name, b"bench", length)
         return made
 
     def padded() -> Floats:
         vectors = sent()
         pads = {name: each.pad for name, each in vectors.items()}
         answers = {
-            name: th.pad_partial(group, shares[name], name, pads, weights, zeros[name], th.Answered())[0]
+            name: threshold_pads.pad_partial(group, shares[name], name, pads, weights, zeros[name], th.Answered())[0]
             for name in group.holders
         }
-        return th.padded_sum(group, key, vectors, weights, answers)
+        return threshold_pads.padded_sum(group, key, vectors, weights, answers)
 
     def joint() -> Floats:
         ciphers, vectors = [], sent()
         for name, each in vectors.items():
-            parts = {k: th.contribution(group, shares[k], k, each.pad) for k in group.holders if k != name}
-            ciphers.append(th.joint(group, key, each, parts).scale(weights[name]))
+            parts = {k: threshold_pads.contribution(group, shares[k], k, each.pad) for k in group.holders if k != name}
+            ciphers.append(threshold_pads.joint(group, key, each, parts).scale(weights[name]))
         pads = {name: each.pad for name, each in vectors.items()}
-        prepared = th.sum_dec(group, key, reduce(add, ciphers), pads, weights)
+        prepared = threshold_pads.sum_dec(group, key, reduce(add, ciphers), pads, weights)
         data, answers = prepared.request.to_bytes(), dict[str, bytes]()
         for name in group.holders:
-            request = th.SumRequest.read(group, key, data, b"bench")
-            answers[name], _ = th.partial(group, shares[name], request, name, group.holders, zeros[name], th.Answered())
-        return th.opened(group, prepared, answers)
+            request = threshold_pads.SumRequest.read(group, key, data, b"bench")
+            answers[name], _ = threshold_opening.partial(
+                group, shares[name], request, name, group.holders, zeros[name], th.Answered()
+            )
+        return threshold_opening.opened(group, prepared, answers)
 
     work: Mapping[str, Callable[[], Floats]] = {
         "one_key": lambda: one.decrypt(summed(one.public)),
@@ -92,7 +101,7 @@ def run(length: int = PARAMETERS, holders: int = 8, repeats: int = 3, parameters
     errors = {what: float(np.abs(action() - wanted).max() / sum(weights.values())) for what, action in work.items()}
     times = best(work, repeats)
     cipher = key.encrypt(values[0])
-    prepared = th.server_dec(group, cipher)
+    prepared = threshold_opening.server_dec(group, cipher)
     vector = sent()["leader-1"]
     single = best(_single(group, cipher, vector, shares, zeros, own), repeats)
     pads = {name: each.pad for name, each in sent().items()}
@@ -111,9 +120,10 @@ def run(length: int = PARAMETERS, holders: int = 8, repeats: int = 3, parameters
         "megabytes": {
             "ciphertext": weighs(cipher.to_bytes()) / 1e6,
             "request": weighs(prepared.request.to_bytes()) / 1e6,
-            "sum_request": len(th.SumRequest.of(group, key, pads, weights, bytes(32)).to_bytes()) / 1e6,
+            "sum_request": len(threshold_pads.SumRequest.of(group, key, pads, weights, bytes(32)).to_bytes()) / 1e6,
             "padded": weighs(vector.to_bytes()) / 1e6,
-            "contribution": weighs(th.contribution(group, shares["leader-2"], "leader-2", vector.pad)) / 1e6,
+            "contribution": weighs(threshold_pads.contribution(group, shares["leader-2"], "leader-2", vector.pad))
+            / 1e6,
             "public_part": weighs(own["leader-1"].public()) / 1e6,
         },
         "targets": TARGETS,
@@ -124,27 +134,33 @@ def run(length: int = PARAMETERS, holders: int = 8, repeats: int = 3, parameters
 def _single(
     group: th.Group,
     cipher: ckks.CipherVector,
-    vector: th.Padded,
+    vector: threshold_pads.Padded,
     shares: Mapping[str, th.Share],
     zeros: Mapping[str, th.Zero],
-    own: Mapping[str, th.Secret],
+    own: Mapping[str, tg.Secret],
 ) -> dict[str, Callable[[], Any]]:
     """What one party does, once."""
     first, second = group.holders[:2]
-    request = th.server_dec(group, cipher).request
+    request = threshold_opening.server_dec(group, cipher).request
     context, length = vector.pad.context, vector.pad.length
-    pads = {name: th.Pad(name, context, length, bytes(16), group.holders) for name in group.holders}
+    pads = {name: threshold_pads.Pad(name, context, length, bytes(16), group.holders) for name in group.holders}
     pads[first] = vector.pad
     weights = dict.fromkeys(group.holders, 1)
-    pads_of_sum = th.SumRequest.of(group, cipher.key, pads, weights, bytes(32)).to_bytes()
+    pads_of_sum = threshold_pads.SumRequest.of(group, cipher.key, pads, weights, bytes(32)).to_bytes()
     return {
         "encrypt": lambda: cipher.key.encrypt(np.zeros(cipher.length)),
-        "server_dec": lambda: th.server_dec(group, cipher),
-        "partial": lambda: th.partial(group, shares[first], request, first, group.holders, zeros[first], th.Answered()),
-        "pad": lambda: th.Padding(group, cipher.key, shares[first], first, b"").encrypt(np.zeros(cipher.length)),
-        "c1": lambda: th.SumRequest.read(group, cipher.key, pads_of_sum, vector.pad.context),
-        "contribution": lambda: th.contribution(group, shares[second], second, vector.pad),
-        "pad_partial": lambda: th.pad_partial(group, shares[first], first, pads, weights, zeros[first], th.Answered()),
+        "server_dec": lambda: threshold_opening.server_dec(group, cipher),
+        "partial": lambda: threshold_opening.partial(
+            group, shares[first], request, first, group.holders, zeros[first], th.Answered()
+        ),
+        "pad": lambda: threshold_pads.Padding(group, cipher.key, shares[first], first, b"").encrypt(
+            np.zeros(cipher.length)
+        ),
+        "c1": lambda: threshold_pads.SumRequest.read(group, cipher.key, pads_of_sum, vector.pad.context),
+        "contribution": lambda: threshold_pads.contribution(group, shares[second], second, vector.pad),
+        "pad_partial": lambda: threshold_pads.pad_partial(
+            group, shares[first], first, pads, weights, zeros[first], th.Answered()
+        ),
         "public": own[first].public,
         "galois": lambda: own[first].galois([2 * group.space.degree - 1]),
         "first": own[first].first,

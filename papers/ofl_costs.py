@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.crypto import threshold
+from coterie.crypto import threshold, threshold_generation, threshold_opening
 from coterie.dp.heuristic import perturbed
 from coterie.dp.uploads import Standard
 from coterie.protocol.randomness import Secrets, rng
@@ -49,9 +49,9 @@ def round_costs(leaders: int, seed: int, parameters: int = MLP) -> Row:
     names = tuple(f"leader-{k}" for k in range(leaders))
     group = threshold.Group("threshold-8192-sum", names, label=b"figure 13")
     values = rng(seed, "figure 13", str(leaders)).normal(0, 0.05, (leaders, parameters)).astype(np.float32)
-    own_s, secrets = timed(lambda: {name: threshold.secret(group) for name in names})
+    own_s, secrets = timed(lambda: {name: threshold_generation.secret(group) for name in names})
     public_s, parts = timed(lambda: {name: each.public() for name, each in secrets.items()})
-    keygen_s, key = timed(lambda: threshold.joined(group, parts))
+    keygen_s, key = timed(lambda: threshold_generation.joined(group, parts))
     key.encrypt(values[0, :1])  # builds what is built once
     encrypt_s, ciphers = timed(lambda: [key.encrypt(row) for row in values])
 
@@ -62,8 +62,8 @@ def round_costs(leaders: int, seed: int, parameters: int = MLP) -> Row:
         return total
 
     add_s, total = timed(added)
-    server_s, prepared = timed(lambda: threshold.server_dec(group, total))
-    request = threshold.Request.load(group, prepared.request.to_bytes())
+    server_s, prepared = timed(lambda: threshold_opening.server_dec(group, total))
+    request = threshold_opening.Request.load(group, prepared.request.to_bytes())
     seeds = {pair: hashlib.sha256(repr(pair).encode()).digest() for pair in combinations(names, 2)}
     zeros = {
         me: threshold.Zero(me, {(b if a == me else a): seed for (a, b), seed in seeds.items() if me in (a, b)})
@@ -71,11 +71,13 @@ def round_costs(leaders: int, seed: int, parameters: int = MLP) -> Row:
     }
     partial_s, answers = timed(
         lambda: {
-            me: threshold.partial(group, secrets[me].share(), request, me, names, zeros[me], threshold.Answered())[0]
+            me: threshold_opening.partial(
+                group, secrets[me].share(), request, me, names, zeros[me], threshold.Answered()
+            )[0]
             for me in names
         }
     )
-    final_s, opened = timed(lambda: threshold.opened(group, prepared, answers))
+    final_s, opened = timed(lambda: threshold_opening.opened(group, prepared, answers))
     return {
         "keygen": keygen_s,
         "add": add_s,

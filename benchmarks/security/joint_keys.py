@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto import residues, threshold
+from coterie.crypto import residues, threshold, threshold_opening
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
 from coterie.crypto.residues import Residues
@@ -71,15 +71,15 @@ def open_together(
     """
     among = [name for name in group.holders if name in shares][: group.needed]
     among += [name for name in group.holders if name not in among][: group.needed - len(among)]
-    prepared = threshold.server_dec(group, cipher)
-    request = threshold.Request.load(group, prepared.request.to_bytes())
+    prepared = threshold_opening.server_dec(group, cipher)
+    request = threshold_opening.Request.load(group, prepared.request.to_bytes())
     answers = {}
     for name in among:
         share = shares[name] if name in shares else _guessed(group, next(iter(shares.values())))
         silent = threshold.Zero(name, {other: bytes(32) for other in among if other != name})
-        answers[name], _ = threshold.partial(group, share, request, name, among, silent, threshold.Answered())
+        answers[name], _ = threshold_opening.partial(group, share, request, name, among, silent, threshold.Answered())
     try:
-        return threshold.opened(group, prepared, answers)
+        return threshold_opening.opened(group, prepared, answers)
     except CiphertextError:
         return None
 

@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.crypto import residues, threshold
+from coterie.crypto import residues, threshold, threshold_opening
 from coterie.crypto.ckks import CipherVector, PublicKey
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import ring
@@ -129,9 +129,9 @@ def check_senders(
     of, failed = (r, name, hub.joint.terms(name).number), Lost()
     seeds = {sender: hub.secrets(f"challenge for {sender}", r).bytes(SEED_BYTES) for sender in uploads}
     asked = {sender: Challenge(*of, seed) for sender, seed in seeds.items()}
-    got, missing = yield from gather(of, asked, Response, lambda *_: None, deadline_s)
+    got, missing = yield from gather(of, asked, Response, deadline_s)
     failed |= missing
-    closed = {HONEST: Closed(1, 1, partial(threshold.server_dec, one, key.encrypt(np.zeros(1))))}
+    closed = {HONEST: Closed(1, 1, partial(threshold_opening.server_dec, one, key.encrypt(np.zeros(1))))}
     senders: dict[int, str] = {}
     for sender, msg in got.items():
         make = partial(difference, one, *uploads[sender], seeds[sender], msg.answer)
@@ -182,7 +182,7 @@ def difference(
     challenge: bytes,
     answered: bytes,
     **random_bytes: Any,
-) -> threshold.Prepared:
+) -> threshold_opening.Prepared:
     """What the holders open, prepared: nonsense unless the sender knows what it sent.
 
     cipher: as it came, one term.  challenge: 32 bytes that the hub drew when it had ``cipher`` and the claim.
@@ -194,7 +194,7 @@ def difference(
         raise CryptoError(f"the check is for fresh vectors under a set whose sums are divided, not {group.parameters}")
     total = key.from_bytes(claimed, 1 if group.emulated else space.degree, terms=1, blinded=0, form=form)
     if group.emulated:
-        return threshold.server_dec(group, total, **random_bytes)
+        return threshold_opening.server_dec(group, total, **random_bytes)
     made, widths = ring(space), space.residue_bytes[: form.level + 1]
     if len(answered) != space.degree * sum(widths):
         raise DecodeError(f"an answer of {len(answered)} bytes to a challenge: {space.degree * sum(widths)} are needed")
@@ -206,7 +206,7 @@ def difference(
     limbs = group.opened_limbs  # the other primes are dropped, and not divided by, so that the error stays as it is
     total = replace(total, tally=replace(total.tally, form=Form(limbs - 1)), array=array[:, :, :limbs])
     terms = 1 + len(cipher.array) * space.degree * 2 / 3  # variances of a ternary polynomial times the noise of each
-    prepared = threshold.server_dec(group, total, deviation=group.fresh_deviation * math.sqrt(terms))
+    prepared = threshold_opening.server_dec(group, total, deviation=group.fresh_deviation * math.sqrt(terms))
     return replace(prepared, request=replace(prepared.request, scale=1.0))  # so that more than noise is too large
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coterie.aggregation import detection as d
 from coterie.crypto import ckks, fourier
 from coterie.crypto.tally import Form
-from coterie.crypto.threshold_group import Group
+from coterie.crypto.threshold import Group
 from coterie.protocol.errors import RunError, UserError
 
 KEY = ckks.keygen("insecure-1024-dft", allow_insecure=True)

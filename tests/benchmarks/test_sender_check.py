@@ -27,6 +27,7 @@ from benchmarks.security.sender_check import (
     difference,
 )
 from coterie.crypto import threshold as th
+from coterie.crypto import threshold_opening
 from coterie.crypto.arrays import CiphertextError
 from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocol.codec import weighs
@@ -46,7 +47,7 @@ def judged(shared: threshold_parts.Shared, cipher: Any, values: np.ndarray) -> N
     g = shared.group
     z = answer(shared.key, values, SEED, CHALLENGE)
     prepared = difference(g, cipher, committed(shared.key, SEED), CHALLENGE, z)
-    th.opened(g, prepared, answers(shared, prepared))
+    threshold_opening.opened(g, prepared, answers(shared, prepared))
 
 
 @BOTH

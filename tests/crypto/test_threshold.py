@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tampering import flipped
 from threshold_parts import MUL, SUM, N, answers, group, made, opened, seeds
 
-from coterie.crypto import CiphertextError, ckks, ckks_arrays, fourier, residues, seal
+from coterie.crypto import CiphertextError, ckks, ckks_arrays, fourier, residues, threshold_opening
 from coterie.crypto import threshold as th
-from coterie.crypto.shamir import lagrange
-from coterie.crypto.threshold_sharing import handed
+from coterie.crypto import threshold_generation as tg
+from coterie.crypto.residues import lagrange
+from coterie.crypto.threshold import handed
 from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError, UserError
 
@@ -47,16 +48,13 @@ def test_the_key_is_that_of_the_sum_of_all_secrets():
     assert key.decrypt(dot)[0] == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize("step", [1, 2, 7])
+@pytest.mark.parametrize("step", [1, 8])
 def test_rotations_by_joint_keys_turn_the_slots(step):
-    shared = made(MUL, 3)
-    element = pow(3, step, 2 * N)
-    parts = {name: each.galois([element]) for name, each in shared.secrets.items()}
-    (switching,) = th.galois(shared.group, parts, [element]).values()
+    shared = made("insecure-1024-dft", 3)
+    ((element, handle),) = shared.evaluation.arrays.turns((step,))
     ring, form = shared.group.ring, shared.group.space.fresh
     values = np.random.default_rng(2).normal(0, 1, N)
     cipher = shared.key.encrypt(values)
-    handle = ring.switching_object(seal.sealapi.GaloisKeys(), switching, element)
     turned = ring.changed(
         cipher.array, form, 2, form.level + 1, lambda c: ring.evaluator.apply_galois_inplace(c, element, handle)
     )
@@ -68,28 +66,28 @@ def test_rotations_by_joint_keys_turn_the_slots(step):
 def test_every_part_is_needed_and_the_same_parts_give_the_same_key(emulated):
     shared = made(SUM, 3, emulated=emulated)
     parts = {name: each.public() for name, each in shared.secrets.items()}
-    assert th.joined(shared.group, dict(reversed(parts.items()))) == th.joined(shared.group, parts)
+    assert tg.joined(shared.group, dict(reversed(parts.items()))) == tg.joined(shared.group, parts)
     with pytest.raises(CryptoError, match="every holder"):
-        th.joined(shared.group, {name: parts[name] for name in shared.group.holders[1:]})
+        tg.joined(shared.group, {name: parts[name] for name in shared.group.holders[1:]})
     with pytest.raises(CryptoError, match="stranger"):
-        th.joined(shared.group, {**parts, "stranger": parts["leader-1"]})
+        tg.joined(shared.group, {**parts, "stranger": parts["leader-1"]})
 
 
 def test_a_part_is_committed_to_before_it_is_seen():
     data, nonce = made(SUM).secrets["leader-1"].public(), bytes(range(32))
-    committed = th.commitment(data, nonce)
-    th.revealed(committed, data, nonce)
+    committed = tg.commitment(data, nonce)
+    tg.revealed(committed, data, nonce)
     for other, salt in ((flipped(data), nonce), (data, bytes(32)), (data, nonce[:-1]), (b"", nonce)):
         with pytest.raises(PeerError, match="committed"):
-            th.revealed(committed, other, salt)
-    assert th.commitment(data, bytes(32)) != committed  # the same part twice can't be told
+            tg.revealed(committed, other, salt)
+    assert tg.commitment(data, bytes(32)) != committed  # the same part twice can't be told
 
 
 @BOTH
 def test_a_dealer_s_key(emulated):
     for threshold in (0, 2):
         g = group(MUL, 3, threshold, emulated)
-        key, evaluation, shares = th.dealt(g, products=True)
+        key, evaluation, shares = tg.dealt(g, products=True)
         shared = made(MUL, 3, threshold, emulated)._replace(group=g, key=key, evaluation=evaluation, shares=shares)
         x = key.encrypt(np.full(40, 0.1))
         dot = x.dot(x.conjugated(evaluation), evaluation, constant=True)
@@ -132,7 +130,7 @@ def test_products_and_scalars_open(emulated):
         np.testing.assert_allclose(opened(shared, product), -values / 2, atol=g.error(1, product.tally.form), rtol=0)
     dot = cipher.dot(cipher.conjugated(keys), keys, constant=True, at_most=16)
     assert abs(opened(shared, dot)[0] - values @ values) <= g.error(16, dot.tally.form)
-    prepared = th.server_dec(g, dot)
+    prepared = threshold_opening.server_dec(g, dot)
     assert len(answers(shared, prepared)["leader-1"]) < 100  # one number a prime: nothing else of the product is shown
 
 
@@ -197,7 +195,7 @@ def test_any_t_of_n_shares_add_up_handed_over_again_and_again(data):
     """The algebra alone, on one number a prime."""
     n = data.draw(st.integers(2, 12))
     g = group(SUM, n, data.draw(st.sampled_from([0, *range(2, n + 1)])), True)
-    own = th.secret(g)
+    own = tg.secret(g)
     parts, senders, rounds = {name: {"": part} for name, part in handed(g, own.numbers, ("",)).items()}, g, 0
     while True:
         shares = {name: th.gathered(senders, name, parts[name]) for name in senders.holders}
@@ -295,7 +293,7 @@ def test_the_twin_weighs_what_is_real():
         first, ephemeral = own.first()
         firsts = {name: each.first()[0] for name, each in shared.secrets.items()}
         new = shared.group.handed(("a", "b"), b"other")
-        prepared = th.server_dec(shared.group, cipher)
+        prepared = threshold_opening.server_dec(shared.group, cipher)
         pairs.append(
             (
                 *(own.public(), first, own.second(ephemeral, firsts), own.galois([3, 5]), own.to_bytes()),
@@ -317,15 +315,17 @@ def test_the_twin_repeats():
         def draw(n):
             return bytes([random() % 256]) * n
 
-        own = {name: th.secret(g, draw) for name in g.holders}
-        key = th.joined(g, {name: each.public() for name, each in own.items()})
+        own = {name: tg.secret(g, draw) for name in g.holders}
+        key = tg.joined(g, {name: each.public() for name, each in own.items()})
         dealt = {name: each.dealt(draw) for name, each in own.items()}
         shares = {name: th.gathered(g, name, {other: dealt[other][name] for other in own}) for name in own}
         zeros = {a: th.Zero(a, {b: bytes(32) for b in own if b != a}) for a in own}
-        prepared = th.server_dec(g, key.encrypt(np.ones(10)), random_bytes=draw)
+        prepared = threshold_opening.server_dec(g, key.encrypt(np.ones(10)), random_bytes=draw)
         request, among = prepared.request, g.holders[:2]
-        sent = {k: th.partial(g, shares[k], request, k, among, zeros[k], th.Answered())[0] for k in among}
-        return key, sent, th.opened(g, prepared, sent)
+        sent = {
+            k: threshold_opening.partial(g, shares[k], request, k, among, zeros[k], th.Answered())[0] for k in among
+        }
+        return key, sent, threshold_opening.opened(g, prepared, sent)
 
     (key, sent, values), (again, resent, repeated) = run(), run()
     assert key == again

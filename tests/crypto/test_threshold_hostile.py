@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threshold_parts import MUL, SUM, N, answers, group, made, opened, seeds
 
-from coterie.crypto import CiphertextError, ckks
+from coterie.crypto import CiphertextError, ckks, threshold_opening
 from coterie.crypto import threshold as th
+from coterie.crypto import threshold_generation as tg
 from coterie.crypto.threshold_opening import gaussian
 from coterie.protocol.errors import CapacityError, CoterieError, CryptoError, DecodeError, PeerError, UserError
 
@@ -21,7 +22,7 @@ BOTH = pytest.mark.parametrize("emulated", [False, True], ids=["real", "emulated
 
 
 def asked(shared, length=30, among=()):
-    prepared = th.server_dec(shared.group, shared.key.encrypt(np.ones(length)))
+    prepared = threshold_opening.server_dec(shared.group, shared.key.encrypt(np.ones(length)))
     return prepared, answers(shared, prepared, among)
 
 
@@ -99,7 +100,7 @@ def test_answers_for_another_sum_another_set_or_another_key(emulated):
     foreign = shared._replace(
         group=later.group, shares={k: th.Share(later.group, v.numbers) for k, v in shared.shares.items()}
     )
-    again = th.server_dec(later.group, shared.key.encrypt(np.ones(30)))
+    again = threshold_opening.server_dec(later.group, shared.key.encrypt(np.ones(30)))
     cases = {
         "leader-2: a partial for something else": other["leader-2"],
         "leader-2: a partial for something else ": elsewhere["leader-2"],
@@ -109,36 +110,38 @@ def test_answers_for_another_sum_another_set_or_another_key(emulated):
     }
     for why, data in cases.items():
         with pytest.raises(DecodeError, match=why.strip()):
-            th.opened(g, prepared, {**good, "leader-2": data})
+            threshold_opening.opened(g, prepared, {**good, "leader-2": data})
     with pytest.raises(UserError, match="takes 2"):
-        th.opened(g, prepared, {"leader-1": good["leader-1"]})
+        threshold_opening.opened(g, prepared, {"leader-1": good["leader-1"]})
     with pytest.raises(UserError, match="holds no share"):
-        th.opened(g, prepared, {"leader-1": good["leader-1"], "eve": good["leader-2"]})
+        threshold_opening.opened(g, prepared, {"leader-1": good["leader-1"], "eve": good["leader-2"]})
     with pytest.raises(DecodeError, match="something else"):  # one more than were asked
-        th.opened(g, prepared, {**good, "leader-3": good["leader-2"]})
-    np.testing.assert_allclose(th.opened(g, prepared, good), 1, atol=g.error())
+        threshold_opening.opened(g, prepared, {**good, "leader-3": good["leader-2"]})
+    np.testing.assert_allclose(threshold_opening.opened(g, prepared, good), 1, atol=g.error())
 
 
 @BOTH
 def test_one_answer_a_ciphertext_and_no_more_than_stated(emulated):
     shared = made(SUM, 3, emulated=emulated)
     g, name = shared.group, "leader-1"
-    ask = th.server_dec(g, shared.key.encrypt(np.ones(2 * N))).request
+    ask = threshold_opening.server_dec(g, shared.key.encrypt(np.ones(2 * N))).request
     args = shared.shares[name], ask, name, g.holders, shared.zeros[name]
-    _, answered = th.partial(g, *args, th.Answered())
+    _, answered = threshold_opening.partial(g, *args, th.Answered())
     assert answered.ciphertexts == 2
     with pytest.raises(PeerError, match="same ciphertext again"):
-        th.partial(g, *args, answered)
-    dressed = th.Request(g, 3, 5, 1, False, ask.deviation, ask.scale, ask.c1)  # the same c_1 with other facts
+        threshold_opening.partial(g, *args, answered)
+    dressed = threshold_opening.Request(
+        g, 3, 5, 1, False, ask.deviation, ask.scale, ask.c1
+    )  # the same c_1 with other facts
     with pytest.raises(PeerError, match="same ciphertext again"):
-        th.partial(g, shared.shares[name], dressed, name, g.holders, shared.zeros[name], answered)
+        threshold_opening.partial(g, shared.shares[name], dressed, name, g.holders, shared.zeros[name], answered)
     full = th.Answered(b"", g.openings - 1)
     with pytest.raises(PeerError, match="sized for 65536"):
-        th.partial(g, *args, full)
+        threshold_opening.partial(g, *args, full)
     with pytest.raises(CryptoError, match="no common seed"):
-        th.partial(g, shared.shares[name], ask, name, g.holders, th.Zero(name, {}), th.Answered())
+        threshold_opening.partial(g, shared.shares[name], ask, name, g.holders, th.Zero(name, {}), th.Answered())
     with pytest.raises(UserError, match="not among"):
-        th.partial(
+        threshold_opening.partial(
             made(SUM, 4, 2).group,
             made(SUM, 4, 2).shares[name],
             ask,
@@ -151,9 +154,9 @@ def test_one_answer_a_ciphertext_and_no_more_than_stated(emulated):
 
 def test_a_residue_of_zero_in_the_first_part_of_relinearisation_is_sent_as_zero(monkeypatch):
     """One in some 2^40 is 0. Its negative is 0, too, and not the prime, which no holder takes."""
-    own = th.secret(group(MUL))
+    own = tg.secret(group(MUL))
     zeros = lambda self, a, added=None: np.zeros_like(a)  # noqa: E731
-    monkeypatch.setattr(th.Secret, "_rows", zeros)
+    monkeypatch.setattr(tg.Secret, "_rows", zeros)
     part, _ = own.first()
     limbs = own.numbers.shape[0]
     numbers, _ = own.group.unpack("first", part, (2 * (limbs - 1), limbs, N), real=(2 * (limbs - 1) * N, limbs))
@@ -163,17 +166,17 @@ def test_a_residue_of_zero_in_the_first_part_of_relinearisation_is_sent_as_zero(
 def test_what_can_t_be_opened_by_parts():
     shared, mul = made(SUM, 3), made(MUL, 3)
     with pytest.raises(CryptoError, match="isn't one of"):
-        th.server_dec(shared.group, mul.key.encrypt(np.ones(3)))
+        threshold_opening.server_dec(shared.group, mul.key.encrypt(np.ones(3)))
     with pytest.raises(CryptoError, match="isn't one of"):
-        th.server_dec(shared.group, made(SUM, 3, emulated=True).key.encrypt(np.ones(3)))
+        threshold_opening.server_dec(shared.group, made(SUM, 3, emulated=True).key.encrypt(np.ones(3)))
     with pytest.raises(CryptoError, match="can't be opened"):
-        th.server_dec(mul.group, mul.key.encrypt(np.ones(3)).conjugated(mul.evaluation))
+        threshold_opening.server_dec(mul.group, mul.key.encrypt(np.ones(3)).conjugated(mul.evaluation))
     with pytest.raises(CryptoError, match="no level"):
-        th.with_products(shared.group, shared.key, {}, {})
+        tg.with_products(shared.group, shared.key, {}, {})
     stranger = ckks.keygen(SUM, allow_insecure=True).public.encrypt(np.ones(30))
-    prepared = th.server_dec(shared.group, stranger)
+    prepared = threshold_opening.server_dec(shared.group, stranger)
     with pytest.raises(CiphertextError, match="nonsense"):
-        th.opened(shared.group, prepared, answers(shared, prepared))
+        threshold_opening.opened(shared.group, prepared, answers(shared, prepared))
 
 
 # ---- bytes
@@ -191,12 +194,12 @@ def test_garbage_is_refused_or_opens_to_nonsense(emulated, data):
     readers = {
         "public": (
             own.public(),
-            lambda b: th.joined(g, {**{k: s.public() for k, s in shared.secrets.items()}, "leader-1": b}),
+            lambda b: tg.joined(g, {**{k: s.public() for k, s in shared.secrets.items()}, "leader-1": b}),
         ),
-        "request": (prepared.request.to_bytes(), lambda b: th.Request.load(g, b)),
-        "partial": (answer["leader-1"], lambda b: th.opened(g, prepared, {**answer, "leader-1": b})),
+        "request": (prepared.request.to_bytes(), lambda b: threshold_opening.Request.load(g, b)),
+        "partial": (answer["leader-1"], lambda b: threshold_opening.opened(g, prepared, {**answer, "leader-1": b})),
         "share": (shared.shares["leader-1"].to_bytes(), lambda b: th.Share.load(g, b)),
-        "secret": (own.to_bytes(), lambda b: th.Secret.load(g, b)),
+        "secret": (own.to_bytes(), lambda b: tg.Secret.load(g, b)),
         "part": (part, lambda b: th.gathered(new, "a", {"leader-1": b})),
     }
     good, read = readers[data.draw(st.sampled_from(sorted(readers)))]
@@ -222,14 +225,17 @@ def test_garbage_is_refused_or_opens_to_nonsense(emulated, data):
 @pytest.mark.parametrize("parameters", [SUM, MUL])
 def test_a_server_that_states_no_error_gets_noise_all_the_same(parameters):
     shared = made(parameters, 3)
-    g, quiet = shared.group, th.server_dec(shared.group, shared.key.encrypt(np.zeros(20 * N)), deviation=0.0)
-    values = th.opened(g, quiet, answers(shared, quiet))
+    g, quiet = (
+        shared.group,
+        threshold_opening.server_dec(shared.group, shared.key.encrypt(np.zeros(20 * N)), deviation=0.0),
+    )
+    values = threshold_opening.opened(g, quiet, answers(shared, quiet))
     assert np.std(values) > 0.9 * math.sqrt(3) * g.error() / 10 / math.sqrt(3 + (parameters == MUL))
 
 
 def test_requests_of_impossible_facts():
     shared = made(SUM, 3)
-    g, ask = shared.group, th.server_dec(shared.group, shared.key.encrypt(np.ones(3))).request
+    g, ask = shared.group, threshold_opening.server_dec(shared.group, shared.key.encrypt(np.ones(3))).request
     for change in (
         *(
             {"length": 0},
@@ -246,12 +252,20 @@ def test_requests_of_impossible_facts():
         facts = {name: getattr(ask, name) for name in ("length", "terms", "senders", "scalar")}
         facts |= {name: getattr(ask, name) for name in ("deviation", "scale", "c1")}
         with pytest.raises(DecodeError):
-            th.Request.load(g, th.Request(g, **{**facts, **change}).to_bytes())
-    loud = th.Request(g, 3, 1, 1, False, 2.0**60, ask.scale, ask.c1)
+            threshold_opening.Request.load(g, threshold_opening.Request(g, **{**facts, **change}).to_bytes())
+    loud = threshold_opening.Request(g, 3, 1, 1, False, 2.0**60, ask.scale, ask.c1)
     with pytest.raises(DecodeError, match="no ciphertext has"):
-        th.Request.load(g, loud.to_bytes())
+        threshold_opening.Request.load(g, loud.to_bytes())
     with pytest.raises(CapacityError, match="no room for noise"):
-        th.partial(g, shared.shares["leader-1"], loud, "leader-1", g.holders, shared.zeros["leader-1"], th.Answered())
+        threshold_opening.partial(
+            g,
+            shared.shares["leader-1"],
+            loud,
+            "leader-1",
+            g.holders,
+            shared.zeros["leader-1"],
+            th.Answered(),
+        )
 
 
 def test_nothing_shows_a_secret():
@@ -264,7 +278,7 @@ def test_nothing_shows_a_secret():
         assert str(next(iter(zero.seeds.values()))) not in shown
     assert deepcopy(share) is share
     assert (th.Share.load(shared.group, share.to_bytes()).numbers == share.numbers).all()
-    assert (th.Secret.load(shared.group, secret.to_bytes()).numbers == secret.numbers).all()
+    assert (tg.Secret.load(shared.group, secret.to_bytes()).numbers == secret.numbers).all()
     with pytest.raises(DecodeError, match="another group"):
         th.Share.load(group(label=b"other"), share.to_bytes())
     assert pickle.dumps(shared.group)
@@ -301,8 +315,8 @@ def test_the_error_that_floodings_are_sized_for_is_the_real_one(monkeypatch):
     shared = made(SUM, 4)
     g = shared.group
     monkeypatch.setattr(th.Group, "flood", lambda *_, **__: 1.0)  # next to nothing, and of the server nothing
-    prepared = th.server_dec(g, shared.key.encrypt(np.zeros(30 * N)).scale(50))
-    values = th.opened(g, prepared, answers(shared, prepared))
+    prepared = threshold_opening.server_dec(g, shared.key.encrypt(np.zeros(30 * N)).scale(50))
+    values = threshold_opening.opened(g, prepared, answers(shared, prepared))
     measured = np.std(values) * prepared.request.scale / math.sqrt(N / 2)
     assert 0.9 < measured / prepared.request.deviation < 1.1
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threshold_parts import MUL, SUM, N, made, opened
 
-from coterie.crypto import CiphertextError
+from coterie.crypto import CiphertextError, threshold_pads
 from coterie.crypto import threshold as th
 from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, PeerError, UserError
@@ -21,23 +21,26 @@ def sent(shared, values, among=(), senders=None):
     """What each encrypts, over the wire."""
     g, out = shared.group, {}
     for name, value in zip(senders or g.holders, values, strict=True):
-        padding = th.Padding(g, shared.key, shared.shares[name], name, CONTEXT, among)
+        padding = threshold_pads.Padding(g, shared.key, shared.shares[name], name, CONTEXT, among)
         data = padding.encrypt(value).to_bytes()
-        out[name] = th.Padded.load(g, data, name, CONTEXT, len(value), among)
+        out[name] = threshold_pads.Padded.load(g, data, name, CONTEXT, len(value), among)
     return out
 
 
 def completed(shared, padded):
     """The ciphertext under the joint key."""
     g, pad = shared.group, padded.pad
-    parts = {k: th.contribution(g, shared.shares[k], k, pad) for k in pad.among if k != pad.sender}
-    return th.joint(g, shared.key, padded, parts)
+    parts = {k: threshold_pads.contribution(g, shared.shares[k], k, pad) for k in pad.among if k != pad.sender}
+    return threshold_pads.joint(g, shared.key, padded, parts)
 
 
 def summed(shared, padded, weights):
     g, pads = shared.group, {name: one.pad for name, one in padded.items()}
-    data = {k: th.pad_partial(g, shared.shares[k], k, pads, weights, shared.zeros[k], th.Answered())[0] for k in padded}
-    return th.padded_sum(g, shared.key, padded, weights, data)
+    data = {
+        k: threshold_pads.pad_partial(g, shared.shares[k], k, pads, weights, shared.zeros[k], th.Answered())[0]
+        for k in padded
+    }
+    return threshold_pads.padded_sum(g, shared.key, padded, weights, data)
 
 
 @BOTH
@@ -50,8 +53,8 @@ def test_weighted_sums_without_contributions(emulated, seed, most, senders, leng
     weights = dict(zip(present, map(int, rng.integers(1, most + 1, senders)), strict=True))
     found = summed(shared, sent(shared, values, senders=present), weights)
     wanted = np.array(list(weights.values())) @ values
-    np.testing.assert_allclose(found, wanted, atol=th.padded_error(shared.group, weights), rtol=0)
-    assert th.padded_error(shared.group, weights) <= shared.group.error(sum(weights.values()))
+    np.testing.assert_allclose(found, wanted, atol=threshold_pads.padded_error(shared.group, weights), rtol=0)
+    assert threshold_pads.padded_error(shared.group, weights) <= shared.group.error(sum(weights.values()))
 
 
 @pytest.mark.parametrize("emulated", [False, True])
@@ -59,7 +62,7 @@ def test_the_stated_deviation_of_padded_sums(emulated):
     shared = made(SUM, 4, emulated=emulated)
     weights = dict.fromkeys(shared.group.holders, 10)
     error = summed(shared, sent(shared, np.zeros((4, 20 * N))), weights)
-    assert 0.9 < np.std(error) / (th.padded_error(shared.group, weights) / 10) < 1.1
+    assert 0.9 < np.std(error) / (threshold_pads.padded_error(shared.group, weights) / 10) < 1.1
 
 
 @BOTH
@@ -84,7 +87,7 @@ def test_what_a_sender_adds_comes_out_as_it_went_in():
     honest = completed(shared, padded).array
     for x in (np.ones_like(padded.array), rng.integers(0, 2**40, padded.array.shape).astype(np.uint64)):
         x = x % g.moduli(g.limbs)
-        lying = completed(shared, th.Padded(g, padded.pad, g.plus(padded.array, x), None)).array
+        lying = completed(shared, threshold_pads.Padded(g, padded.pad, g.plus(padded.array, x), None)).array
         assert (g.minus(lying[:, 0], honest[:, 0]) == x).all()
         assert (lying[:, 1] == honest[:, 1]).all()
 
@@ -94,7 +97,7 @@ def test_a_ciphertext_is_no_padded_vector(emulated):
     shared = made(SUM, 3, emulated=emulated)
     data = shared.key.encrypt(np.ones(N)).to_bytes()
     with pytest.raises(DecodeError):
-        th.Padded.load(shared.group, data, "leader-1", CONTEXT, N)
+        threshold_pads.Padded.load(shared.group, data, "leader-1", CONTEXT, N)
 
 
 def test_one_round_two_nonces():
@@ -114,26 +117,38 @@ def test_a_pad_is_a_pad_for_one_thing(emulated):
     padded = sent(shared, np.ones((2, 50)), senders=tuple(weights))
     pads = {name: one.pad for name, one in padded.items()}
     zero = shared.zeros["leader-1"]
-    data, answered = th.pad_partial(g, shared.shares["leader-1"], "leader-1", pads, weights, zero, th.Answered())
+    data, answered = threshold_pads.pad_partial(
+        g, shared.shares["leader-1"], "leader-1", pads, weights, zero, th.Answered()
+    )
     with pytest.raises(PeerError, match="same ciphertext again"):
-        th.pad_partial(g, shared.shares["leader-1"], "leader-1", pads, {**weights, "leader-2": 2}, zero, answered)
-    other = th.pad_partial(g, shared.shares["leader-2"], "leader-2", pads, weights, shared.zeros["leader-2"], answered)
+        threshold_pads.pad_partial(
+            g, shared.shares["leader-1"], "leader-1", pads, {**weights, "leader-2": 2}, zero, answered
+        )
+    other = threshold_pads.pad_partial(
+        g, shared.shares["leader-2"], "leader-2", pads, weights, shared.zeros["leader-2"], answered
+    )
     with pytest.raises(DecodeError, match="leader-1: a partial for something else"):  # weights are part of the name
-        th.padded_sum(g, shared.key, padded, {**weights, "leader-1": 1}, {"leader-2": other[0], "leader-1": other[0]})
+        threshold_pads.padded_sum(
+            g, shared.key, padded, {**weights, "leader-1": 1}, {"leader-2": other[0], "leader-1": other[0]}
+        )
     with pytest.raises(CryptoError, match="an answer of each"):
-        th.padded_sum(g, shared.key, padded, weights, {"leader-1": data})
+        threshold_pads.padded_sum(g, shared.key, padded, weights, {"leader-1": data})
     with pytest.raises(CryptoError, match="sent nothing"):
-        th.pad_partial(g, shared.shares["leader-3"], "leader-3", pads, weights, shared.zeros["leader-3"], answered)
+        threshold_pads.pad_partial(
+            g, shared.shares["leader-3"], "leader-3", pads, weights, shared.zeros["leader-3"], answered
+        )
     with pytest.raises(CryptoError, match="two senders"):  # it would open one message
-        th.pad_partial(
+        threshold_pads.pad_partial(
             g, shared.shares["leader-1"], "leader-1", {"leader-1": pads["leader-1"]}, {"leader-1": 1}, zero, answered
         )
     with pytest.raises(CapacityError, match="weights"):
-        th.pad_partial(g, shared.shares["leader-1"], "leader-1", pads, {**weights, "leader-2": 1 << 20}, zero, answered)
+        threshold_pads.pad_partial(
+            g, shared.shares["leader-1"], "leader-1", pads, {**weights, "leader-2": 1 << 20}, zero, answered
+        )
     alone = th.Zero("leader-2", dict.fromkeys(shared.zeros["leader-2"].seeds, bytes(32)))
-    bad, _ = th.pad_partial(g, shared.shares["leader-2"], "leader-2", pads, weights, alone, th.Answered())
+    bad, _ = threshold_pads.pad_partial(g, shared.shares["leader-2"], "leader-2", pads, weights, alone, th.Answered())
     with pytest.raises(CiphertextError, match="nonsense"):  # an answer with another share of zero
-        th.padded_sum(g, shared.key, padded, weights, {"leader-1": data, "leader-2": bad})
+        threshold_pads.padded_sum(g, shared.key, padded, weights, {"leader-1": data, "leader-2": bad})
 
 
 def test_t_of_n_pads_are_of_those_that_contribute():
@@ -142,13 +157,16 @@ def test_t_of_n_pads_are_of_those_that_contribute():
     padded = sent(shared, [np.ones(10)], among, ("leader-2",))["leader-2"]
     assert (
         padded.pad.polynomials(g).tobytes()
-        != th.Pad("leader-2", CONTEXT, 10, padded.pad.nonce, g.holders[:2]).polynomials(g).tobytes()
+        != threshold_pads.Pad("leader-2", CONTEXT, 10, padded.pad.nonce, g.holders[:2]).polynomials(g).tobytes()
     )
     with pytest.raises(UserError, match="not among"):
-        th.contribution(g, shared.shares["leader-1"], "leader-1", padded.pad)
+        threshold_pads.contribution(g, shared.shares["leader-1"], "leader-1", padded.pad)
     with pytest.raises(CryptoError, match="takes contributions of leader-4"):
-        th.joint(g, shared.key, padded, {})
-    joining, part = th.Joining(g, padded), th.contribution(g, shared.shares["leader-4"], "leader-4", padded.pad)
+        threshold_pads.joint(g, shared.key, padded, {})
+    joining, part = (
+        threshold_pads.Joining(g, padded),
+        threshold_pads.contribution(g, shared.shares["leader-4"], "leader-4", padded.pad),
+    )
     with pytest.raises(DecodeError):
         joining.take("leader-4", part[:-1])
     joining.take("leader-4", part)
@@ -156,12 +174,12 @@ def test_t_of_n_pads_are_of_those_that_contribute():
         with pytest.raises(CryptoError, match="not missing"):
             joining.take(name, part)
     np.testing.assert_array_equal(
-        joining.cipher(shared.key).array, th.joint(g, shared.key, padded, {"leader-4": part}).array
+        joining.cipher(shared.key).array, threshold_pads.joint(g, shared.key, padded, {"leader-4": part}).array
     )
     with pytest.raises(DecodeError, match="other holders"):
-        th.Padded.load(g, padded.to_bytes(), "leader-2", CONTEXT, 10, ("leader-2", "leader-3"))
+        threshold_pads.Padded.load(g, padded.to_bytes(), "leader-2", CONTEXT, 10, ("leader-2", "leader-3"))
     with pytest.raises(CryptoError, match="t of n"):
-        th.pad_partial(
+        threshold_pads.pad_partial(
             g,
             shared.shares["leader-2"],
             "leader-2",
@@ -176,10 +194,12 @@ def test_contributions_repeat_to_the_bit():
     """Fresh noise each time would be averaged away, and the share read."""
     shared = made(SUM, 3)
     pad = sent(shared, [np.ones(10)], senders=("leader-1",))["leader-1"].pad
-    first, second = (th.contribution(shared.group, shared.shares["leader-2"], "leader-2", pad) for _ in range(2))
+    first, second = (
+        threshold_pads.contribution(shared.group, shared.shares["leader-2"], "leader-2", pad) for _ in range(2)
+    )
     assert first == second
     with pytest.raises(CryptoError, match="of others"):
-        th.contribution(shared.group, shared.shares["leader-1"], "leader-1", pad)
+        threshold_pads.contribution(shared.group, shared.shares["leader-1"], "leader-1", pad)
 
 
 def test_the_twin_of_a_pad_weighs_what_is_real_and_a_wrong_share_spoils_it():

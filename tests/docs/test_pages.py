@@ -18,6 +18,7 @@ from benchmarks import pages
 from coterie.baselines.robust import SYSTEMS, RobustConfig
 from coterie.clustering.isomorphic import Aidc
 from coterie.crypto import threshold as th
+from coterie.crypto import threshold_pads
 from coterie.data.schemes import kinds
 from coterie.data.synthetic import _LAWS  # the page lists the laws, which have no public list
 from coterie.devices.jetson import BOARDS
@@ -138,7 +139,7 @@ def test_errors_under_a_shared_key_are_those_that_the_code_states() -> None:
     group = th.Group("threshold-8192-sum", names)
     for terms in (8, 8 * 2048):
         assert f"{group.error(terms) / terms:.1e}" in text
-        assert f"{th.padded_error(group, dict.fromkeys(names, terms // 8)) / terms:.1e}" in text
+        assert f"{threshold_pads.padded_error(group, dict.fromkeys(names, terms // 8)) / terms:.1e}" in text
     at = th.Group("threshold-16384-dft", names[:4])  # what a scalar of a server's own shows
     flood = at.flood(at.fresh_deviation, scalar=True) * 2 * 10
     bits = sum(math.log2(int(prime)) for prime in at.moduli(at.opened_limbs)[:, 0]) - math.log2(flood)

@@ -7,9 +7,8 @@ import pytest
 from threshold_parts import SUM, N, answers, made, opened
 
 from benchmarks.security.joint_keys import from_answers
-from coterie.crypto import threshold as th
-from coterie.crypto import threshold_opening
-from coterie.crypto.threshold_group import Group
+from coterie.crypto import threshold_opening, threshold_pads
+from coterie.crypto.threshold import Group
 from coterie.privacy.attacks.joint_key import likeliest
 from coterie.privacy.attacks.key_in_sum import coefficients, forged, key_agreement
 
@@ -54,10 +53,10 @@ def test_the_truth_is_a_sum_of_ternary_polynomials():
 def test_answers_without_flooding_are_the_key(monkeypatch):
     shared = made(SUM, 3)
     secret, cipher = truth(shared), shared.key.encrypt(np.ones(N))
-    prepared = th.server_dec(shared.group, cipher)
+    prepared = threshold_opening.server_dec(shared.group, cipher)
     assert no_better_than_guessing(from_answers(shared.group, prepared.request.c1, [seen(shared, prepared)]), secret)
     monkeypatch.setattr(Group, "flood", lambda *_, **__: 0.0)
-    prepared = th.server_dec(shared.group, cipher)
+    prepared = threshold_opening.server_dec(shared.group, cipher)
     guess = from_answers(shared.group, prepared.request.c1, [seen(shared, prepared)])
     assert key_agreement(guess, secret).value == 1.0
 
@@ -67,7 +66,7 @@ def test_the_mean_of_many_answers_for_one_ciphertext_is_the_key(monkeypatch):
     shared = made(SUM, 2)
     secret, cipher = truth(shared), shared.key.encrypt(np.ones(N))
     monkeypatch.setattr(Group, "flood", lambda *_, **__: 1.0)
-    prepared = th.server_dec(shared.group, cipher)
+    prepared = threshold_opening.server_dec(shared.group, cipher)
     one = seen(shared, prepared)
     assert no_better_than_guessing(from_answers(shared.group, prepared.request.c1, [one]), secret)
     many = [one, *(seen(shared, prepared) for _ in range(300))]  # sqrt(2) / sqrt(300) = .08 a coefficient
@@ -89,13 +88,13 @@ def test_a_sender_that_chooses_c1_reads_the_key_off_the_sum(share):
 def test_under_a_joint_pad_what_a_sender_adds_comes_out_as_it_went_in():
     shared = made(SUM, 3)
     g, secret = shared.group, truth(shared)
-    padded = th.Padding(g, shared.key, shared.shares["leader-1"], "leader-1", b"r").encrypt(np.zeros(N))
+    padded = threshold_pads.Padding(g, shared.key, shared.shares["leader-1"], "leader-1", b"r").encrypt(np.zeros(N))
     constant = int(g.space.scale(g.space.fresh) / 64)
     each = np.array([[constant % int(prime)] for (prime,) in g.moduli(g.limbs)], dtype=np.uint64)
     array = g.plus(padded.array, np.broadcast_to(each, padded.array.shape))
-    for sent in (padded, th.Padded(g, padded.pad, array, None)):
-        parts = {k: th.contribution(g, shared.shares[k], k, padded.pad) for k in g.holders[1:]}
-        cipher = th.joint(g, shared.key, sent, parts)
+    for sent in (padded, threshold_pads.Padded(g, padded.pad, array, None)):
+        parts = {k: threshold_pads.contribution(g, shared.shares[k], k, padded.pad) for k in g.holders[1:]}
+        cipher = threshold_pads.joint(g, shared.key, sent, parts)
         found = opened(shared, cipher)
         assert no_better_than_guessing(from_sum(g, found - found.mean(), 64.0), secret)
     np.testing.assert_allclose(found.view(np.complex128), 1 / 64, atol=2 * g.error())  # K, and nothing times s

@@ -26,14 +26,14 @@ from joint_parts import (
     within,
 )
 
-from coterie.crypto import threshold
+from coterie.crypto import threshold_opening
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import bundle
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols.threshold_holder import Begin, Evaluate, Exchange, JointKey, Pass, Piece, Reveal
-from coterie.protocols.threshold_keys import text
+from coterie.protocols.threshold_holder import BeginKey, Exchange, JointKey, Pass, Piece, Reveal, Rotate
+from coterie.protocols.threshold_keys import Done, text
 from coterie.protocols.threshold_making import hand_over
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, Present
+from coterie.protocols.threshold_opening import Announce, Decrypt, Partials
 
 MOST = {"threshold": 3, "least": 3}
 change = msgspec.structs.replace
@@ -62,14 +62,14 @@ def asked(run: Rig, *messages: Any, r: int = 1, name: str = LIAR) -> list[Any]:
 
 def question(run: Rig, cipher: Any, *, r: int = 1, number: int = 0, **other: Any) -> tuple[Any, Any]:
     group = run.hub.joint.group(KEY)
-    request = threshold.server_dec(group, cipher).request.to_bytes()
+    request = threshold_opening.server_dec(group, cipher).request.to_bytes()
     among = HOLDERS[: group.needed]
     fields = {"among": text(among), "numbers": np.array([number]), "ciphers": bundle([request]), **other}
     return Decrypt(r, KEY, fields.pop("making", 1), **fields), Partials
 
 
 def announcement(cipher: Any, *, r: int = 1, number: int = 0, senders: int = 0) -> tuple[Any, Any]:
-    return Announce(r, KEY, 1, np.array([number, senders or cipher.tally.vectors, cipher.length])), Present
+    return Announce(r, KEY, 1, np.array([number, senders or cipher.tally.vectors, cipher.length])), Done
 
 
 @pytest.mark.parametrize("settings", [{}, MOST], ids=str)
@@ -168,7 +168,7 @@ def test_nobody_but_the_hub_asks_and_only_holders_send_pieces() -> None:
     for message, _ in (announcement(cipher), question(run, cipher)):
         with pytest.raises(PeerError, match="only the hub may send one"):
             party.handlers[type(message)].run(party, message, "client/2")
-    for kind in (Begin, Reveal, Exchange, Evaluate, Pass, JointKey):
+    for kind in (BeginKey, Reveal, Exchange, Rotate, Pass, JointKey):
         fields = [field.name for field in msgspec.structs.fields(kind)]
         values = {"round": 1, "key": KEY, "number": 2, "elements": np.array([3])}
         message = kind(
@@ -178,7 +178,7 @@ def test_nobody_but_the_hub_asks_and_only_holders_send_pieces() -> None:
             party.handlers[kind].run(party, message, "client/2")
     with pytest.raises(PeerError, match="which is not being made"):
         party.making.take_piece(Piece(1, KEY, 2, bytes(32), b""), "client/2")
-    party.making.begin(Begin(1, KEY, 2, text(HOLDERS), ""), "hub")
+    party.making.begin(BeginKey(1, KEY, 2, text(HOLDERS), ""), "hub")
     for piece, src in [
         (Piece(1, KEY, 2, bytes(32), b""), "client/4"),
         (Piece(1, KEY, 2, bytes(31), b""), "client/2"),
@@ -199,8 +199,8 @@ def test_a_part_of_a_key_is_given_once() -> None:
     asked_for: list[Any] = []
 
     def again(party: Any, request: Any, answer: Any) -> Any:
-        other = Evaluate(0, KEY, 1, request.elements[:1])
-        for message, kind in [(request, Evaluate), (other, Evaluate), *asked_for]:
+        other = Rotate(0, KEY, 1, request.elements[:1])
+        for message, kind in [(request, Rotate), (other, Rotate), *asked_for]:
             with pytest.raises(PeerError, match=r"no rotations to be made|which is at (Exchanged|Whole)"):
                 Client.handlers[kind].run(party, message, "hub")
         return answer
@@ -209,7 +209,7 @@ def test_a_part_of_a_key_is_given_once() -> None:
         misbehaving(
             run.party(LIAR), kind, lambda party, request, answer, kind=kind: asked_for.append((request, kind)) or answer
         )
-    misbehaving(run.party(LIAR), Evaluate, again)
+    misbehaving(run.party(LIAR), Rotate, again)
     assert not made(run).missing
     assert len(asked_for) == 2
     fresh = joint(emulated=False, products=True)
@@ -218,10 +218,10 @@ def test_a_part_of_a_key_is_given_once() -> None:
         making = party.secret.making.rounds[KEY]
         making.turned = False
         with pytest.raises(PeerError, match=r"automorphisms that .* has no keys for"):
-            Client.handlers[Evaluate].run(party, Evaluate(0, KEY, 1, np.array([3, 5])), "hub")
+            Client.handlers[Rotate].run(party, Rotate(0, KEY, 1, np.array([3, 5])), "hub")
         return answer
 
-    misbehaving(fresh.party(LIAR), Evaluate, few)
+    misbehaving(fresh.party(LIAR), Rotate, few)
     assert not made(fresh).missing
 
 
@@ -230,13 +230,16 @@ def test_a_making_is_begun_once_and_by_who_may_hold_the_key() -> None:
     made(run)
     party = run.party(LIAR)
     for begin, says in [
-        (Begin(1, KEY, 1, text(HOLDERS), ""), "making 1 of key 'sum' after 1"),
-        (Begin(1, "other", 2, text(HOLDERS), ""), "knows of no joint key 'other'"),
-        (Begin(1, KEY, 2, text(("client/0", "client/2")), ""), "client/1 is not among the 2 holders"),
-        (Begin(1, KEY, 2, text((*HOLDERS, "hub")), ""), "'hub' may not hold key 'sum': it is for a client or a helper"),
-        (Begin(1, KEY, 2, LIAR, ""), "for at least 2 holders"),
-        (Begin(1, KEY, 2, text(HOLDERS), text(("client/4",) * 4)), "is handed over by 4 of its holders"),
-        (Begin(1, KEY, 2, text(HOLDERS), text(HOLDERS[:3])), "is handed over by 4 of its holders"),
+        (BeginKey(1, KEY, 1, text(HOLDERS), ""), "making 1 of key 'sum' after 1"),
+        (BeginKey(1, "other", 2, text(HOLDERS), ""), "knows of no joint key 'other'"),
+        (BeginKey(1, KEY, 2, text(("client/0", "client/2")), ""), "client/1 is not among the 2 holders"),
+        (
+            BeginKey(1, KEY, 2, text((*HOLDERS, "hub")), ""),
+            "'hub' may not hold key 'sum': it is for a client or a helper",
+        ),
+        (BeginKey(1, KEY, 2, LIAR, ""), "for at least 2 holders"),
+        (BeginKey(1, KEY, 2, text(HOLDERS), text(("client/4",) * 4)), "is handed over by 4 of its holders"),
+        (BeginKey(1, KEY, 2, text(HOLDERS), text(HOLDERS[:3])), "is handed over by 4 of its holders"),
     ]:
         with pytest.raises(PeerError, match=says):
             party.making.begin(begin, "hub")
@@ -246,7 +249,7 @@ def test_what_holds_a_secret_shows_none() -> None:
     run = joint(emulated=False, **MOST)
     made(run)
     party = run.party(LIAR)
-    party.making.begin(Begin(1, KEY, 2, text(HOLDERS), ""), "hub")
+    party.making.begin(BeginKey(1, KEY, 2, text(HOLDERS), ""), "hub")
     shown = f"{party.secret!r} {party.secret.joint!r} {held(run, LIAR)!r} {party.secret.making.rounds[KEY]!r}"
     no_secret(run, shown)
     assert "share=" not in shown

@@ -26,11 +26,11 @@ from joint_parts import (
 )
 from tampering import flipped
 
-from coterie.crypto import threshold
+from coterie.crypto import threshold_generation
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.party import To
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocols.threshold_holder import Begin, Committed, Evaluate, Exchange, JointKey, Pass, Piece, Reveal
+from coterie.protocols.threshold_holder import BeginKey, Committed, Exchange, JointKey, Pass, Piece, Reveal, Rotate
 from coterie.protocols.threshold_keys import text
 from coterie.protocols.threshold_making import hand_over, make_keys
 from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums
@@ -54,12 +54,12 @@ def vanishing(run: Rig, kind: type, name: str = LIAR) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, MOST, {"products": True}], ids=str)
-@pytest.mark.parametrize("kind", [Begin, Reveal, Exchange, Evaluate, JointKey], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [BeginKey, Reveal, Exchange, Rotate, JointKey], ids=lambda kind: kind.__name__)
 def test_a_holder_that_vanishes_while_a_key_is_made_is_left_out(kind: type, settings: dict[str, Any]) -> None:
     run = joint(**settings)
     vanishing(run, kind)
     ready = made(run)
-    if kind is Evaluate and "products" not in settings:
+    if kind is Rotate and "products" not in settings:
         assert ready.holders == HOLDERS
     elif kind is JointKey and settings == MOST:  # three others have it
         assert (ready.holders, set(ready.missing), ready.number) == (HOLDERS, {LIAR}, 1)
@@ -68,7 +68,7 @@ def test_a_holder_that_vanishes_while_a_key_is_made_is_left_out(kind: type, sett
     assert within(opened(run, summed(run, *VECTORS)).values, run)
 
 
-@pytest.mark.parametrize("kind", [Begin, Pass, Exchange], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [BeginKey, Pass, Exchange], ids=lambda kind: kind.__name__)
 def test_a_holder_that_vanishes_while_a_key_is_handed_over(kind: type) -> None:
     run = joint(**MOST)
     made(run)
@@ -107,7 +107,7 @@ def test_a_key_of_all_is_lost_with_a_new_holder_that_goes_at_the_last_moment() -
 def test_all_holders_gone() -> None:
     run = joint()
     for name in HOLDERS:
-        vanishing(run, Begin, name)
+        vanishing(run, BeginKey, name)
     with pytest.raises(NoAnswerError, match=r"at least 2 holders and at most 256, each once, not 0 .*client/3: "):
         made(run)
     made(run, (*CLIENTS[4:], "helper"), 1)
@@ -128,10 +128,10 @@ def test_who_cannot_hold_a_key(holders: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("kind", "lie"),
     [
-        (Begin, lambda party, request, answer: change(answer, digest=b"short")),
-        (Begin, lambda party, request, answer: change(answer, digest=bytes(32))),
-        (Begin, lambda party, request, answer: change(answer, number=7)),
-        (Begin, lambda party, request, answer: change(answer, key="other")),
+        (BeginKey, lambda party, request, answer: change(answer, digest=b"short")),
+        (BeginKey, lambda party, request, answer: change(answer, digest=bytes(32))),
+        (BeginKey, lambda party, request, answer: change(answer, number=7)),
+        (BeginKey, lambda party, request, answer: change(answer, key="other")),
         (Reveal, lambda party, request, answer: change(answer, part=b"garbage")),
         (Reveal, lambda party, request, answer: change(answer, part=bundle([b"", b"", bytes(32)]))),
         (
@@ -169,9 +169,9 @@ def test_a_part_that_is_committed_to_and_is_no_part_is_noticed_when_all_are_join
         making = party.secret.making.rounds[KEY]
         _, first, nonce = unbundle(making.shown, 3)
         making.shown = bundle([b"garbage", first, nonce])
-        return change(answer, digest=threshold.commitment(bundle([b"garbage", first]), nonce))
+        return change(answer, digest=threshold_generation.commitment(bundle([b"garbage", first]), nonce))
 
-    misbehaving(run.party(LIAR), Begin, lie)
+    misbehaving(run.party(LIAR), BeginKey, lie)
     ready = made(run)
     assert ready.missing == {LIAR: "its answer cannot be read"}
 

@@ -12,7 +12,7 @@ import pytest
 from federation import Rig
 from joint_parts import CLIENTS, HOLDERS, KEY, drive, held, joint, made, opened, shares_of, small_keys, summed
 
-from coterie.crypto import threshold
+from coterie.crypto import threshold, threshold_opening
 from coterie.crypto.arrays import CiphertextError
 from coterie.protocol.codec import content
 from coterie.protocol.errors import DecodeError, UserError
@@ -237,12 +237,14 @@ def test_former_holders_who_kept_their_shares_could_open_what_is_handed_over_but
 
     def plotted(cipher: Any) -> np.ndarray:
         """By former holders, with a copy of the ciphertext."""
-        ready = threshold.server_dec(group, cipher)
+        ready = threshold_opening.server_dec(group, cipher)
         parts = {}
         for name in among:
             share, zero = threshold.Share.load(group, kept[name]), threshold.Zero(name, seeds[name])
-            parts[name], _ = threshold.partial(group, share, ready.request, name, among, zero, threshold.Answered())
-        return threshold.opened(group, ready, parts)
+            parts[name], _ = threshold_opening.partial(
+                group, share, ready.request, name, among, zero, threshold.Answered()
+            )
+        return threshold_opening.opened(group, ready, parts)
 
     drive(run, hand_over(run.hub, KEY, ("client/4", "helper", "client/0"), 1), 1)
     assert np.abs(plotted(summed(run, *VECTORS)) - TOTAL).max() <= group.error(3)

@@ -10,7 +10,7 @@ import pytest
 from federation import Rig, misbehaving
 from joint_parts import HOLDERS, KEY, drive, held, joint, made, opened, small_keys
 
-from coterie.crypto import threshold
+from coterie.crypto import threshold, threshold_pads
 from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import bundle
@@ -62,7 +62,9 @@ def test_the_weighted_sum_is_opened_by_one_answer_of_each(weights: Any, emulated
     made(run)
     ended = sum_of(run, sent(run), weights=weights)
     expected = weights or dict.fromkeys(HOLDERS, 1)
-    assert np.abs(ended.values - total(expected)).max() <= threshold.padded_error(run.hub.joint.group(KEY), expected)
+    assert np.abs(ended.values - total(expected)).max() <= threshold_pads.padded_error(
+        run.hub.joint.group(KEY), expected
+    )
     assert ended.among == HOLDERS
     assert not run.refused
 
@@ -108,14 +110,14 @@ def test_what_a_sender_adds_is_all_that_it_moves(shift: float) -> None:
     uploads = sent(run)
     added = np.full(SIZE, shift)
     moved = uploads["client/0"]
-    message = threshold.Padding(
+    message = threshold_pads.Padding(
         group, run.hub.keys.public(KEY), _zero_share(run), "client/0", b"", (), lambda n: bytes(n)
     )
     plain = message.encrypt(added)
     uploads["client/0"] = type(moved)(group, moved.pad, group.plus(moved.array, plain.array), None)
     ended = sum_of(run, uploads)
     expected = total(dict.fromkeys(HOLDERS, 1)) + added
-    assert np.abs(ended.values - expected).max() <= 2 * threshold.padded_error(group, dict.fromkeys(HOLDERS, 1))
+    assert np.abs(ended.values - expected).max() <= 2 * threshold_pads.padded_error(group, dict.fromkeys(HOLDERS, 1))
 
 
 def _zero_share(run: Rig) -> Any:

@@ -10,16 +10,16 @@ import pytest
 from federation import Rig
 from joint_parts import HOLDERS, KEY, drive, joint, made, opened_by, small_keys, summed
 
-from coterie.crypto import threshold
-from coterie.crypto.threshold_sums import _monomials
+from coterie.crypto import threshold_opening, threshold_pads
+from coterie.crypto.threshold_pads import _monomials
 from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocol.errors import CryptoError, DecodeError, UserError
 from coterie.protocol.messages import bundle
 from coterie.protocol.randomness import Randomness, Secrets
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols.threshold_keys import TRIAL, Joint, pad_context, text
+from coterie.protocols.threshold_keys import TRIAL, Done, Joint, pad_context, text
 from coterie.protocols.threshold_making import make_keys
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, Present, open_sums
+from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums
 from coterie.protocols.threshold_pads import (
     Answer,
     AnswerFor,
@@ -80,7 +80,7 @@ def asked(run: Rig, *messages: Any, r: int = 1, name: str = "client/1") -> list[
 
 
 def announced(senders: int = 4, length: int = SIZE, *, number: int = 0, r: int = 1, making: int = 1) -> tuple[Any, Any]:
-    return Announce(r, KEY, making, np.array([number, senders, length])), Present
+    return Announce(r, KEY, making, np.array([number, senders, length])), Done
 
 
 def wanted(run: Rig, data: bytes, *, number: int = 0, r: int = 1, making: int = 1) -> tuple[Any, Any]:
@@ -90,7 +90,7 @@ def wanted(run: Rig, data: bytes, *, number: int = 0, r: int = 1, making: int = 
 
 def request(run: Rig, pads: Mapping[str, Any], weights: Mapping[str, int], seed: bytes = bytes(32)) -> bytes:
     group = run.hub.joint.group(KEY)
-    return threshold.SumRequest.of(group, run.hub.keys.public(KEY), pads, weights, seed).to_bytes()
+    return threshold_pads.SumRequest.of(group, run.hub.keys.public(KEY), pads, weights, seed).to_bytes()
 
 
 def one_each(pads: Mapping[str, Any]) -> dict[str, int]:
@@ -119,7 +119,7 @@ def test_real_and_emulated_agree_and_a_request_has_no_polynomial_in_either() -> 
         sizes.append(len(request(run, pads, one_each(pads))))
         group, key = run.hub.joint.group(KEY), run.hub.keys.public(KEY)
         data = request(run, pads, one_each(pads))
-        read = threshold.SumRequest.read(group, key, data, pad_context(1))
+        read = threshold_pads.SumRequest.read(group, key, data, pad_context(1))
         assert read.to_bytes() == data
         assert (read.pads, read.weights, read.length, read.senders) == (pads, one_each(pads), SIZE, 4)
     assert sizes[0] == sizes[1] < 300
@@ -129,9 +129,9 @@ def test_c1_of_a_request_is_that_of_a_slow_twin() -> None:
     """Whole numbers, polynomial by polynomial: coefficients by interpolation, the Chinese remainder, and division."""
     run, _, pads = ready(1, HOLDERS)
     group, key, seed = run.hub.joint.group(KEY), run.hub.keys.public(KEY), bytes(range(32))
-    pads = {name: threshold.Pad(name, pad.context, 700, pad.nonce, pad.among) for name, pad in pads.items()}
+    pads = {name: threshold_pads.Pad(name, pad.context, 700, pad.nonce, pad.among) for name, pad in pads.items()}
     weights = dict(zip(HOLDERS, (3, 1, 2, 5), strict=True))
-    found = threshold.SumRequest.of(group, key, pads, weights, seed)
+    found = threshold_pads.SumRequest.of(group, key, pads, weights, seed)
     moduli = [int(q) for q in group.moduli(group.limbs)[:, 0]]
     parts = {name: pad.polynomials(group)[0] for name, pad in pads.items()}
     u, whole = _monomials(group, seed), list[list[int]]()
@@ -212,7 +212,7 @@ def test_a_hub_that_sends_a_c1_of_its_own_is_refused_in_sums_trials_and_checks()
     """The attack that reads the joint key off one opening (``test_threshold_theft``), where vectors come under pads."""
     run, _, _ = ready()
     group, cipher = run.hub.joint.group(KEY), summed(run, *np.zeros((4, 1024)))
-    theft = threshold.server_dec(group, forged(cipher, 0, 32.0)).request.to_bytes()
+    theft = threshold_opening.server_dec(group, forged(cipher, 0, 32.0)).request.to_bytes()
     said = list[str]()
     for r, number in enumerate((0, TRIAL, -2, -9), 2):
         what = (0, 1) if number == TRIAL else (4, 1024)
@@ -278,10 +278,12 @@ def test_senders_that_are_none_or_stand_twice_are_refused() -> None:
     for row in strange:
         forged_data = data[:start] + rows[0] + row + rows[2] + rows[3]
         with pytest.raises(DecodeError, match="or one that is named twice"):
-            threshold.SumRequest.read(run.hub.joint.group(KEY), run.hub.keys.public(KEY), forged_data, pad_context(1))
+            threshold_pads.SumRequest.read(
+                run.hub.joint.group(KEY), run.hub.keys.public(KEY), forged_data, pad_context(1)
+            )
     for cut in (data[:-1], data[:40], data[: len(data) - 22], data + b"x", b""):
         with pytest.raises(DecodeError):
-            threshold.SumRequest.read(run.hub.joint.group(KEY), run.hub.keys.public(KEY), cut, pad_context(1))
+            threshold_pads.SumRequest.read(run.hub.joint.group(KEY), run.hub.keys.public(KEY), cut, pad_context(1))
     assert asked(run, announced(9), wanted(run, data)) == [True, False]
     assert any("sum 0 of 4 senders of 1500 values was not announced" in reason for reason in run.refused)
 
@@ -292,7 +294,7 @@ def test_each_sender_vouches_for_its_own_nonce() -> None:
     _, pads = completed(run, 2)
     own = pads["client/1"]
     for nonce in (bytes(16), old["client/1"].nonce, pads["client/0"].nonce):
-        false = {**pads, "client/1": threshold.Pad("client/1", own.context, SIZE, nonce, own.among)}
+        false = {**pads, "client/1": threshold_pads.Pad("client/1", own.context, SIZE, nonce, own.among)}
         assert asked(run, announced(r=2), wanted(run, request(run, false, one_each(pads)), r=2), r=2)[-1] is False
     assert any("a nonce of client/1 that it has not drawn in round 2" in reason for reason in run.refused)
     data = request(run, pads, one_each(pads))
@@ -303,7 +305,7 @@ def test_what_a_hub_opens_with_nonces_that_nobody_used_is_nonsense() -> None:
     """The others can't tell a false nonce, and need not: nobody has what it would be the pad of."""
     run, ciphers, pads = ready(**MOST, senders=HOLDERS[:3])
     own = pads["client/2"]
-    false = {**pads, "client/2": threshold.Pad("client/2", own.context, SIZE, bytes(16), own.among)}
+    false = {**pads, "client/2": threshold_pads.Pad("client/2", own.context, SIZE, bytes(16), own.among)}
     run.party("client/2").secret.joint.held[KEY].nonces[1] = bytes(16)  # as if it were the hub's
     with pytest.raises(NoAnswerError, match="nonsense"):
         drive(run, open_weighted(run.hub, KEY, ciphers, false, one_each(pads), 1), 1)
@@ -380,7 +382,7 @@ def test_scalars_are_so_many_for_each_holder_and_round(spread: str) -> None:
     rows = np.array([(number, 1, 1) for number in range(13)])
 
     def scalars(few: slice, r: int = 1, making: int = 1) -> tuple[Any, Any]:
-        return Announce(r, KEY, making, rows[few].ravel()), Present
+        return Announce(r, KEY, making, rows[few].ravel()), Done
 
     if spread == "one announcement":
         assert asked(run, scalars(slice(13))) == [False]
@@ -396,7 +398,7 @@ def test_scalars_are_so_many_for_each_holder_and_round(spread: str) -> None:
     found = drive(run, open_sums(run.hub, KEY, {0: norm}, r), r)
     assert abs(found[0].values[0] - 0.04) < 1e-4
     group = run.hub.joint.group(KEY)
-    vector = threshold.server_dec(group, summed(run, *np.zeros((2, 1)))).request.to_bytes()
+    vector = threshold_opening.server_dec(group, summed(run, *np.zeros((2, 1)))).request.to_bytes()
     row = announced(1, 1, number=1, r=r, making=making)
     assert asked(run, row, wanted(run, vector, number=1, r=r, making=making), r=r) == [True, False]
     assert any("is announced as a scalar, and is a vector" in reason for reason in run.refused)
@@ -408,13 +410,13 @@ def test_a_sum_that_is_not_of_these_pads_and_weights_is_no_sum() -> None:
     total = ciphers["client/0"] + ciphers["client/1"]
     for weights in ({"client/0": 1}, {"client/0": 2, "client/1": 1}):
         with pytest.raises(CryptoError, match="is not the sum of"):
-            threshold.sum_dec(group, key, total, {name: pads[name] for name in weights}, weights)
+            threshold_pads.sum_dec(group, key, total, {name: pads[name] for name in weights}, weights)
     for bad in ({"client/0": pads["client/1"]}, {}):
         with pytest.raises(CryptoError, match="takes a weight and a pad of each sender"):
-            threshold.sum_dec(group, key, total, bad, {"client/0": 1})
-    longer = threshold.Pad("client/1", pads["client/1"].context, 9, bytes(16), HOLDERS)
+            threshold_pads.sum_dec(group, key, total, bad, {"client/0": 1})
+    longer = threshold_pads.Pad("client/1", pads["client/1"].context, 9, bytes(16), HOLDERS)
     with pytest.raises(CryptoError, match="different lengths or contexts"):
-        threshold.sum_dec(group, key, total, {**pads, "client/1": longer}, one_each(pads))
+        threshold_pads.sum_dec(group, key, total, {**pads, "client/1": longer}, one_each(pads))
 
 
 def test_a_declaration_whose_balance_is_none() -> None:

@@ -17,7 +17,7 @@ from federation import Rig, planted, rig
 from joint_parts import HOLDERS, KEY, SMALL, joint, made, opened, small_keys, summed
 from own_system import page_module
 
-from coterie.crypto import residues, threshold
+from coterie.crypto import residues, threshold_opening
 from coterie.crypto.threshold_opening import read_answers
 from coterie.crypto.vector import sum_ciphers
 from coterie.privacy.attacks.joint_key import JointThief, joint_secret, read_joint
@@ -26,8 +26,8 @@ from coterie.privacy.attacks.wrapping import wrap
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.steps import NoAnswerError, for_each
 from coterie.protocols import sums, threshold_keys
-from coterie.protocols.threshold_keys import text
-from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, Present, open_closed
+from coterie.protocols.threshold_keys import Done, text
+from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, open_closed
 
 TARGETS = planted([0, 0, 1, 1, 2], 2 * 1024 + 300, apart=0.1)
 
@@ -109,20 +109,20 @@ def test_a_scalar_of_a_hub_s_own_shows_some_coefficients_of_the_key_and_no_more(
     for i in range(count):
         row[-i % one.degree] = round(scale) * base**i * (-1 if i else 1)  # X^-i is -X^(N - i)
     c1 = one.ring.transformed(row[None], one.opened_limbs - 1)
-    request = threshold.Request(one, 1, 1, 1, True, 0.0, 1.0, c1)
+    request = threshold_opening.Request(one, 1, 1, 1, True, 0.0, 1.0, c1)
     parts: dict[str, bytes] = {}
 
     def take(name: str, msg: Any) -> None:
         parts[name] = unbundle(msg.parts, 1)[0]
 
     def lies() -> Any:
-        yield from for_each(dict.fromkeys(HOLDERS, Announce(1, KEY, 1, np.array([0, 1, 1]))), Present, lambda *_: None)
+        yield from for_each(dict.fromkeys(HOLDERS, Announce(1, KEY, 1, np.array([0, 1, 1]))), Done, lambda *_: None)
         ask = Decrypt(1, KEY, 1, text(HOLDERS), np.array([0]), bundle([request.to_bytes()]))
         yield from for_each(dict.fromkeys(HOLDERS, ask), Partials, take)
 
     run.transport.drive(lies(), 1)
     nothing = np.zeros((1, one.opened_limbs, 1), np.uint64)
-    ready = threshold.Prepared(request, nothing, None, one.space.fresh, (0.0, 0.0))
+    ready = threshold_opening.Prepared(request, nothing, None, one.space.fresh, (0.0, 0.0))
     total, _ = read_answers(one, ready, parts, one.holders)
     value = round(residues.centred(total[0, :, 0], one.moduli(one.opened_limbs)) / round(scale))
     found = []
@@ -142,7 +142,7 @@ def test_a_hub_that_deviates_in_the_page_s_system_is_refused_where_clients_send_
     run.round(1)
     zero = sum_ciphers(run.hub.keys.public("mean").encrypt(np.zeros(1024)) for _ in range(5))
     one = run.hub.joint.group("mean")
-    stolen = {0: Closed(5, 1024, partial(threshold.server_dec, one, forged(zero, 0, 32.0)))}
+    stolen = {0: Closed(5, 1024, partial(threshold_opening.server_dec, one, forged(zero, 0, 32.0)))}
     if pads:
         with pytest.raises(NoAnswerError, match="refused"):
             run.transport.drive(open_closed(run.hub, "mean", stolen, 2), 2)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.crypto import ckks
+from coterie.crypto import ckks, threshold_opening
 from coterie.crypto import threshold as th
+from coterie.crypto import threshold_generation as tg
 
 SUM, MUL = "insecure-1024-threshold-sum", "insecure-1024-threshold-mul"
 N = 1024
@@ -19,7 +20,7 @@ class Shared(NamedTuple):
     group: th.Group
     key: ckks.PublicKey
     evaluation: ckks.EvaluationKey | None
-    secrets: dict[str, th.Secret]
+    secrets: dict[str, tg.Secret]
     shares: dict[str, th.Share]
     zeros: dict[str, th.Zero]
 
@@ -42,15 +43,15 @@ def seeds(names: tuple[str, ...]) -> dict[str, th.Zero]:
 def made(parameters: str = SUM, n: int = 3, threshold: int = 0, emulated: bool = False) -> Shared:
     """Made by all holders together; kept, as it takes a while."""
     g = group(parameters, n, threshold, emulated)
-    own = {name: th.secret(g) for name in g.holders}
-    key, evaluation = th.joined(g, {name: each.public() for name, each in own.items()}), None
+    own = {name: tg.secret(g) for name in g.holders}
+    key, evaluation = tg.joined(g, {name: each.public() for name, each in own.items()}), None
     if g.space.multiplies:
         rounds = {name: each.first() for name, each in own.items()}
         firsts = {name: first for name, (first, _) in rounds.items()}
         seconds = {name: each.second(rounds[name][1], firsts) for name, each in own.items()}
-        key = th.with_products(g, key, firsts, seconds)
+        key = tg.with_products(g, key, firsts, seconds)
         parts = {name: each.galois(g.space.elements) for name, each in own.items()}
-        evaluation = th.evaluation(g, key, parts)
+        evaluation = tg.evaluation(g, key, parts)
     if g.additive:
         shares = {name: each.share() for name, each in own.items()}
     else:
@@ -59,17 +60,19 @@ def made(parameters: str = SUM, n: int = 3, threshold: int = 0, emulated: bool =
     return Shared(g, key, evaluation, own, shares, seeds(g.holders))
 
 
-def answers(shared: Shared, prepared: th.Prepared, among: tuple[str, ...] = ()) -> dict[str, bytes]:
+def answers(shared: Shared, prepared: threshold_opening.Prepared, among: tuple[str, ...] = ()) -> dict[str, bytes]:
     """Of all that are asked, over the wire."""
     g, data = shared.group, prepared.request.to_bytes()
     names = among or g.holders
-    request = th.Request.load(g, data)
+    request = threshold_opening.Request.load(g, data)
     return {
-        name: th.partial(g, shared.shares[name], request, name, names, shared.zeros[name], th.Answered())[0]
+        name: threshold_opening.partial(
+            g, shared.shares[name], request, name, names, shared.zeros[name], th.Answered()
+        )[0]
         for name in names
     }
 
 
 def opened(shared: Shared, cipher: ckks.CipherVector, among: tuple[str, ...] = (), **how: Any) -> np.ndarray:
-    prepared = th.server_dec(shared.group, cipher, **how)
-    return th.opened(shared.group, prepared, answers(shared, prepared, among))
+    prepared = threshold_opening.server_dec(shared.group, cipher, **how)
+    return threshold_opening.opened(shared.group, prepared, answers(shared, prepared, among))

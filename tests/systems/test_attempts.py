@@ -14,16 +14,16 @@ from joint_parts import HOLDERS, KEY, VECTORS, held, joint, opened, opened_by, s
 from joint_parts import made as made_key
 from ofl_parts import WHOLE
 
-from coterie.crypto import threshold
+from coterie.crypto import threshold_opening
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import for_each
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.cluster_sums import ClusterModel
-from coterie.protocols.threshold_keys import text
+from coterie.protocols.threshold_keys import Done, text
 from coterie.protocols.threshold_making import hand_over, make_keys
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, Present, open_sum
+from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sum
 from coterie.systems.fedepc.messages import Describe
 from coterie.systems.mingledpie.messages import Mingled
 from coterie.systems.pafed.messages import Compare, Invert, Refresh
@@ -197,13 +197,13 @@ def test_no_ciphertext_is_opened_twice_because_a_round_is_tried_again() -> None:
         made_key(run)
         run.transport.retries = True
         cipher = summed(run, *VECTORS)
-        request = threshold.server_dec(run.hub.joint.group(KEY), cipher).request.to_bytes()
+        request = threshold_opening.server_dec(run.hub.joint.group(KEY), cipher).request.to_bytes()
         rows = np.array([0, cipher.terms, cipher.length])
         found: list[list[str]] = []
 
         def steps() -> Any:
             of = 3, KEY, 1
-            yield from for_each(dict.fromkeys(HOLDERS, Announce(*of, rows)), Present, lambda *_: None)
+            yield from for_each(dict.fromkeys(HOLDERS, Announce(*of, rows)), Done, lambda *_: None)
             ask = Decrypt(*of, text(HOLDERS), np.array([0]), bundle([request]))
             answers = yield from for_each(dict.fromkeys(HOLDERS, ask), Partials, lambda *_: None)
             found.append(sorted(answers.got))

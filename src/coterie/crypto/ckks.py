@@ -2,8 +2,6 @@
 
 J. H. Cheon, A. Kim, M. Kim and Y. Song, "Homomorphic encryption for arithmetic of approximate numbers", ASIACRYPT 2017,
 in the residue form of Microsoft SEAL (through ``tenseal``), which draws keys and noise from the system's randomness.
-Every complex slot carries two reals: a vector takes about four times the bytes of its float32 at level 0, eight at
-level 1.
 
     key = ckks.keygen("ckks-8192-deep")       # three levels; "ckks-4096-add" has none: for sums only
     public, keys = key.public, key.evaluation()   # evaluation keys: public, too, for the party that computes
@@ -17,17 +15,15 @@ level 1.
     own = ckks.keygen("ckks-8192-deep", products=False)
     own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))    # a, under another key
 
-**Results are approximate.** ``ckks_parameters`` states errors and room: the shallow sets sum up 4096 terms within +-64,
-the deep ones 1024 within +-4, weights and scalars counted.
-
-**Secrecy is not integrity.** Anyone can change ciphertexts: sign them.
+**Results are approximate**: ``ckks_parameters`` states errors and room. **Secrecy is not integrity**: anyone can change
+ciphertexts, so sign them.
 
 **A decryption says something of the key.** Its error depends on the secret key: a party that sees a ciphertext and the
 exact numbers that it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption
 on approximate numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first
-(``ckks_arrays``). A party that chooses a ciphertext and sees what comes of it in the clear gets the key anyway: (c_0,
-c_1 + K) opens to K s more. Sums, masks and flooding don't change that (``attacks/key_in_sum.py``). A ciphertext also
-tells a party that can open it something of how it was computed; ``sanitised`` removes that.
+(``ckks_arrays``). A party that chooses a ciphertext and sees what comes of it gets the key anyway: (c_0, c_1 + K) opens
+to K s more (``attacks/key_in_sum.py``). A ciphertext also tells a party that can open it something of how it was
+computed; ``sanitised`` removes that.
 """
 
 from __future__ import annotations
@@ -97,11 +93,9 @@ class CipherVector(vector.CipherVector):
     key: PublicKey
 
     def times(self, scalar: CipherVector, *, at_most: int | None = None) -> CipherVector:
-        """The vector times an encrypted scalar (``encrypt_scalar``), for one level. Raises CapacityError if none is
-        left.
+        """The vector times an encrypted scalar (``encrypt_scalar``). Raises CapacityError if no level is left.
 
-        The product has 3 polynomials until it is rescaled: sum up products first, then rescale once. ``to_bytes``
-        rescales; ``decrypt`` needs no rescaling.
+        The product has 3 polynomials until it is rescaled: sum up products first, then rescale once.
         at_most: a public bound on the product in terms, if better than the product of terms.
         """
         theirs: CipherVector = self._checked(scalar)
@@ -173,9 +167,9 @@ class CipherVector(vector.CipherVector):
         """The dot product with a ``conjugated`` vector: a scalar, one level lower.
 
         Its terms are the product of both vectors' terms, each term a vector of norm at most 1. at_most: as in
-        ``times``. constant: only in the constant coefficient. It needs no rotations and can be opened alone, but only
-        added and scaled. Raises CapacityError without a level, CryptoError for a vector that isn't conjugated or at
-        another level.
+        ``times``.
+        constant: only in the constant coefficient; it needs no rotations, and can only be added and scaled. Raises
+        CapacityError without a level, CryptoError for a vector that isn't conjugated or at another level.
         """
         theirs: CipherVector = self._checked(prepared)
         arrays, form, other = self._evaluating(keys), self.tally.form, theirs.tally.form
@@ -194,8 +188,9 @@ class CipherVector(vector.CipherVector):
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
         """The same values with fresh randomness and noise; products are rescaled first.
 
-        Error and randomness show the key's holder how a vector came about, such as two scalars that are multiples of
-        one number. Noise uniform in +-2^flood_bits a coefficient drowns this.
+        Error and randomness show the key's holder how a vector came about. Noise uniform in +-2^flood_bits a
+        coefficient
+        drowns this.
         """
         ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
         ready._travels()

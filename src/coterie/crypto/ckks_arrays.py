@@ -3,32 +3,30 @@
 ``ckks`` is the front, which keeps the rules. Sums and masks are plain arithmetic on the arrays (``residues``).
 
 **Masks** hide vectors perfectly (PAFed, algorithm 5). A mask is a uniform element of the ciphertexts' ring, so a
-plaintext polynomial plus a mask is uniform: opening it shows nothing, and taking the mask off is exact. (The paper
-masks with real numbers, which hide less and cost precision: docs/systems/pafed.md.)
+plaintext polynomial plus a mask is uniform, and taking the mask off is exact.
 
 **Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and a
-party that takes the mask off under another key could see it (``ckks``, last paragraph). So an opened vector that is
-encrypted under *another* key carries extra noise, uniform in +-2^flood_bits a coefficient. It is drawn once an opening,
-so that all recipients together can't average it away. At level 0 of "ckks-8192-deep" it is some 2^9 times the error of
-a round of additions and products and moves a value by 3.5e-5 (one standard deviation). That is not the 2^40 of a proof
-by statistical distance, for which a scale of 36 bits has no room: m + e stays hidden like the secret of a
-learning-with-errors sample with this noise, thousands of times what the scheme itself builds on. This holds for
-ciphertexts that the protocol made: a party that has a forged one opened and knows its mask (PAFed's aggregator with a
-client) reads the key off it, whatever the noise. Under *its own* key, where only ciphertexts leave, an opened vector is
-encrypted without noise, so that errors don't pile up.
+party that takes the mask off under another key could see it. So an opened vector that is encrypted under *another* key
+carries extra noise, uniform in +-2^flood_bits a coefficient. It is drawn once an opening, so that all recipients
+together can't average it away. At level 0 of "ckks-8192-deep" it is some 2^9 times the error of a round and moves a
+value by 3.5e-5 (one standard deviation). That is not the 2^40 of a proof by statistical distance, for which a scale of
+36 bits has no room: m + e stays hidden like the secret of a learning-with-errors sample with this noise, thousands of
+times what the scheme itself builds on. It holds for ciphertexts that the protocol made: a party that has a forged one
+opened and knows its mask reads the key off it, whatever the noise. Under *its own* key an opened vector is encrypted
+without noise, so that errors don't pile up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from os import urandom
 from typing import Any
 
 import numpy as np
-from tenseal.sealapi import GaloisKeys, Plaintext, RelinKeys  # type: ignore[import-untyped]
+from tenseal.sealapi import Ciphertext, GaloisKeys, Plaintext, RelinKeys  # type: ignore[import-untyped]
 
 from coterie.crypto import residues
 from coterie.crypto.arrays import ArrayVectors, CiphertextError, Halves, RandomBytes, drawn
@@ -36,7 +34,6 @@ from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, ParameterSet
 from coterie.crypto.packing import Floats
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import Handle, Ring, ring
-from coterie.crypto.seal_stages import factor, mapped
 from coterie.crypto.stages import Stage
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
@@ -119,7 +116,7 @@ class Public(ArrayVectors):
         return self.ring.changed(a, form, 2, form.level, *steps)
 
     def times_plain(self, a: Residues, number: float, form: Form) -> Residues:
-        if whole := round(number * factor(self.ring, form)):
+        if whole := round(number * plain_scale(self.ring, form)):
             return self._multiples(a, whole, form)
         return self.zeros(len(a), form.level - 1)
 
@@ -362,3 +359,42 @@ class Evaluation:
     def _unpacked(self, part: bytes | memoryview) -> Residues:
         shape = self.space.relinearisation_keys, 2, len(self.space.prime_bits), self.space.degree
         return residues.unpack(part, shape, self.space.residue_bytes)
+
+
+# ---- maps of slots by diagonals
+
+
+def mapped(ring: Ring, cipher: Handle, stage: Stage, turns: Sequence[tuple[int, Handle]], form: Form) -> None:
+    """One ciphertext of this form, mapped in place and rescaled. turns: element and key of a baby and a giant step."""
+    seal, (baby, small), (giant, large) = ring.evaluator, *turns
+    rows, total, term = [cipher], Ciphertext(ring.context), Ciphertext(ring.context)
+    for _ in range(stage.baby - 1):
+        seal.apply_galois(rows[-1], baby, small, turned := Ciphertext(ring.context))
+        rows.append(turned)
+    plaintexts, empty = _encoded(ring, stage, form.level), True
+    for g in range(stage.giants - 1, -1, -1):
+        if not empty:
+            seal.apply_galois_inplace(total, giant, large)
+        for b, row in enumerate(rows):
+            if (g, b) not in plaintexts:
+                continue
+            seal.multiply_plain(row, plaintexts[g, b], total if empty else term)
+            if not empty:
+                seal.add_inplace(total, term)
+            empty = False
+    seal.rescale_to_next(total, cipher)
+
+
+def plain_scale(ring: Ring, form: Form) -> float:
+    """The scale of plaintexts whose products, rescaled, have the scale of the level below."""
+    return ring.scale(form._replace(level=form.level - 1)) * float(ring.moduli[form.level, 0]) / ring.scale(form)
+
+
+@lru_cache(maxsize=16)
+def _encoded(ring: Ring, stage: Stage, level: int) -> dict[tuple[int, int], Handle]:
+    """A stage's diagonals as plaintexts that lead to the scale of the level below. Encoded once a process."""
+    made = {}
+    for place, row in stage.diagonals.items():
+        ring.encoder.encode(row.tolist(), ring.ids[level], plain_scale(ring, Form(level)), plaintext := Plaintext())
+        made[place] = plaintext
+    return made

@@ -1,28 +1,26 @@
 """CKKS parameter sets as data, with their room, errors, sizes and nominal times.
 
 A set is a ring degree N, a chain of primes, and a scale D. A vector of d reals lies in ``ceil(d / N)`` ciphertexts of
-N/2 complex slots, two reals a slot. Values are multiplied by D: D and the noise decide the error, and the modulus above
-D is room for sums.
+N/2 complex slots, two reals a slot. Values are multiplied by D.
 
 **Levels.** The last prime serves key switching only; each other one but the first can be given up for one product. At
 level l the modulus is the product of the first l + 1 primes and the scale is S_l: D for fresh vectors, ``S_(l-1) =
-S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2. Numbers in the clear
-are rounded at scale S_l. To lower a vector from level k to l, primes above q_(l+1) are dropped, then it is multiplied
-by the integer nearest to ``S_l * q_(l+1) / S_k`` and rescaled. So all vectors at one level have one scale.
+S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2. To lower a vector
+from level k to l, primes above q_(l+1) are dropped, then it is multiplied by the integer nearest to ``S_l * q_(l+1) /
+S_k`` and rescaled. So all vectors at one level have one scale.
 
 Of a *steady* set all S_l are D, which can be larger than a prime. Plaintext factors have the scale of the prime given
-up, and a lower level only drops primes. Products of two vectors exist only in a constant coefficient, and nothing
-follows them.
+up, and a lower level only drops primes. Products of two vectors exist only in a constant coefficient.
 
 **Room.** A sum of t vectors within ``+-reach`` doesn't wrap modulo q while ``sqrt(2) * S * reach * t < q / 2``. A set
-must keep that for ``max_terms`` terms at every level, before and after rescaling. Scalars are within ``+-1`` a term: a
-product of vectors of t and u terms has ``t * u`` terms. Scalars may have more terms where the modulus allows it.
+must keep that for ``max_terms`` terms at every level. Scalars are within ``+-1`` a term: a product of vectors of t and
+u terms has ``t * u`` terms.
 
 **Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. ``s^2 = (2 + 2N/3) / 12`` for
-public-key encryption and for rescaling (rounding times a uniform ternary key); ``s^2 = 10.5 + 1/12`` under the secret
-key (SEAL's centred binomial noise). A public-key error has Laplace tails: 32 standard deviations are exceeded once in
-10^19 values. Errors add up at worst linearly in the terms. With r_l for 32 deviations at level l
-(``ParameterSet.added``), x, y for the largest magnitudes of the factors and e_x, e_y for their errors, the bounds are
+public-key encryption and for rescaling; ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial noise). 32
+standard deviations are exceeded once in 10^19 values. Errors add up at worst linearly in the terms. With r_l for 32
+deviations at level l (``ParameterSet.added``), x, y for the largest magnitudes of the factors and e_x, e_y for their
+errors, the bounds are
 
     a fresh vector at level l                   r_l
     a product, rescaled                         x e_y + y e_x + 2 e_x e_y + r_(l-1), with 2 x for a vector's x
@@ -78,16 +76,15 @@ class Milliseconds:
 class ParameterSet:
     """One named set.
 
-    degree: N.  prime_bits: of the chain, special prime last.  scale_bits: log2 of the scale D of fresh vectors.
+    degree: N.  prime_bits: of the chain, special prime last.  scale_bits: log2 of D.
     reach_bits: values lie within +-2^reach_bits.  terms_bits: a sum has at most 2^terms_bits terms.
     nominal: times for virtual clocks.  secure: False for tests only.
     scalar_bits: as terms_bits, for scalars at levels with room for so many; None: the same.
-    flood_bits: opened vectors that leave under another key get noise uniform in +-2^flood_bits a coefficient; None:
-        vectors of this set carry no masks.  radix: rotations by its powers sum up the slots, each radix - 1 times.
-    lowest: the lowest level of vectors.  opened: sets for shared keys (``threshold``) switch to the modulus of this
-        level before they open; None: not for shared keys.
+    flood_bits: opened vectors that leave under another key get noise uniform in +-2^flood_bits a coefficient; None: no
+    masks.  radix: rotations by its powers sum up the slots, each radix - 1 times.
+    lowest: the lowest level of vectors.  opened: the level at which shared keys (``threshold``) open, or None.
     steps: rotations of the evaluation keys instead of powers of the radix, each dividing the next; without any, dot
-        products are constant.  steady: vectors keep the scale D at all levels.
+    products are constant.  steady: vectors keep the scale D at all levels.
     """
 
     name: str
@@ -264,9 +261,7 @@ class ParameterSet:
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
     def largest_factor(self, form: Form) -> float:
-        """Factors must be below this: within half the modulus at this scale, and the vector's error times it within
-        the room.
-        """
+        """Factors must be below this, so that numbers stay within half the modulus and errors within the room."""
         most = 2.0 ** (sum(self.prime_bits[: form.level + 1]) - 2) / self.scale(form)
         return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
 
@@ -353,8 +348,7 @@ class ParameterSet:
         """The bound on a decrypted value's error, real or emulated.
 
         With e for ``added`` by an encryption and e' by a rescaling: ``terms * e`` for sums of fresh vectors, ``terms *
-        ((2 * reach + 2) * e + e')`` for sums of products with scalars (scalars times scalars: reach 1). Double
-        precision adds ``terms * reach * 2^-46``.
+        ((2 * reach + 2) * e + e')`` for sums of products with scalars (scalars times scalars: reach 1).
         """
         at = form or self.fresh
         bound, error = self.limit(at), self.added(self.levels)

@@ -7,17 +7,17 @@ Access 2019: log2(n) radix-2 butterflies are merged into few stages, each a matr
     cipher = energy(dft(cipher, keys, high=True), keys)      # one scalar: the energy of the high frequencies
     key.decrypt(cipher)                              # about energies(values, degree)[0], to within error(...)
 
-**Blocks.** Every ciphertext is one block of n = N/2 complex slots; slot j holds two neighbouring reals, x_j and y_j.
-The transform is unitary: Z_k = n^(-1/2) sum_j (x_j + i y_j) e^(-2 pi i jk/n), numpy's sign (the paper has the other
-one, which changes no energy). Z is X + iY, the transforms of the even and of the odd values among N neighbours. Over
-pairs of frequencies k, n - k the energy of Z is that of X and Y. The last block is filled up with zeros.
+Every ciphertext is one block of n = N/2 complex slots; slot j holds two neighbouring reals, x_j and y_j. The transform
+is unitary: Z_k = n^(-1/2) sum_j (x_j + i y_j) e^(-2 pi i jk/n), numpy's sign. Z is X + iY, the transforms of the even
+and of the odd values among N neighbours. Over pairs of frequencies k, n - k the energy of Z is that of X and Y. The
+last block is filled up with zeros.
 
-**Stages.** A butterfly of Gentleman and Sande at distance h takes (a, b) to (a + b, (a - b) w). A stage of radix r
-merges log2(r) of them. Its diagonals are at multiples of its smallest distance: r where they wrap around all n slots,
-else 2 r - 1. Baby and giant steps sum them up with two Galois keys. Results stay rotated (``Plan.frame``) with
-frequencies in bit-reversed order (``Plan.order``), which no energy depends on.
+A butterfly of Gentleman and Sande at distance h takes (a, b) to (a + b, (a - b) w). A stage of radix r merges log2(r)
+of them. Its diagonals are at multiples of its smallest distance: r where they wrap around all n slots, else 2 r - 1.
+Baby and giant steps sum them up with two Galois keys. Results stay rotated (``Plan.frame``) with frequencies in
+bit-reversed order (``Plan.order``), which no energy depends on.
 
-**Energies** are constant scalars (``ckks.CipherVector.dot``). docs/detection.md tells what they say of a model.
+Energies are constant scalars (``ckks.CipherVector.dot``). docs/detection.md says what they tell about a model.
 """
 
 from __future__ import annotations

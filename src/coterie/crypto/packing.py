@@ -2,8 +2,7 @@
 
 A value ``w`` becomes the integer ``q = round(2^rho * w)`` (FedCAPrivacy, eq. 4) of ``value_bits`` signed bits. A *lane*
 holds ``q + 2^(value_bits-1)``, never negative, so lanes in one plaintext don't borrow from each other. ``guard_bits``
-more bits a lane hold the carries of ``2^guard_bits`` additions. A sum of t vectors has t offsets in every lane, which
-come off exactly.
+more bits a lane hold the carries of ``2^guard_bits`` additions.
 
 A plaintext of L lanes of w bits is below ``2^(wL)``. A mask (eq. 6) is added to that *whole* integer and is uniform
 below ``2^(wL + kappa)``: the sum is within statistical distance ``2^-kappa`` of the mask alone. L leaves room for

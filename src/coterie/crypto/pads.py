@@ -1,17 +1,15 @@
 """One-time pads over CKKS: the sender of a ciphertext does not choose its c_1.
 
-A CKKS ciphertext (c_0, c_1) opens to c_0 + c_1 s. A sender that chooses c_1 can have K s added to what is opened, and
-read the key s off it (``attacks/key_in_sum.py``). With pads it sends one polynomial for each ciphertext, which only
-enters c_0:
+A sender that chooses c_1 of (c_0, c_1) can have K s added to what is opened, and read the key s off it
+(``attacks/key_in_sum.py``). With pads it sends one polynomial for each ciphertext, which only enters c_0:
 
     y = encode(u) + pad          the sender: ``PadKey(public, key).encrypt(u)``, under 32 bytes that are used once
     p = -a s + e - sum of pads   the key's holder, which knows the pads: ``counterpart(key, keys, length)``
     (sum of y + p, a)            whoever has both: ``completed(padded, counterpart)``, a fresh ciphertext of the sum
 
-Pads are uniform over the ciphertexts' ring (AES-256 in counter mode), so y says nothing of u without its pad. The
-polynomial a follows from a public seed that the key's holder draws for each counterpart. Whatever a sender adds to y is
-added to the plaintext and to nothing times s. A padded vector has half the bytes of a ciphertext. A sum has the noise
-of one encryption under the secret key, however many vectors it adds up.
+Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). The polynomial a follows from a public seed that
+the key's holder draws for each counterpart. A padded vector has half the bytes of a ciphertext. A sum has the noise of
+one encryption under the secret key, however many vectors it adds up.
 
 **A pad is used once.** Two vectors under one pad differ by their plaintexts. ``protocols/pads.py`` derives a key for
 every sender, round and nonce.
@@ -20,8 +18,8 @@ On the wire a padded vector is a header of 32 bytes and one polynomial for each 
 
     magic "CoPd", version u8, scheme u8, level u8, 0, key fingerprint 16 bytes, length u64
 
-A counterpart has magic "CoPc" and the seed of 32 bytes after the header. The emulated twin writes its values and states
-the real length. All decoding raises DecodeError, whatever the bytes.
+A counterpart has magic "CoPc" and the seed of 32 bytes after the header. All decoding raises DecodeError, whatever the
+bytes.
 """
 
 from __future__ import annotations

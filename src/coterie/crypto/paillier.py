@@ -1,24 +1,23 @@
 """Paillier's additively homomorphic encryption of packed fixed-point vectors, over ``gmpy2``.
 
-P. Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999, with g = N + 1
-(then g^m = 1 + mN mod N^2), decryption by the Chinese remainder theorem, and many values a plaintext.
+P. Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999, with g = N + 1,
+decryption by the Chinese remainder theorem, and many values a plaintext. Keys have 2048 bits (112-bit security) or 3072
+(128-bit).
 
 **Randomness.** A ciphertext is ``(1 + mN) * r^N mod N^2``. ``randomness="full"`` draws r uniformly. ``"short"``, the
 default, is over ten times as fast: the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of
 Paillier's public-key system with applications to electronic voting" (2010). p and q are 3 mod 4 with gcd(p-1, q-1) = 2,
 ``h = -x^2 mod N`` is part of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It assumes
 more than Paillier's problem: that powers of h with such short exponents can't be told from random numbers of Jacobi
-symbol 1 (for half-length exponents Goldreich and Rosen derive the like from factoring). Both kinds can be mixed.
+symbol 1.
 
 **Masks** (FedCAPrivacy, eq. 6 to 10). One mask is added to every client's vector of a round. The party that opens them
-sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8): carries
-between lanes cancel. Sums are unmasked later, under another key (eq. 10).
+sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8). Sums are
+unmasked later, under another key (eq. 10).
 
-**Secrecy is not integrity.** Anyone can change ciphertexts: sign them. A sender that lies about its values can spoil a
-sum, and is noticed at decryption only if a lane leaves the range of its terms. A number that is no unit modulo N would
-open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
-
-Keys have 2048 bits (112-bit security) or 3072 (128-bit). An emulated one gives the same results (``twins``).
+**Secrecy is not integrity**: sign ciphertexts. A sender that lies about its values is noticed at decryption only if a
+lane leaves the range of its terms. A number that is no unit modulo N would open to a factor of N, so ``from_bytes``
+refuses it. Decryption is not constant in time.
 """
 
 from __future__ import annotations

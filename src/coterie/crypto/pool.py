@@ -1,8 +1,8 @@
 """Real CKKS encryptions of many vectors on several cores: by processes, as SEAL's bindings hold Python's lock.
 
 A worker is a child process that reads jobs from standard input and writes ciphertexts to standard output until its
-input ends. So it ends with its parent (unless a fork holds the pipes), doesn't import the parent's main module, and
-nothing is pickled. Workers start when there is enough to do and stay. A secret key stays within this user's processes.
+input ends. So it ends with its parent, doesn't import the parent's main module, and nothing is pickled. Workers start
+when there is enough to do, and stay.
 
 Frames: a length u64 (little end first), and so many bytes. To a worker, for each job: a key, after ``P`` for a public
 and ``S`` for a secret one, and values as float64. Back: the bytes of a ciphertext.

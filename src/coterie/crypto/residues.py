@@ -7,7 +7,7 @@ candidates is the residue, without branches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,38 @@ def centred(a: Residues, moduli: Residues) -> int:
         value += modulus * ((residue - value) * pow(modulus, -1, prime) % prime)
         modulus *= prime
     return value - modulus if value > modulus // 2 else value
+
+
+# ---- Shamir's secret sharing, modulo each prime (A. Shamir, "How to share a secret", 1979)
+
+
+def split(secret: Residues, random: Residues, places: Iterable[int], moduli: Residues) -> list[Residues]:
+    """What each place, 1 or more, gets of a secret ``(limbs, N)``.
+
+    random: ``(t - 1, limbs, N)`` secret and uniform, so that t shares give the secret, and fewer say nothing.
+    """
+    shares = []
+    for place in places:
+        value = np.zeros_like(secret)[None]
+        for coefficient in (*reversed(random), secret):  # Horner's rule
+            value = add(multiple(value, place, moduli), coefficient[None], moduli)
+        shares.append(value[0])
+    return shares
+
+
+def lagrange(place: int, among: Sequence[int], moduli: Residues) -> Residues:
+    """``(limbs, 1)``: the coefficient of one place where these answer."""
+    coefficients = []
+    for (prime,) in moduli.tolist():
+        value = 1
+        for other in among:
+            if other != place:
+                value = value * other * pow(other - place, -1, prime) % prime
+        coefficients.append([value])
+    return np.array(coefficients, dtype=np.uint64)
+
+
+# ---- randomness and bytes
 
 
 def secret_words(key: bytes) -> Callable[[int], Residues]:

@@ -77,8 +77,7 @@ def simulated(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster,
 class DerivedRoster(Roster, frozen=True, dict=True):
     """The roster of a simulation of very many clients, whose entries follow from the seed and are made when asked.
 
-    names: of all parties.  roles: by name.  randomness: emulated.  Keys are those of ``simulated``. Nothing is signed,
-        as no party gets it from another.
+    names: of all parties.  roles: by name.  randomness: emulated.  Keys are those of ``simulated``. Nothing is signed.
     """
 
     names: Names = Names(0)

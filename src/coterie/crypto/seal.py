@@ -2,8 +2,7 @@
 
 SEAL makes keys, encrypts, multiplies and decrypts. Between these a ciphertext is an array of residues in NTT form, ``(2
 or 3 polynomials, limbs, N) uint64``. The bindings only save to and load from files. So SEAL saves a *template* of each
-kind of object once; an array is loaded by writing template and numbers to a file in memory (``memfd``, else a private
-temporary folder).
+kind of object once; an array is loaded by writing template and numbers to a file in memory.
 
 SEAL trusts its input: the caller makes sure that residues are below their primes. ``form`` is that of the input.
 """
@@ -235,11 +234,11 @@ class Ring:
         """The dot product with a conjugated vector in every slot, ``(1, 2, limbs - 1, N)``.
 
         constant: put it, divided by N / 2, in the constant coefficient only. Then no rotations are needed.
-
         keys: of ``parameters.elements``, in their order. Rotations and the conjugate sum up the slots: the trace of the
-            field, which leaves N times the constant coefficient, twice the dot product. So everything is halved modulo
-            q first, exactly, which spares the noise of the rotations. Rescaling is last, so that this noise hardly
-            counts.
+        field,
+        which leaves N times the constant coefficient, twice the dot product. So everything is halved modulo q first.
+        Rescaling
+        is last, so that the noise of rotations hardly counts.
         """
         limbs = form.level + 1
         with _forged():

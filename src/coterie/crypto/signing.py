@@ -1,12 +1,11 @@
 """Signing and sealing: keys of 32 bytes, and one unambiguous byte form for a list of fields.
 
-**Signatures** are Ed25519 (RFC 8032) over lists of fields. FedCAPrivacy signs ``T_i = (ciphertext, PID, timestamp)``;
-here the round is signed, too: ``key.sign("update", data, pid, round, time_ms)``. Start with a word for the purpose, so
-that a signature never fits another kind of message.
+**Signatures** are Ed25519 (RFC 8032) over lists of fields. Start with a word for the purpose, so that a signature never
+fits another kind of message.
 
 **Sealed bytes** are HPKE (RFC 9180, base mode; X25519, HKDF-SHA256, ChaCha20-Poly1305), for data that a hub carries and
 must not read. Sender and recipient are bound in: other ones don't open. Anyone can seal in anyone's name, though: where
-the sender matters, sign what is inside. Both come from ``cryptography``.
+the sender matters, sign what is inside.
 """
 
 from __future__ import annotations
@@ -149,8 +148,6 @@ class OpeningKey(RawSecret):
 @dataclass(frozen=True)
 class ReplayGuard:
     """Accepts each sender's messages once, in order, while fresh. Immutable: ``accept`` returns the next guard.
-
-    Rounds tell messages apart: two of them may carry the same time.
 
     max_age_s: how old a message may be.  max_ahead_s: how far a sender's clock may be ahead of ours.
     max_lag_rounds: how many rounds late a message may be.

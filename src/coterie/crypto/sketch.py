@@ -1,8 +1,7 @@
 """Secret linear maps from a shared 32-byte seed: random projections and secret rotations.
 
 Both commute with means and sums under encryption and keep distances, so models can be clustered without showing them.
-Their random signs come from a ChaCha20 keystream, so the seed doesn't follow from outputs. Draw a fresh seed each
-round, and keep it from parties that see the output.
+Random signs come from a ChaCha20 keystream. Draw a fresh seed each round, and keep it from parties that see the output.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ def project(vector: ArrayLike, dim: int, seed: bytes) -> Floats:
     """A random projection: ``(d,)`` to ``(dim,) float64``, ``R v / sqrt(dim)`` with random signs R of shape (dim, d).
 
     Squared distances are kept in expectation, with relative standard deviation at most sqrt(2 / dim) (D. Achlioptas,
-    "Database-friendly random projections", 2003). Eight rows of R are one keystream byte a coordinate, and R is never
-    held. Raises CryptoError for a bad dimension or seed.
+    "Database-friendly random projections", 2003). Raises CryptoError for a bad dimension or seed.
     """
     values = as_vector(vector, kinds="fiu").astype(np.float64)
     if dim < 1:
@@ -41,9 +39,10 @@ def rotate(vector: ArrayLike, seed: bytes) -> Floats:
     """A secret orthogonal map: ``(d,)`` to ``(d,) float64``, undone by ``unrotate`` with the same seed.
 
     Random signs before, between and after three Hadamard transforms: of the first 2^k coordinates, of the last 2^k and
-    of the first again, for the largest 2^k <= d. Nothing is padded: known zeros would be equations for the signs. The
-    last signs are essential: without them anyone could undo the public transform. Distances, norms and angles are kept,
-    and hence seen.
+    of
+    the first again, for the largest 2^k <= d. Nothing is padded: known zeros would be equations for the signs.
+    Distances,
+    norms and angles are kept, and hence seen.
     """
     return _rotated(vector, seed, direction=1)
 

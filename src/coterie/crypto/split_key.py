@@ -7,11 +7,8 @@
 
 The opener holds the ternary key s_h. The members hold Shamir's shares of the ternary key s_C, modulo each prime. ``c_0
 + sum of the partials`` is a ciphertext of the same values under s_h: nobody but the opener learns what is opened, and
-the opener learns it of those ciphertexts alone that t members have answered for. Lagrange's coefficients are applied
-before the noise, so the answering members are fixed first. Products, rotations and sums are those of any key.
-
-A key of two ternary summands has sqrt(2) times the noise of one. The noise of a partial is uniform in +-2^bits a
-coefficient (``ckks_arrays``, Flooding, says what that protects and what not).
+only of ciphertexts that t members have answered for. The answering members are fixed first, as Lagrange's coefficients
+are applied before the noise. It is uniform in +-2^bits a coefficient (``ckks_arrays``, Flooding).
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ from coterie.crypto.ckks_parameters import ParameterSet, known
 from coterie.crypto.pads import Polynomials
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import ring
-from coterie.crypto.shamir import lagrange, split
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import CryptoError, DecodeError, UserError
 
@@ -106,7 +102,9 @@ class CommitteeShare:
             seeded = replace(arrays, key_id=arrays.key_id + bytes([self.place]) + cipher.array[:8].tobytes())
             return Partial(key, tally, seeded.flooded(nothing, bits, form))
         moduli = arrays.ring.moduli_at(form.level)
-        share = residues.product(self.numbers[None, : form.level + 1], lagrange(self.place, among, moduli), moduli)
+        share = residues.product(
+            self.numbers[None, : form.level + 1], residues.lagrange(self.place, among, moduli), moduli
+        )
         made = residues.product(cipher.array[:, 1], np.broadcast_to(share, cipher.array[:, 1].shape), moduli)
         return Partial(key, tally, arrays.flooded(made, bits, form))
 
@@ -152,7 +150,7 @@ def split_keygen(
     shape = needed - 1, len(made.moduli), opener.parameters.degree
     random = residues.uniform(residues.secret_words(drawn(urandom, 32)), shape, made.moduli)
     places = range(1, members + 1)
-    given = split(secrets[1], random, places, made.moduli)
+    given = residues.split(secrets[1], random, places, made.moduli)
     shares = (
         CommitteeShare(opener.parameters, whole.fingerprint, place, numbers)
         for place, numbers in zip(places, given, strict=True)
@@ -179,6 +177,6 @@ def joined(public: PublicKey, opener: SecretKey, shares: Sequence[CommitteeShare
     moduli, among = ring(public.parameters).moduli, [share.place for share in shares]
     total: Residues = opener.arrays.secret[None]  # type: ignore[union-attr]
     for share in shares:
-        part = residues.product(share.numbers[None], lagrange(share.place, among, moduli), moduli)
+        part = residues.product(share.numbers[None], residues.lagrange(share.place, among, moduli), moduli)
         total = residues.add(total, part, moduli)
     return SecretKey(ckks_arrays.Secret(total[0], public.arrays))

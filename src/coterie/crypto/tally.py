@@ -15,7 +15,7 @@ class Form(NamedTuple):
 
     level: how many products can follow.  scalar: one value in every slot.
     product: of a vector and a scalar, not rescaled yet.  conjugated: prepared as the second factor of a dot product.
-    constant: a scalar in the constant coefficient only; all others hold what nobody may open.
+    constant: a scalar in the constant coefficient only.
     """
 
     level: int = 0

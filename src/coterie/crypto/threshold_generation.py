@@ -1,6 +1,6 @@
 """Keys that several parties make together, so that nobody ever holds them; and the dealer's, who holds them once.
 
-Each party draws a ternary secret s_i. The key is their sum s. Public parts are linear in the secrets, over polynomials
+Each party draws a ternary secret s_i; the key is their sum s. Public parts are linear in the secrets, over polynomials
 ``a`` that nobody chose (``Group.common``):
 
     public key         b_i = -a s_i + e                                           one round: (sum of b_i, a)
@@ -10,15 +10,12 @@ Each party draws a ternary secret s_i. The key is their sum s. Public parts are 
 
 (the last as C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
 ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals:
-else the last party could choose its part so that the sum is a key of its own.
+else the last party could choose its part so that the sum is a key of its own. SEAL draws secrets and errors; its pairs
+(b', a') are brought to a common a by adding (a' - a) s_i.
 
-SEAL draws secrets and errors; its pairs (b', a') are brought to a common a by adding (a' - a) s_i.
-
-**Once.** Two parts of one kind by one secret show their noise, as the common polynomials are equal. A party makes each
-part once and keeps its bytes; another try takes another secret and another label.
-
-Nothing here proves that a part is well-formed. A malformed one makes sums open to nonsense; one of round two whose
-first part was malformed may show something of s_i. Where that matters a dealer makes the key.
+Two parts of one kind by one secret show their noise. So a party makes each part once and keeps its bytes; another try
+takes another secret and another label. Nothing proves that a part is well-formed. A malformed one makes sums open to
+nonsense; one of round two whose first part was malformed may show something of s_i.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from os import urandom
 from typing import Any
 
@@ -36,12 +32,10 @@ from numpy.typing import NDArray
 from coterie.crypto import ckks, ckks_arrays, residues, twins
 from coterie.crypto.arrays import RandomBytes, drawn
 from coterie.crypto.residues import Residues
-from coterie.crypto.threshold_group import Group
-from coterie.crypto.threshold_sharing import Share, gathered, handed
+from coterie.crypto.threshold import Group, SecretNumbers, Share, gathered, handed, twin_common
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 
 NONCE_BYTES = 32
-_NO_TAG = bytes(16)
 
 
 def commitment(data: bytes, nonce: bytes) -> bytes:
@@ -57,37 +51,24 @@ def revealed(committed: bytes, data: bytes, nonce: bytes) -> None:
         raise PeerError("what is revealed is not what was committed to")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Secret:
-    """SECRET: one party's summand of the key, modulo all primes, in NTT form; numbers, if emulated."""
+class Secret(SecretNumbers):
+    """SECRET: one party's summand of the key, modulo all primes."""
 
-    group: Group
-    numbers: Residues
+    kind = "secret"
 
-    def __repr__(self) -> str:
-        return f"<Secret of {self.group.digest.hex()[:8]}>"
-
-    def __deepcopy__(self, memo: object) -> Secret:
-        return self
-
-    def to_bytes(self) -> bytes:
-        """SECRET."""
-        return _packed(self.group, "secret", self.numbers)
-
-    @classmethod
-    def load(cls, group: Group, data: bytes) -> Secret:
-        limbs = group.limbs if group.emulated else _primes(group)
-        return cls(group, group.unpack("secret", data, (limbs, group.degree), real=_real(group))[0])
+    @staticmethod
+    def size(group: Group) -> tuple[int, int]:
+        return group.space.degree, group.primes
 
     def public(self) -> bytes:
         """b_i, to be committed to first."""
-        return _packed(self.group, "public", self._rows(_common(self.group, b"public", 1)))
+        return _packed(self.group, "public", self._public_row())
 
     def galois(self, elements: Iterable[int]) -> bytes:
         """This party's part of a key for these automorphisms X -> X^k."""
         group, every = self.group, tuple(elements)
         if group.emulated:
-            return _packed(group, "galois", self._rows(_common(group, b"public", 1)), _switching(group) * len(every))
+            return _packed(group, "galois", self._public_row(), _switching(group) * len(every))
         turned = (self.numbers[:, _turned(group.degree, k)] for k in every)
         rows = [self._rows(_rows_of(group, k), self._gadget(s)) for k, s in zip(every, turned, strict=True)]
         return _packed(group, "galois", np.concatenate(rows))
@@ -96,7 +77,7 @@ class Secret:
         """h_i and g_i, to commit to, and u_i, to keep for the second round."""
         group, other = self.group, secret(self.group, random_bytes)
         if group.emulated:
-            return _packed(group, "first", self._rows(_common(group, b"public", 1)), 2 * _switching(group)), other
+            return _packed(group, "first", self._public_row(), 2 * _switching(group)), other
         rows = _rows_of(group, 0)
         ours = group.minus(np.zeros_like(rows), self._rows(rows))
         return _packed(group, "first", np.concatenate((other._rows(rows, self._gadget(self.numbers)), ours))), other
@@ -105,7 +86,7 @@ class Secret:
         """d_i. ephemeral: the u_i of the first round. Raises DecodeError naming a holder."""
         group = self.group
         if group.emulated:
-            return _packed(group, "second", self._rows(_common(group, b"public", 1)), _switching(group))
+            return _packed(group, "second", self._public_row(), _switching(group))
         h, g = _halves(group, firsts)
         difference = group.minus(ephemeral.numbers[None], self.numbers[None])
         d = group.plus(group.times(h, self.numbers[None]), group.times(g, difference))
@@ -123,6 +104,10 @@ class Secret:
         """SECRET: each holder's share of this secret, to be sealed to it. random_bytes: n -> n secret ones."""
         return handed(self.group, self.numbers[: self.group.limbs], self.group.holders, random_bytes)
 
+    def _public_row(self) -> Residues:
+        """``(1, primes, N)``: b_i."""
+        return self._rows(_common(self.group))
+
     def _rows(self, a: Residues, added: Residues | None = None) -> Residues:
         """-a s + e for each row of ``(k, primes, N)``, plus an addend."""
         group = self.group
@@ -136,9 +121,9 @@ class Secret:
     def _gadget(self, polynomial: Residues) -> Residues:
         """``(k, primes, N)``: P times a polynomial, in row i at prime i only."""
         group, rows = self.group, _switching(self.group)
-        special, moduli = int(group.moduli(_primes(group))[-1, 0]), group.moduli(rows)
+        special, moduli = int(group.moduli(group.primes)[-1, 0]), group.moduli(rows)
         scaled = group.times(polynomial[None, :rows], np.array([special], dtype=np.uint64) % moduli)[0]
-        gadget = np.zeros((rows, _primes(group), group.degree), dtype=np.uint64)
+        gadget = np.zeros((rows, group.primes, group.degree), dtype=np.uint64)
         gadget[np.arange(rows), np.arange(rows)] = scaled
         return gadget
 
@@ -155,7 +140,7 @@ def joined(group: Group, parts: Mapping[str, bytes]) -> ckks.PublicKey:
     b = _summed(group, "public", parts, 1)
     if group.emulated:
         return ckks.PublicKey(twins.Rounded(_twin_id(group, b), group.space, 0))
-    pair = np.concatenate((b, _common(group, b"public", 1)))
+    pair = np.concatenate((b, _common(group)))
     none = np.empty((0, *pair.shape), dtype=np.uint64)
     return ckks.PublicKey(ckks_arrays.Public(group.space, pair, none))
 
@@ -174,24 +159,17 @@ def with_products(
     return ckks.PublicKey(ckks_arrays.Public(group.space, arrays.pair, rows))
 
 
-def galois(group: Group, parts: Mapping[str, bytes], elements: Iterable[int]) -> dict[int, Residues]:
-    """``(k, 2, primes, N)`` key-switching keys by automorphism, as SEAL's. Raises as ``joined``."""
-    every, k = tuple(elements), _switching(group)
-    if group.emulated:
-        _summed(group, "galois", parts, k * len(every))
-        return {element: np.empty((0, 2, group.limbs, 1), dtype=np.uint64) for element in every}
-    rows = _summed(group, "galois", parts, k * len(every)).reshape(len(every), k, _primes(group), group.degree)
-    return {e: np.stack((b, _rows_of(group, e)), axis=1) for e, b in zip(every, rows, strict=True)}
-
-
 def evaluation(group: Group, key: ckks.PublicKey, parts: Mapping[str, bytes]) -> ckks.EvaluationKey:
     """Of parts for ``space.elements``: what dot products need. Raises as ``joined``."""
-    elements, widths = group.space.elements, group.space.residue_bytes
-    keys = galois(group, parts, elements)
+    elements, k = group.space.elements, _switching(group)
+    rows = _summed(group, "galois", parts, k * len(elements))
     if group.emulated:
         return ckks.EvaluationKey(twins.RoundedEvaluation(key.fingerprint, group.space, 1))
-    packed = tuple(b"".join(residues.pack(keys[element], widths)) for element in elements)
-    return ckks.EvaluationKey(ckks_arrays.Evaluation(group.space, key.fingerprint, packed))
+    packed = []
+    for element, b in zip(elements, rows.reshape(len(elements), k, group.primes, group.degree), strict=True):
+        switching = np.stack((b, _rows_of(group, element)), axis=1)
+        packed.append(b"".join(residues.pack(switching, group.space.residue_bytes)))
+    return ckks.EvaluationKey(ckks_arrays.Evaluation(group.space, key.fingerprint, tuple(packed)))
 
 
 def dealt(
@@ -202,7 +180,7 @@ def dealt(
     if group.emulated:
         own = secret(group, random_bytes)
         numbers, flag = own.numbers, int(products and group.space.multiplies)
-        b = own._rows(_common(group, b"public", 1))
+        b = own._public_row()
         public = ckks.PublicKey(twins.Rounded(_twin_id(group, b), group.space, flag))
         keys = ckks.EvaluationKey(twins.RoundedEvaluation(public.fingerprint, group.space, 1)) if flag else None
     else:
@@ -214,34 +192,14 @@ def dealt(
     return public, keys, {name: gathered(group, name, {"": part}) for name, part in parts.items()}
 
 
-def _primes(group: Group) -> int:
-    return len(group.space.prime_bits)
-
-
 def _switching(group: Group) -> int:
     """Rows of a key-switching key."""
-    return _primes(group) - 1
+    return group.primes - 1
 
 
-def _common(group: Group, purpose: bytes, count: int) -> Residues:
-    if group.emulated:
-        return twin_common(group)
-    return group.common(purpose, count, _primes(group))
-
-
-def twin_common(group: Group) -> Residues:
-    """Equal for all groups, so that an emulated key survives handing over."""
-    key = hashlib.sha256(b"coterie/emulated").digest()
-    return group.uniform(key, 1, group.limbs)
-
-
-def twin_public(group: Group, key: ckks.PublicKey) -> Residues:
-    """``(1, limbs, 1)``: -a s of an emulated key. Raises DecodeError for another kind."""
-    arrays: Any = key.arrays
-    size = 8 * group.limbs
-    if not key.emulated or len(arrays.key_id) <= size:
-        raise DecodeError("an emulated key that no group has made")
-    return np.frombuffer(arrays.key_id[:size], "<u8").reshape(1, group.limbs, 1)
+def _common(group: Group) -> Residues:
+    """``(1, primes, N)``: a of the public key."""
+    return twin_common(group) if group.emulated else group.common(b"public", 1, group.primes)
 
 
 def _twin_id(group: Group, b: Residues) -> bytes:
@@ -251,7 +209,7 @@ def _twin_id(group: Group, b: Residues) -> bytes:
 
 def _rows_of(group: Group, element: int) -> Residues:
     """The common polynomials of one key-switching key; element 0: relinearisation."""
-    return group.common(b"switching/%d" % element, _switching(group), _primes(group))
+    return group.common(b"switching/%d" % element, _switching(group), group.primes)
 
 
 def _halves(group: Group, firsts: Mapping[str, bytes]) -> tuple[Residues, Residues]:
@@ -261,11 +219,8 @@ def _halves(group: Group, firsts: Mapping[str, bytes]) -> tuple[Residues, Residu
 
 
 def _packed(group: Group, kind: str, rows: Residues, real: int = 1) -> bytes:
-    return group.pack(kind, _NO_TAG, rows, real=_real(group, real))
-
-
-def _real(group: Group, rows: int = 1) -> tuple[int, int]:
-    return rows * group.space.degree, _primes(group)
+    """real: rows of a real one."""
+    return group.pack(kind, bytes(16), rows, real=(real * group.space.degree, group.primes))
 
 
 def _summed(group: Group, kind: str, parts: Mapping[str, bytes], rows: int) -> Residues:
@@ -273,23 +228,18 @@ def _summed(group: Group, kind: str, parts: Mapping[str, bytes], rows: int) -> R
     if set(parts) != set(group.holders):
         missing = ", ".join(sorted(set(group.holders) ^ set(parts)))
         raise CryptoError(f"a key takes a {kind} part of every holder and of nobody else: see {missing}")
-    total: Residues | None = None
+    shape = (1, group.limbs, 1) if group.emulated else (rows, group.primes, group.degree)
+    total = np.zeros(shape, dtype=np.uint64)
     for name in group.holders:
+        real = rows * group.space.degree, group.primes
         try:
-            numbers = _read(group, kind, parts[name], rows)
+            numbers, _ = group.unpack(kind, parts[name], shape, tag=bytes(16), real=real)
+            if not numbers.any(axis=(1, 2)).all():
+                raise DecodeError(f"a {kind} part of zeros")
         except DecodeError as error:
             raise DecodeError(f"{name}: {error}") from None
-        total = numbers if total is None else group.plus(total, numbers)
-    assert total is not None
+        total = group.plus(total, numbers)
     return total
-
-
-def _read(group: Group, kind: str, data: bytes, rows: int) -> Residues:
-    shape = (1, group.limbs, 1) if group.emulated else (rows, _primes(group), group.degree)
-    numbers = group.unpack(kind, data, shape, tag=_NO_TAG, real=_real(group, rows))[0]
-    if not numbers.any(axis=(1, 2)).all():
-        raise DecodeError(f"a {kind} part of zeros")
-    return numbers
 
 
 def _turned(degree: int, element: int) -> NDArray[np.int64]:

@@ -1,5 +1,9 @@
 """Opening a ciphertext by parts: the server prepares it, each holder answers, the server combines the answers.
 
+    prepared = server_dec(group, total)                  # the server; prepared.request goes to the holders
+    answer, answered = partial(group, share, prepared.request, "a", group.holders, zero, answered)    # each holder
+    opened(group, prepared, {"a": answer, ...})          # the server: the values, to within group.error(total.terms)
+
 OFL, section 4.3 (``ServerDec``, ``PartDec``, ``FinDec``), after A. Passelegue and D. Stehle, "Low communication
 threshold fully homomorphic encryption", ASIACRYPT 2025, for the approximate numbers of CKKS:
 
@@ -7,16 +11,14 @@ threshold fully homomorphic encryption", ASIACRYPT 2025, for the approximate num
     PartDec     p_i = c_1 s_i + z_i + flooding        s_i: share times Lagrange coefficient; z_i: a share of zero
     FinDec      c_0 + sum of p_i
 
-Holders get c_1 alone. ``threshold_group`` gives the sizes of the floodings. (The paper's ``Enc`` adds the message to
-the component that the key multiplies, so it opens to the message times the key; a test shows it. Its z_i is the
-flooding here. It floods before it divides, with equal results.)
+(The paper's ``Enc`` adds the message to the component that the key multiplies, so it opens to the message times the
+key; a test shows it. Its z_i is the flooding here.)
 
 **One partial decryption of a ciphertext at most.** Many answers for one c_1 would average the floodings away, and two
-sets of answering holders would give the flooding itself. ``Answered`` keeps what a holder has answered and refuses the
-second.
+sets of answering holders would give the flooding itself. ``Answered`` refuses the second.
 
-**What is checked.** A missing, wrong or foreign share makes the sum uniform: ``opened`` raises CiphertextError. Nothing
-shows a small number that a holder adds to the result, as a sender can.
+A missing, wrong or foreign share makes the sum uniform: ``opened`` raises CiphertextError. Nothing shows a small number
+that a holder adds to the result, as a sender can.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from dataclasses import dataclass, replace
 from os import urandom
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from coterie.crypto import ckks, residues, twins
@@ -37,30 +38,20 @@ from coterie.crypto.arrays import CiphertextError, RandomBytes, drawn
 from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.residues import Residues
 from coterie.crypto.tally import Form
-from coterie.crypto.threshold_generation import twin_common, twin_public
-from coterie.crypto.threshold_group import MOST_NOISE, Group, Switched
-from coterie.crypto.threshold_sharing import Share, Zero, senders_tag
-from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, PeerError
+from coterie.crypto.threshold import (
+    MOST_NOISE,
+    Answered,
+    Group,
+    Share,
+    Switched,
+    Zero,
+    senders_tag,
+    twin_common,
+    twin_public,
+)
+from coterie.protocol.errors import CapacityError, CryptoError, DecodeError
 
 _FACTS = struct.Struct("<QQBxxxIdd")  # length, terms, scalar, senders, deviation of the error, scale
-_ID_BYTES = 16
-
-
-class Answered(msgspec.Struct, frozen=True, array_like=True):
-    """What a holder has answered under its key: 16 bytes each, and the number of ciphertexts."""
-
-    digests: bytes = b""
-    ciphertexts: int = 0
-
-    def plus(self, group: Group, digest: bytes, ciphertexts: int) -> Answered:
-        """With one more. Raises PeerError for a repeated one, or for more than flooding is sized for."""
-        held = self.digests
-        if digest in {held[at : at + _ID_BYTES] for at in range(0, len(held), _ID_BYTES)}:
-            raise PeerError("asked to open the same ciphertext again: one partial decryption is all that is given")
-        total = self.ciphertexts + ciphertexts
-        if total > group.openings:
-            raise PeerError(f"{total} openings under one key: its noise is sized for {group.openings}, make a new key")
-        return Answered(held + digest, total)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,6 +89,15 @@ class Request:
         """Of an answer: of a scalar one coefficient."""
         count, limbs, degree = self.c1.shape
         return count, limbs, 1 if self.scalar else degree
+
+    @property
+    def answer_size(self) -> tuple[int, int]:
+        """As ``Group.share_size``, of a real answer."""
+        return self.ciphertexts * (1 if self.scalar else self.group.space.degree), self.group.opened_limbs
+
+    def tag(self, names: Sequence[str]) -> bytes:
+        """16 bytes that name what is answered, and by whom."""
+        return hashlib.sha256(self.digest + senders_tag(names)).digest()[:16]
 
     def to_bytes(self) -> bytes:
         return self.group.pack("request", bytes(16), self.c1, facts=self.facts, real=self.real)
@@ -192,14 +192,11 @@ def answer(
     group: Group, made: Residues, request: Request, me: str, names: Sequence[str], zero: Zero, deviation: float
 ) -> bytes:
     """The answer from a share times c_1: plus a share of zero and flooding."""
-    tag = answer_tag(request, names)
-    real = answer_size(group, request)
+    tag, real = request.tag(names), request.answer_size
     if group.emulated:
-        noisy = deviation * spread(group, request.scalar) / request.scale
+        noisy = deviation * group.spread(request.scalar) / request.scale / group.space.twin_step
         words = zero.words(names, tag, request.length)
-        noise = twins.add_noise(
-            np.zeros_like(words), noisy / group.space.twin_step, hashlib.sha256(me.encode()).digest(), tag
-        )
+        noise = twins.add_noise(np.zeros_like(words), noisy, hashlib.sha256(me.encode()).digest(), tag)
         return group.pack("partial", tag, made, words=words + noise, real=real)
     made = group.plus(made, zero.share(group, names, tag, request.shape))
     return group.pack("partial", tag, group.plus(made, flooding(group, request.shape, deviation)), real=real)
@@ -220,16 +217,11 @@ def read_answers(
 ) -> tuple[Residues, Integers | None]:
     """The sum of c_0 and all answers. Raises DecodeError naming a holder."""
     request = prepared.request
-    tag, total, words = answer_tag(request, names), prepared.c0, prepared.words
+    tag, total, words = request.tag(names), prepared.c0, prepared.words
     for name in names:
         try:
             numbers, theirs = group.unpack(
-                "partial",
-                answers[name],
-                total.shape,
-                tag=tag,
-                length=request.length,
-                real=answer_size(group, request),
+                "partial", answers[name], total.shape, tag=tag, length=request.length, real=request.answer_size
             )
         except DecodeError as error:
             raise DecodeError(f"{name}: {error}") from None
@@ -243,40 +235,23 @@ def decoded(group: Group, total: Residues, words: Integers | None, prepared: Pre
     """The values of what all have added up to. Raises CiphertextError."""
     request, space = prepared.request, group.space
     most = request.terms * space.limit(prepared.form)
-    bound = noise_bound(group, prepared, among, most)
+    error, flood = prepared.errors
+    floods = math.hypot(flood, math.sqrt(among) * group.flood(error, scalar=request.scalar))
+    bound = group.bound(error, floods, request.scale, most, scalar=request.scalar)
     if words is not None:
         if total.any():  # the shares don't add up to the key
             seed = int.from_bytes(hashlib.sha256(total.tobytes()).digest(), "little")
             words = words + np.random.SFC64(seed).random_raw(words.size).view(np.int64)
         values, unused = words * np.float64(group.space.twin_step), np.zeros(0)
     elif request.scalar:
-        values, unused = (
-            np.array([residues.centred(total[0, :, 0], group.moduli(group.opened_limbs)) / request.scale]),
-            np.zeros(0),
-        )
+        number = residues.centred(total[0, :, 0], group.moduli(group.opened_limbs))
+        values, unused = np.array([number / request.scale]), np.zeros(0)
     else:
         slots = group.ring.decoded(total, group.opened_limbs - 1, request.scale).view(np.float64).ravel()
         values, unused = slots[: request.length].copy(), slots[request.length :]
     if (np.abs(values) > most + 2 * bound).any() or (np.abs(unused) > 2 * bound).any():
         raise CiphertextError("the sum opens to nonsense: a share is wrong, or a ciphertext is forged")
     return values
-
-
-def noise_bound(group: Group, prepared: Prepared, among: int, largest: float = 0.0) -> float:
-    """The bound on the error of an opening by so many holders. largest: the largest magnitude of a value."""
-    error, flood = prepared.errors
-    scalar = prepared.request.scalar
-    floods = math.hypot(flood, math.sqrt(among) * group.flood(error, scalar=scalar))
-    return group.bound(error, floods, prepared.request.scale, largest, scalar=scalar)
-
-
-def answer_size(group: Group, request: Request) -> tuple[int, int]:
-    return request.ciphertexts * (1 if request.scalar else group.space.degree), group.opened_limbs
-
-
-def answer_tag(request: Request, names: Sequence[str]) -> bytes:
-    """16 bytes that name what is answered, and by whom."""
-    return hashlib.sha256(request.digest + senders_tag(names)).digest()[:16]
 
 
 # ---- residues
@@ -336,7 +311,8 @@ def constant(group: Group, polynomials: Residues) -> Residues:
 def _real(
     group: Group, cipher: ckks.CipherVector, switched: Switched, flood: float, random_bytes: RandomBytes
 ) -> tuple[Residues, Residues, None]:
-    made, arrays, form, array = group.ring, _arrays(cipher), cipher.tally.form, cipher.array
+    made, form, array = group.ring, cipher.tally.form, cipher.array
+    arrays: Any = cipher.key.arrays
     limbs = form.level + 1
     if array.shape[1] == 3:
         turn = made.evaluator.relinearize_inplace
@@ -351,18 +327,8 @@ def _real(
 def _twin(
     group: Group, cipher: ckks.CipherVector, switched: Switched, flood: float, random_bytes: RandomBytes
 ) -> tuple[Residues, Residues, Integers]:
-    scalar = cipher.tally.form.scalar
-    noise = flood / switched.divisor * spread(group, scalar) / switched.scale
-    key_id = _arrays(cipher).key_id
+    noise = flood / switched.divisor * group.spread(cipher.tally.form.scalar) / switched.scale
+    key_id: bytes = cipher.key.arrays.key_id  # type: ignore[union-attr]
     words = twins.add_noise(cipher.array.copy(), noise / group.space.twin_step, key_id, b"server")
     random = group.uniform(drawn(random_bytes, 32), 1, group.limbs)
     return group.times(random, twin_public(group, cipher.key)), group.times(random, twin_common(group)), words
-
-
-def _arrays(cipher: ckks.CipherVector) -> Any:
-    return cipher.key.arrays
-
-
-def spread(group: Group, scalar: bool) -> float:
-    """The deviation of a value over that of a coefficient, at scale 1."""
-    return 1.0 if scalar else math.sqrt(group.space.degree / 2)

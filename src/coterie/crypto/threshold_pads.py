@@ -1,25 +1,39 @@
 """Joint pads: ciphertexts whose second polynomial no sender chose.
 
 A party that chooses c_1 of a ciphertext and sees what it opens to gets the key: (c_0, c_1 + K) opens to K s more
-(``attacks/key_in_sum``, ``attacks/shared_key``). With joint pads c_1 is a polynomial ``a`` that follows from the group,
-the sender and a nonce (``Pad``), and senders are holders. With s_k for the share of holder k times its Lagrange
-coefficient, sender j encrypts by
+(``attacks/key_in_sum``). With joint pads c_1 is a polynomial ``a`` that follows from the group, the sender and a nonce
+(``Pad``), and senders are holders. With s_k for the share of holder k times its Lagrange coefficient, sender j encrypts
+by
 
     y_j = m_j - a_j s_j + e                      ``Padding.encrypt``, half the bytes of a ciphertext
 
-**To compute on it**: every other holder k contributes -a_j s_k + e, and the sum is a ciphertext under the joint key
+**To compute on it**, every other holder k contributes -a_j s_k + e, and the sum is a ciphertext under the joint key
 (``contribution``, ``joint``). Senders and holders choose only what is added to c_0.
 
-**For a weighted sum alone**, where shares add up to the key, contributions aren't needed. Each sender answers once
+**For a weighted sum alone** of an n-of-n key, each sender answers once
 
     w_j a_j s_j + flooding + a share of zero     ``pad_partial``
 
 and with the weighted sum of the y_j that is the weighted sum of the messages (``padded_sum``). Without the share of
-zero it would open the sender's own message. A sender that leaves is left out before anybody answers.
+zero it would open the sender's own message.
 
 **Once.** Two messages under one pad show their difference, so each pad has a fresh nonce. Two contributions to one pad
 would show their noise, and with it the share. So noise follows from share and pad, and the pad names the contributing
-holders: other Lagrange coefficients on one polynomial would show it, too.
+holders: other Lagrange coefficients would show it, too.
+
+**Sums that a server can't lie about.** A request to open a weighted sum of completed vectors names pads, weights and a
+public seed (``SumRequest``), and each holder computes c_1 itself:
+
+    c_1 = sum of w_j a_j + u a        divided by the primes that go, to the nearest
+    c_0 = sum of w_j c_0j + u b       divided, rounded at random, flooded               ``sum_dec``, the server
+
+(b, a) is the public key and u a sum of ``MONOMIALS`` powers of X that follow from the seed. (u b, u a) encrypts zero,
+so a sum that is opened again has another c_1. As nobody chooses c_1, u may be public and small. A request without pads
+tries a key. A server still chooses senders and weights: holders have rules for both
+(``protocols/threshold_opening.py``). After a header as of all parts (``Group.pack``) a request has
+
+    length u64, seed 32 bytes, a bit for each holder that contributed to the pads, number of senders u16,
+    place u16, weight u32 and nonce 16 bytes of each sender
 """
 
 from __future__ import annotations
@@ -35,23 +49,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.crypto import ckks, residues
+from coterie.crypto import ckks, residues, twins
 from coterie.crypto.arrays import RandomBytes, drawn
 from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.residues import Residues
 from coterie.crypto.tally import Tally, integer_weight
-from coterie.crypto.threshold_generation import twin_common, twin_public
-from coterie.crypto.threshold_group import Group, Switched
-from coterie.crypto.threshold_opening import (
+from coterie.crypto.threshold import (
+    MOST_HOLDERS,
     Answered,
+    Group,
+    Share,
+    Switched,
+    Zero,
+    senders_tag,
+    twin_common,
+    twin_public,
+)
+from coterie.crypto.threshold_opening import (
     Prepared,
     Request,
     answer,
     decoded,
     divided,
+    flooding,
     read_answers,
 )
-from coterie.crypto.threshold_sharing import Share, Zero, senders_tag
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError
 
 NONCE_BYTES = 16
@@ -82,9 +104,17 @@ class Pad:
 
     def polynomials(self, group: Group) -> Residues:
         """a: ``(ciphertexts, limbs, degree)`` that nobody chose."""
-        count = 1 if group.emulated else group.space.ciphertexts(self.length)
         key = hashlib.sha256(b"coterie/pad/polynomials" + self.digest(group)).digest()
-        return group.uniform(key, count, group.limbs)
+        return group.uniform(key, self.shape(group)[0], group.limbs)
+
+    def shape(self, group: Group) -> tuple[int, int, int]:
+        """Of its polynomials."""
+        return 1 if group.emulated else group.space.ciphertexts(self.length), group.limbs, group.degree
+
+    def size(self, group: Group) -> tuple[int, int]:
+        """As ``Group.share_size``, of the real polynomials."""
+        numbers, primes = group.share_size
+        return group.space.ciphertexts(self.length) * numbers, primes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +129,7 @@ class Padded:
     def to_bytes(self) -> bytes:
         """Half as many as of a ciphertext."""
         facts = _PAD.pack(self.pad.length, self.pad.nonce, senders_tag(self.pad.among))
-        real = _real(self.group, self.pad)
+        real = self.pad.size(self.group)
         return self.group.pack("pad", bytes(16), self.array, facts=facts, words=self.words, real=real)
 
     @classmethod
@@ -114,9 +144,8 @@ class Padded:
         pad = Pad(sender, context, length, nonce, group.answering(among or group.holders))
         if stated != length or tag != senders_tag(pad.among):
             raise DecodeError(f"a padded vector of {stated} values, or among other holders than was asked for")
-        array, words = group.unpack(
-            "pad", data, _shape(group, pad), facts=_PAD.size, length=length, real=_real(group, pad)
-        )
+        shape, real = pad.shape(group), pad.size(group)
+        array, words = group.unpack("pad", data, shape, facts=_PAD.size, length=length, real=real)
         return cls(group, pad, array, words)
 
 
@@ -163,7 +192,7 @@ def contribution(group: Group, share: Share, me: str, pad: Pad) -> bytes:
         numbers = share.numbers.astype("<u8").tobytes()
         key = hashlib.sha256(b"coterie/contribution/" + pad.digest(group) + numbers).digest()
         made = group.plus(made, _small(group, pad, key))
-    return group.pack("contribution", pad.digest(group), made, real=_real(group, pad))
+    return group.pack("contribution", pad.digest(group), made, real=pad.size(group))
 
 
 class Joining:
@@ -178,8 +207,8 @@ class Joining:
         group, pad = self._group, self._padded.pad
         if name not in self._missing:
             raise CryptoError(f"a contribution of {name}, which is not missing")
-        tag, real = pad.digest(group), _real(group, pad)
-        part, _ = group.unpack("contribution", data, _shape(group, pad), tag=tag, real=real)
+        tag, real = pad.digest(group), pad.size(group)
+        part, _ = group.unpack("contribution", data, pad.shape(group), tag=tag, real=real)
         self._total = group.plus(self._total, part)
         self._missing.remove(name)
 
@@ -294,9 +323,7 @@ def _request(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) 
     lengths = {pad.length for pad in pads.values()}
     if len(lengths) != 1 or any(pad.among != group.holders or name != pad.sender for name, pad in pads.items()):
         raise CryptoError("padded vectors of different lengths, or under pads among some of the holders only")
-    terms = sum(integer_weight(weight) for weight in weights.values())
-    if terms > group.space.max_terms:
-        raise CapacityError(f"weights of {terms} in all are too many: {group.parameters} has {group.space.max_terms}")
+    terms = _terms(group, weights)
     length, name_of_it = lengths.pop(), np.frombuffer(sum_name(group, pads, weights), "<u8").reshape(1, 4, 1)
     deviation = _sum_deviation(group, weights)
     return _PadRequest(group, length, terms, len(pads), False, deviation, _switched(group).scale, name_of_it)
@@ -309,6 +336,13 @@ class _PadRequest(Request):
     @property
     def shape(self) -> tuple[int, int, int]:
         return 1 if self.group.emulated else self.ciphertexts, self.group.opened_limbs, self.group.degree
+
+
+def _terms(group: Group, weights: Mapping[str, int]) -> int:
+    terms, most = sum(map(integer_weight, weights.values())), group.space.max_terms
+    if terms > most:
+        raise CapacityError(f"weights of {terms} in all are too many: {group.parameters} has room for {most}")
+    return terms
 
 
 def _switched(group: Group) -> Switched:
@@ -337,13 +371,144 @@ _SMALL_VARIANCE = 10.5  # of residues.binomial, which SEAL draws, too
 
 def _small(group: Group, pad: Pad, key: bytes) -> Residues:
     """Noise of an encryption, from 32 secret bytes."""
-    count, limbs, degree = _shape(group, pad)
+    count, limbs, degree = pad.shape(group)
     return group.ring.transformed(residues.binomial((count, degree), lambda _: key), limbs - 1)
 
 
-def _shape(group: Group, pad: Pad) -> tuple[int, int, int]:
-    return 1 if group.emulated else group.space.ciphertexts(pad.length), group.limbs, group.degree
+# ---- sums whose c_1 every holder computes
 
 
-def _real(group: Group, pad: Pad) -> tuple[int, int]:
-    return group.space.ciphertexts(pad.length) * group.space.degree, group.space.levels + 1
+SEED_BYTES = 32
+MONOMIALS = 4
+"""Of u: with N = 8192 there are 2^51 of them, and its noise has twice the deviation of the public key's."""
+_HEAD = struct.Struct(f"<Q{SEED_BYTES}s{MOST_HOLDERS // 8}sH")
+_SENDER = struct.Struct(f"<HI{NONCE_BYTES}s")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SumRequest(Request):
+    """Of a weighted sum of padded vectors, or of zero: c_1 follows from the rest, and does not travel.
+
+    pads, weights: by sender, in the group's order; none for zero.  seed: 32 bytes.
+    """
+
+    pads: Mapping[str, Pad]
+    weights: Mapping[str, int]
+    seed: bytes
+
+    @classmethod
+    def of(
+        cls,
+        group: Group,
+        key: ckks.PublicKey,
+        pads: Mapping[str, Pad],
+        weights: Mapping[str, int],
+        seed: bytes,
+    ) -> SumRequest:
+        """Raises CryptoError for pads and weights that make no sum, CapacityError for too large weights."""
+        if set(pads) != set(weights) or any(name != pad.sender for name, pad in pads.items()):
+            raise CryptoError("a sum of padded vectors takes a weight and a pad of each sender")
+        if len({(pad.length, pad.context, pad.among) for pad in pads.values()}) > 1:
+            raise CryptoError("padded vectors of different lengths or contexts, or among different holders")
+        length = next(iter(pads.values())).length if pads else 1
+        ordered = [name for name in group.holders if name in pads]
+        pads, weights = {name: pads[name] for name in ordered}, {name: weights[name] for name in ordered}
+        terms, form = _terms(group, weights) or 1, group.space.fresh
+        switched = _switched(group)
+        deviation = math.hypot(group.deviation(form, terms) / switched.divisor, group.rounding(switched))
+        c1 = _c1(group, key, pads, weights, length, seed)
+        return cls(group, length, terms, len(pads), False, deviation, switched.scale, c1, pads, weights, seed)
+
+    def to_bytes(self) -> bytes:
+        """Some 22 bytes a sender."""
+        group, among = self.group, bytearray(MOST_HOLDERS // 8)
+        for name in next(iter(self.pads.values())).among if self.pads else ():
+            at = group.place(name) - 1
+            among[at // 8] |= 1 << at % 8
+        head = _HEAD.pack(self.length, self.seed, bytes(among), len(self.pads))
+        rows = (_SENDER.pack(group.place(name), self.weights[name], pad.nonce) for name, pad in self.pads.items())
+        return group.labelled("sum", head, *rows)
+
+    @classmethod
+    def read(cls, group: Group, key: ckks.PublicKey, data: bytes, context: bytes) -> SumRequest:
+        """context: of the pads, as the holder knows it. Raises DecodeError, and as ``of``."""
+        _, held = group.opened_header("sum", data)
+        if len(held) < _HEAD.size:
+            raise DecodeError("a request to open a sum that doesn't say of what")
+        length, seed, bits, count = _HEAD.unpack_from(held)
+        if len(held) != _HEAD.size + count * _SENDER.size or (count == 0) != (length == 1 and not any(bits)):
+            raise DecodeError(f"{len(held)} bytes are no request to open the sum of {count} vectors of {length} values")
+        among = tuple(name for at, name in enumerate(group.holders) if bits[at // 8] >> at % 8 & 1)
+        if sum(bin(one).count("1") for one in bits) != len(among):
+            raise DecodeError(f"pads of holders beyond the {len(group.holders)} that there are")
+        pads, weights = dict[str, Pad](), dict[str, int]()
+        for place, weight, nonce in _SENDER.iter_unpack(held[_HEAD.size :]):
+            if not 1 <= place <= len(group.holders) or (name := group.holders[place - 1]) in pads:
+                raise DecodeError(f"sender {place} of {len(group.holders)} holders, or one that is named twice")
+            pads[name] = Pad(name, context, length, nonce, group.answering(among))
+            weights[name] = weight
+        return cls.of(group, key, pads, weights, seed)
+
+
+def sum_dec(
+    group: Group,
+    key: ckks.PublicKey,
+    total: ckks.CipherVector | None,
+    pads: Mapping[str, Pad],
+    weights: Mapping[str, int],
+    *,
+    random_bytes: RandomBytes = urandom,
+) -> Prepared:
+    """``ServerDec`` of a weighted sum of ``joint`` ciphertexts; without any, of an encryption of zero.
+
+    total: their sum by these weights. Raises CryptoError if it can't be. random_bytes: n -> n bytes, for the public
+        seed.
+    """
+    request, form = SumRequest.of(group, key, pads, weights, drawn(random_bytes, SEED_BYTES)), group.space.fresh
+    if (total is None) != (not pads) or (
+        total is not None and (total.tally.form, total.length, total.terms) != (form, request.length, request.terms)
+    ):
+        raise CryptoError(f"{total!r} is not the sum of {len(pads)} padded vectors by these weights")
+    switched = _switched(group)
+    flood = group.flood(group.deviation(form, request.terms), scalar=False)
+    errors = request.deviation, flood / switched.divisor
+    if group.emulated:
+        words: Integers = np.zeros(request.length, np.int64) if total is None else total.array.copy()
+        arrays: Any = key.arrays
+        noise = errors[1] * group.spread(False) / switched.scale / group.space.twin_step
+        words = twins.add_noise(words, noise, arrays.key_id, b"server")
+        c0 = group.times(group.uniform(request.seed, 1, group.limbs), twin_public(group, key))
+        return Prepared(request, c0, words, form, errors)
+    c0 = _zero(group, key, request.c1.shape[0], request.seed, 0)
+    if total is not None:
+        c0 = group.plus(c0, np.ascontiguousarray(total.array[:, 0]))
+    c0 = divided_alone(group, c0, switched)
+    return Prepared(request, group.plus(c0, flooding(group, c0.shape, errors[1])), None, form, errors)
+
+
+def _c1(
+    group: Group, key: ckks.PublicKey, pads: Mapping[str, Pad], weights: Mapping[str, int], length: int, seed: bytes
+) -> Residues:
+    if group.emulated:
+        return group.times(group.uniform(seed, 1, group.limbs), twin_common(group))
+    total = _zero(group, key, group.space.ciphertexts(length), seed, 1)
+    for name, pad in pads.items():
+        total = group.plus(total, _weighted(group, pad.polynomials(group), weights[name]))
+    return divided_alone(group, total, _switched(group), at_random=False)
+
+
+def _zero(group: Group, key: ckks.PublicKey, count: int, seed: bytes, half: int) -> Residues:
+    """u b (half 0) or u a (half 1), ``(count, limbs, N)``: equal for all ciphertexts of a vector."""
+    arrays: Any = key.arrays
+    u = group.ring.transformed(_monomials(group, seed)[None], group.limbs - 1)
+    part = group.times(u, arrays.pair[half, : group.limbs][None])
+    return np.ascontiguousarray(np.broadcast_to(part, (count, *part.shape[1:])))
+
+
+def _monomials(group: Group, seed: bytes) -> Integers:
+    """The coefficients of u, ``(N,)``: of each power a sign, X^N being -1."""
+    words = residues.secret_words(hashlib.sha256(b"coterie/sum/" + group.digest + seed).digest())(MONOMIALS)
+    u = np.zeros(group.degree, np.int64)
+    for power in (words % np.uint64(2 * group.degree)).tolist():
+        u[power % group.degree] += 1 if power < group.degree else -1
+    return u

@@ -8,11 +8,8 @@ of B >= lane width bits.
 
 **rounded**, CKKS's twin, stays within the stated error bound. Values are 64-bit integers in steps of 2^-44 (for sets
 with 2^18 for reach times terms), so sums don't depend on their order. Every operation that adds noise adds Gaussian
-noise of the real standard deviation, a pure function of key and values: runs repeat in any order of work. A scalar's
-noise is one number, where the real one's differs from slot to slot.
-
-Noise comes from one table of a million numbers, from a place that follows from key, purpose and values: faster than
-drawing it, and nearly independent between operations.
+noise of the real standard deviation: a place in one table of a million numbers, which follows from key, purpose and
+values. So runs repeat in any order of work.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ A *ciphertext vector* is an encrypted flat vector of d values with a ``Tally``: 
 (terms), how many masks it carries (blinded) and its form. The tally refuses misuse:
 
 - vectors under different keys, of different lengths or forms, or with different masks are never combined;
-- sums with more terms or masks than there is room for are refused, so nothing overflows. The caller answers for bounds
-  that it states (``within``, ``at_most``) and for the norms of vectors in dot products;
+- sums with more terms or masks than there is room for are refused. The caller answers for bounds that it states
+  (``within``, ``at_most``) and for the norms of vectors in dot products;
 - vectors with masks are opened by ``open_blinded`` only, those without by ``decrypt`` only.
 
-``paillier`` adds exact integers and ``ckks`` products, as subclasses. A key's backend (``arrays``) is chosen when it is
-made or read: an emulated key has the type of a real one.
+``paillier`` adds exact integers and ``ckks`` products. An emulated key has the type of a real one, with another backend
+(``arrays``).
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ products; the parameters are a hash; the numbers of a public key are its pair an
 relinearise with; of a secret key the secret polynomial and then those; of an evaluation key the 16 bytes of its key,
 and the pairs of each automorphism.
 
-An emulated twin writes only its values, or the name of its key, and states the real length as their weight
-(``protocol/codec.py``). All decoding raises DecodeError, whatever the bytes.
+An emulated twin writes only its values, or the name of its key, and states the real length as their weight. All
+decoding raises DecodeError, whatever the bytes.
 """
 
 from __future__ import annotations

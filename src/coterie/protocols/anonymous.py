@@ -5,11 +5,8 @@
 
 Steps I to III of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). The hub knows whose vector is where, and
 cannot open it. The helper can open it, and knows a position only. If the hub lays one mask over all vectors of a round
-before it relays them (``CipherVector.blind``), the helper learns only differences. Keys: grant ``SERVICE``, whose
-secret half only the helper holds.
-
-The system's handlers call the functions here: the helper's of ``Relayed`` calls ``opened``, that of ``Forget`` calls
-``forgotten``. A helper refuses what does not come from the hub.
+(``CipherVector.blind``), the helper learns only differences. Keys: grant ``SERVICE``, whose secret half only the helper
+holds. The helper's handler of ``Relayed`` calls ``opened``, that of ``Forget`` calls ``forgotten``.
 """
 
 from __future__ import annotations

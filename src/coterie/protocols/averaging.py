@@ -4,7 +4,7 @@
     server --Last---> client                               (after the last round, between machines only)
 
 FedAvg is ``Server`` and ``Client``. Other methods replace the local solver, what clients send, the server's rule or
-the round. Methods with late updates have another server (``late.py``).
+the round.
 """
 
 from __future__ import annotations

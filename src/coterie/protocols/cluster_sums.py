@@ -7,13 +7,11 @@
 
 Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Sums and counts travel, since Z_N has no
 division. The helper opens nothing but a masked sum. Keys: two pairs (``pairs``), the helper's and the users', whose
-secret half all clients share.
+secret half all clients share. Both servers sign the count, and the hub signs the sum.
 
-The system's handlers call the functions here: the helper's of ``Convert`` calls ``convert``, the clients' of
-``ClusterModel`` calls ``opened_mean``. Both refuse what does not come from the hub. Members trust no single server:
-both sign the count, and the hub signs the sum.
-
-Assumes that hub and helper do not collude, and that no client helps one of them.
+A system's handlers call the functions here: the helper's of ``Convert`` calls ``convert``, the clients' of
+``ClusterModel`` calls ``opened_mean``. Assumes that hub and helper do not collude, and that no client helps one of
+them.
 """
 
 from __future__ import annotations

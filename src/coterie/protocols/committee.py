@@ -1,14 +1,14 @@
 """A helper that opens only what a committee of clients has switched to its key (``crypto/split_key.py``).
 
     key_centre  - - Granted: s_h - ->  opener      shares of s_C - ->  members                      before round 1
-    hub  --Stand / Standing-->  member             which members are there; the first t of the list answer
+    hub  --Stand / Stands-->  member               which members are there; the first t of the list answer
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
-Ciphertexts, sums and products are under one public key, whose secret is s_h + s_C. The opener alone opens none of them.
-A member helps with so many scalars a round as its system needs, and with one masked vector: so what the hub and the
-opener have seen of honest rounds opens no single vector, when they put it together. A member can't see what a
-ciphertext holds. So a hub that deviates has any vector switched, by calling it a scalar, and opens it with the opener.
+All ciphertexts are under one public key, whose secret is s_h + s_C. The opener alone opens none of them. A member helps
+with so many scalars a round as its system needs, and with one masked vector: so what the hub and the opener have seen
+of honest rounds opens no single vector, when they put it together. A member can't see what a ciphertext holds. So a hub
+that deviates has any vector switched, by calling it a scalar, and opens it with the opener.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Stand(OfRound, frozen=True):
 
 
 @message(src=ANY, dst=ANY)
-class Standing(OfRound, frozen=True):
+class Stands(OfRound, frozen=True):
     """This member can."""
 
 
@@ -117,12 +117,12 @@ class Seat(Component):
     def __init__(self, grant: str, limits: Callable[[Any], tuple[int, int]]) -> None:
         self.grant, self.limits = grant, limits
 
-    @on(Stand, answers=Standing)
-    def stand(self, msg: Stand, src: str) -> Standing:
+    @on(Stand, answers=Stands)
+    def stand(self, msg: Stand, src: str) -> Stands:
         """Raises PeerError for a client that is no member."""
         from_hub(self.party, msg, src)
         self.share()
-        return Standing(msg.round)
+        return Stands(msg.round)
 
     def switch_cost(self, msg: Switch) -> Cost:
         return Cost(crypto_s=len(msg.ciphers) / max(1, self.party.keys.public(self.grant).wire_bytes(1)) * 1e-3)
@@ -176,12 +176,12 @@ def switch(
     """
     there: set[str] = set()
 
-    def stands(member: str, msg: Standing) -> None:
+    def stands(member: str, msg: Stands) -> None:
         if msg.round != r:
             raise PeerError(f"{member} answers round {msg.round} in round {r}")
         there.add(member)
 
-    yield from for_each(dict.fromkeys(members, Stand(r)), Standing, stands)
+    yield from for_each(dict.fromkeys(members, Stand(r)), Stands, stands)
     if len(there) < needed:
         raise NoAnswerError(f"{len(there)} members of the committee are there, and {needed} have to help the helper")
     ready = [cipher.rescaled() for cipher in ciphers]

@@ -4,8 +4,8 @@
 
 Signing keys are on the roster. The key centre draws all other keys by a list of **grants**: key pairs, seeds, or shares
 of one key among chosen parties. It signs each grant for one recipient and one dealing, and the transport seals it. The
-hub that relays it sees its size, and can neither read nor replace it. The key centre forgets the secret halves. When
-membership changes, a grant may be dealt again under the next number; the old one is refused from then on.
+hub that relays it can neither read nor replace it. The key centre forgets the secret halves. When membership changes, a
+grant may be dealt again under the next number; the old one is refused from then on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
-from coterie.crypto.arrays import RandomBytes
 from coterie.crypto.ckks import EvaluationKey
 from coterie.crypto.keys import evaluation_key, public_key, secret_key
 from coterie.crypto.roster import signing_key, verify_key
@@ -144,27 +143,6 @@ class Seed(Grant):
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         return DealtKeys(dict.fromkeys(holders, draw(f"{self.name} seed").bytes(32)))
-
-
-@dataclass(frozen=True)
-class Shares(Grant):
-    """Shares of one key among chosen parties of a role. chosen: the names of the first holders.
-
-    least: the least number of holders.  split(n, random_bytes): the public key, and n shares of its secret half.
-    """
-
-    chosen: tuple[str, ...]
-    least: int
-    split: Callable[[int, RandomBytes], tuple[bytes, Sequence[bytes]]]
-
-    def holders(self, roster: Roster) -> tuple[str, ...]:
-        return self.chosen
-
-    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
-        if len(holders) < self.least:
-            raise PeerError(f"{self.name} is shared by at least {self.least} parties, not by {len(holders)}")
-        public, shares = self.split(len(holders), draw(f"{self.name} key").bytes)
-        return DealtKeys(dict(zip(holders, shares, strict=True)), {"": public})
 
 
 class KeyCentre(Party, role=KEY_CENTRE):

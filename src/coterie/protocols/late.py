@@ -3,8 +3,7 @@
     server --Train (w, r)--> client --Update (r)--> server      at once, or rounds later
 
 Each round the server asks a share of the clients, waits for those in time, takes late updates of earlier rounds, and
-moves its model. Methods differ in what clients send and how the server combines it. Each update is used once, within
-the age bound. The server does not know why a client is late. ``learns`` says what each party learns.
+moves its model. Each update is used once, within the age bound. The server does not know why a client is late.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Mean:
     """w + step (m - w) for models, w + step m for changes, with m the weighted mean of the updates.
 
     weight(staleness, samples): > 0, of one update.  over: the mean's divisor, if it is not the sum of the weights.
-    Buffers (running statistics) are in a change as they are, and get a mean of their own (``aggregation/buffers.py``).
+    Buffers (running statistics) get a mean of their own (``aggregation/buffers.py``).
     """
 
     spec: ModelSpec
@@ -105,9 +104,8 @@ class Gathering:
         """The clients that the round can ask. If rounds have a deadline, it leaves out clients that are late.
 
         A slow client that is asked every round would fall ever further behind. It is asked again when it has answered,
-        or
-        when its answer would be too old: it may be lost. A round without a deadline waits for all answers but those
-        that an experiment delays by whole rounds.
+        or when
+        its answer would be too old: it may be lost.
         """
         if self.config.deadline_s is None:
             return tuple(chosen)
@@ -131,10 +129,9 @@ class Gathering:
     def gather(self, requests: Mapping[str, Message], reply: type[M], fold: Callable[[str, M], None]) -> Steps[Answers]:
         """Ask, wait for the answers in time, then take arrived answers to earlier rounds.
 
-        With no client to ask, the round waits for the first answer to an earlier round, or the deadline. Otherwise
-        rounds would take no time, and every answer would become too old. With a deadline, later rounds do not wait for
-        a client
-        that is known not to answer: offline, refused, or with an unacceptable answer.
+        With no client to ask, the round waits for the first answer to an earlier round, or the deadline: else rounds
+        would take
+        no time. With a deadline, later rounds do not wait for a client that is known not to answer.
         """
         deadline_s, owed = self.config.deadline_s, self.owed
         self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}

@@ -311,9 +311,8 @@ def training_cost(client: Party, msg: Message) -> Cost:
 def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:
     """These weights (models d,) of another party. Raises PeerError unless they fit a model of this shape.
 
-    No weight may exceed ``MOST_WEIGHT``, and no running variance may be below 0. The same holds for a change of the
-    parameters, whose sender leaves its buffers as they are (``aggregation/buffers.py``), and for a control variate
-    (0 at buffers).
+    No weight may exceed ``MOST_WEIGHT``, and no running variance may be below 0. The same holds for a change, whose
+    sender leaves its buffers as they are (``aggregation/buffers.py``), and for a control variate (0 at buffers).
     """
     if digest != spec.digest or len(weights) != models * spec.size:
         raise PeerError(f"a model of {len(weights)} numbers or of another shape; expected {models * spec.size} of ours")

@@ -5,16 +5,15 @@
     hub  --Unpad (whose vectors of which rounds, nonces)-->  keeper  --Unpadded (p and the seed of a)-->  hub
 
 The keeper holds the key that the sums open with. The hub names the vectors that it has added up, and gets the sum's
-counterpart; with it the sum is a fresh ciphertext.
+counterpart; with it the sum is a fresh ciphertext. The keeper learns, by name, whose vectors are in each sum.
 
-**Keys.** A vector's pad follows from k_i, the round, and a fresh nonce of 16 bytes. Without the nonce, a client that is
-taken back into a round would use one pad for two vectors, which shows their difference. k_i is a ratchet: each round's
-key is a hash of the one before, and a used key is erased. So the state of a client, or of the keeper, tells nothing of
-pads that were used before. (Whoever kept the relayed grant and later gets the party's long-term key has k_i from the
-beginning.)
+**Keys.** A vector's pad follows from k_i, the round, and a fresh nonce. Without the nonce, a client that is taken back
+into a round would use one pad for two vectors, which shows their difference. k_i is a ratchet: each round's key is a
+hash of the one before, and a used key is erased. So the state of a client, or of the keeper, tells nothing of pads that
+were used before.
 
 **One vector a client and round.** The keeper answers once for a round's key, or once in each attempt, then erases it.
-It also erases keys of rounds that have become too old. It learns, by name, whose vectors are in each sum.
+It also erases keys of rounds that have become too old.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Signed status reports of clients, by which a hub clusters them and a cluster chooses its leader (OFL, section 3.5).
 
 A report has the device's abilities, its five limits in the coming time step, and a summary of the last update that the
-client has *released*. So nothing in it follows from data that were not released. A leader forwards reports unchanged:
-each is signed by its client, for one session and round, so leader and hub verify it alike.
+client has *released*. A leader forwards reports unchanged: each is signed by its client, for one session and round, so
+leader and hub verify it alike.
 
 A client can lie within the format; ranges and its own speed bound its claims (docs/resources.md: how often a liar
 leads). A score depends on a client's own numbers and is below 1 (``selection/resources.py``).

@@ -1,6 +1,6 @@
 """Groups of clients by their label-residual signatures (``clustering/signature.py``), which no server can open by name.
 
-    hub     --Contribute / Term-->  client            twice, a masked sum each: holders of the labels, statistics
+    hub     --AskTerm / Term-->     client            twice, a masked sum each: holders of the labels, statistics
     hub     --Total / Received-->   client            (``masked_sums``)
     hub     --Characterise-->       client            then, once the client has both sums
     client  --Characterised-->      hub               its signature, projected and encrypted
@@ -8,10 +8,9 @@
     helper  --Grouped-->            hub               the group at each position
 
 Groups are found once before round 1. A later client gets the same sums, its signature goes under the same mask, and
-the helper places it in the nearest group. The mask hides where the signatures lie, but not their differences.
-
-A client that lies in its terms can make everybody refuse the sums. If it claims to hold a label several times over, a
-label that one other client holds is kept, and all clients can read that client's mean of it off the sums.
+the helper places it in the nearest group. A client that lies in its terms can make everybody refuse the sums. If it
+claims to hold a label several times over, all clients can read off the sums the mean of a label that one other client
+holds.
 
 The clients learn, of all of them together: how many hold each label, the labels' shares and means, and the second
 moments of the mapped samples. The helper learns the differences of projected signatures, without names. The hub learns
@@ -54,7 +53,7 @@ from coterie.protocol.party import Cost, Work, from_hub
 from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, spend
 from coterie.protocols.anonymous import SERVICE, KeyedParty, comparable, forget, relay
 from coterie.protocols.cluster_sums import receiving_cost
-from coterie.protocols.masked_sums import Contribute, Term, Total, summed, tell, term
+from coterie.protocols.masked_sums import AskTerm, Term, Total, summed, tell, term
 
 HELD, STATISTICS = 0, 1  # the numbers of the two sums
 DIMENSION = 256  # of a projected half
@@ -271,7 +270,7 @@ def _labels(own: OwnData, count: int) -> NDArray[np.int64]:
     return np.asarray(y, np.int64)
 
 
-def contributed(client: KeyedParty, msg: Contribute, src: str, totals: Mapping[int, Floats]) -> Work[Term]:
+def contributed(client: KeyedParty, msg: AskTerm, src: str, totals: Mapping[int, Floats]) -> Work[Term]:
     """A client: its term of either sum, once for each. totals: the sums that it has, and so has given terms of.
 
     Raises PeerError unless the hub asks, before round 1, and for the next sum.
@@ -302,7 +301,7 @@ def characterised(
     return Characterised(msg.round, (yield Encrypt(client.keys.public(SERVICE), shown)).to_bytes())
 
 
-def term_cost(client: KeyedParty, msg: Contribute) -> Cost:
+def term_cost(client: KeyedParty, msg: AskTerm) -> Cost:
     length = lengths(client.spec).get(msg.number, 0)
     return Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(length))
 

@@ -9,9 +9,8 @@ in the paper: it does so for two random halves of its data, whose divergence mea
 
 With ``Noise`` the vector is differentially private. Each sample's vector minus a public centre is clipped to L2 norm
 ``clip``, along a public basis if one is given. Replacing one sample moves the mean of its half of n samples by at most
-2 clip / n in L2, and not the other half. Each half's mean gets Gaussian noise of std multiplier * 2 clip / n, so both
-together are one release of the Gaussian mechanism with this multiplier. All else follows from the noisy means and
-from public values: centre, basis and number of samples.
+2 clip / n in L2. Each half's mean gets Gaussian noise of std multiplier * 2 clip / n, so both together are one release
+of the Gaussian mechanism with this multiplier. All else follows from the noisy means and from public values.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ class Noise:
 
     clip: L2 norm that no sample's vector minus the centre exceeds.  multiplier: std of the noise over the sensitivity.
     centre: (C,) in [0, 1], public.  basis: (B, C), public, with orthonormal rows: only components along it are clipped,
-    noised and sent, so B numbers get noise instead of C, with a smaller norm.
-    Raises UserError for a clip or multiplier that is not positive and finite.
+    noised and sent. Raises UserError for a clip or multiplier that is not positive and finite.
     """
 
     clip: float

@@ -5,8 +5,8 @@
     class Client(SumClient):     sums = MEAN      cipher = yield from MEAN.seal(self, weights, r)
     class Server(SumServer):     sums = MEAN      box = self.box(r); box.take(name, cipher); yield from box.mean()
 
-``SumKeys`` sets who can open: any client, by a dealt key, or only all clients together, by a key that they have made
-(``threshold_keys``). docs/own_system.md has a system that uses it.
+``SumKeys`` sets who can open: any client, by a dealt key, or only all clients together (``threshold_keys``).
+docs/own_system.md has a system that uses it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A holder's part in making joint keys and handing them over, with its messages. ``threshold_making`` is the hub's
-part.
-"""
+"""A holder's part in making joint keys and handing them over, with its messages. ``threshold_making`` is the hub's."""
 
 from __future__ import annotations
 
@@ -10,8 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from coterie.crypto import threshold
-from coterie.crypto.ckks import PublicKey
+from coterie.crypto import ckks, threshold, threshold_generation
 from coterie.crypto.keys import public_key
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field, digest
@@ -19,19 +16,9 @@ from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, unbundle
 from coterie.protocol.party import Cost, To, from_hub, never, on
 from coterie.protocol.setup_info import Common
+from coterie.protocols import threshold_keys as keys
 from coterie.protocols.key_centre import Granted
-from coterie.protocols.threshold_keys import (
-    SEED_BYTES,
-    AboutJoint,
-    Held,
-    Joint,
-    OfKey,
-    Terms,
-    group,
-    lines,
-    named,
-    text,
-)
+from coterie.protocols.threshold_keys import AboutJoint, Done, Held, Joint, OfKey, Terms, group, lines, named, text
 
 DIGEST_BYTES, SIGNATURE_BYTES = 32, 64
 
@@ -39,7 +26,7 @@ DIGEST_BYTES, SIGNATURE_BYTES = 32, 64
 
 
 @message(src=ANY, dst=ANY)
-class Begin(OfKey, frozen=True):
+class BeginKey(OfKey, frozen=True):
     """Make a key with these holders (names, one a line). sources: the holders that hand over an existing key."""
 
     holders: str
@@ -83,11 +70,6 @@ class Pass(OfKey, frozen=True):
 
 
 @message(src=ANY, dst=ANY)
-class Passed(OfKey, frozen=True):
-    """The pieces are under way."""
-
-
-@message(src=ANY, dst=ANY)
 class Piece(OfKey, frozen=True):
     """SECRET, from holder to holder, sealed: half of a common seed, and a piece of the sender's share, if any.
 
@@ -114,14 +96,14 @@ class Endorsed(OfKey, frozen=True):
 
 
 @message(src=ANY, dst=ANY)
-class Evaluate(OfKey, frozen=True):
+class Rotate(OfKey, frozen=True):
     """Give your part of the keys for these automorphisms X -> X^k."""
 
     elements: Integers
 
 
 @message(src=ANY, dst=ANY)
-class Evaluated(OfKey, frozen=True):
+class Rotated(OfKey, frozen=True):
     part: bytes
 
 
@@ -155,16 +137,10 @@ class JointKey(OfKey, frozen=True):
     signatures: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Known(OfKey, frozen=True):
-    """This party has the key, and has erased its shares of older ones."""
-
-
-def endorsement(
-    common: Common, key: str, number: int, holders: Sequence[str], summands: int, public: bytes
-) -> tuple[Field, ...]:
+def endorsement(common: Common, key: str, terms: Terms) -> tuple[Field, ...]:
     """What each holder signs: the session, the key and its holders."""
-    return "joint key", common.roster.session, key, number, text(holders), summands, hashlib.sha256(public).digest()
+    public = hashlib.sha256(terms.public).digest()
+    return "joint key", common.roster.session, key, terms.number, text(terms.holders), terms.summands, public
 
 
 def common_seed(a: str, b: str, of_a: bytes, of_b: bytes) -> bytes:
@@ -263,7 +239,7 @@ def _cost(making: KeyMaking, msg: Any) -> Cost:
     """The nominal work of a request. Raises PeerError for a key or holders that cannot be."""
     party, made = making.party, making.secret.rounds.get(msg.key)
     joint = party.joint.of(msg.key)
-    if isinstance(msg, Begin | Pass):
+    if isinstance(msg, BeginKey | Pass):
         holders = lines(msg.holders)
         joint.checked(holders, party.common.roster)
         one = group(party.common, joint, msg.number, holders, len(holders))
@@ -273,7 +249,7 @@ def _cost(making: KeyMaking, msg: Any) -> Cost:
     if made is None:
         return Cost()
     one, count = group(party.common, joint, made.number, made.holders, made.summands), len(made.holders)
-    if isinstance(msg, Evaluate):
+    if isinstance(msg, Rotate):
         return Cost(crypto_s=one.seconds("galois", rows=len(msg.elements)))
     dealing = one.seconds("handed", holders=count) if joint.threshold else 0.0
     second = one.seconds("second") if joint.products else 0.0
@@ -292,7 +268,7 @@ class KeyMaking(AboutJoint):
 
     def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
         joint = self.joint_of(config)
-        if joint is None or joint.dealer or (kind is Evaluate and not joint.products):
+        if joint is None or joint.dealer or (kind is Rotate and not joint.products):
             return False
         return super().is_asked(kind, config, mode)
 
@@ -301,8 +277,8 @@ class KeyMaking(AboutJoint):
             if joint.dealer and msg.grant in ("", joint.name):
                 self.secret.rounds.pop(joint.name, None)
 
-    @on(Begin, _cost, answers=Committed)
-    def begin(self, msg: Begin, src: str) -> Committed:
+    @on(BeginKey, _cost, answers=Committed)
+    def begin(self, msg: BeginKey, src: str) -> Committed:
         """Draw a contribution and commit to it; in a hand-over, only wait for pieces."""
         party = self.party
         from_hub(party, msg, src)
@@ -319,7 +295,7 @@ class KeyMaking(AboutJoint):
         if sources:
             self._may_pass(joint, sources)
         seeds = {
-            name: party.secrets(f"joint key {msg.key} seed for {name}", msg.number).bytes(SEED_BYTES)
+            name: party.secrets(f"joint key {msg.key} seed for {name}", msg.number).bytes(keys.SEED_BYTES)
             for name in holders
             if name != party.name
         }
@@ -327,14 +303,14 @@ class KeyMaking(AboutJoint):
         if sources:
             summands = party.joint.terms(msg.key).summands
             self.secret.rounds[msg.key] = Inheriting(sources=sources, summands=summands, **base)
-            return Committed(msg.round, msg.key, msg.number, b"")
+            return Committed(*msg.of, b"")
         one = group(party.common, joint, msg.number, holders, len(holders))
-        secret = threshold.secret(one, party.secrets(f"joint key {msg.key} secret", msg.number).bytes)
+        secret = threshold_generation.secret(one, party.secrets(f"joint key {msg.key} secret", msg.number).bytes)
         first, ephemeral = b"", b""
         if joint.products:
             first, other = secret.first(party.secrets(f"joint key {msg.key} products", msg.number).bytes)
             ephemeral = other.to_bytes()
-        nonce = party.secrets(f"joint key {msg.key} nonce", msg.number).bytes(SEED_BYTES)
+        nonce = party.secrets(f"joint key {msg.key} nonce", msg.number).bytes(keys.SEED_BYTES)
         made = Committing(
             **base,
             sources=holders if joint.threshold else (),
@@ -344,7 +320,7 @@ class KeyMaking(AboutJoint):
             shown=bundle([secret.public(), first, nonce]),
         )
         self.secret.rounds[msg.key] = made
-        return Committed(msg.round, msg.key, msg.number, committed(made.shown))
+        return Committed(*msg.of, committed(made.shown))
 
     @on(Reveal, answers=Revealed)
     def reveal(self, msg: Reveal, src: str) -> Revealed:
@@ -357,7 +333,7 @@ class KeyMaking(AboutJoint):
         self.secret.rounds[msg.key] = made.next(
             Revealing, secret=made.secret, ephemeral=made.ephemeral, digests=msg.digests
         )
-        return Revealed(msg.round, msg.key, msg.number, made.shown)
+        return Revealed(*msg.of, made.shown)
 
     @on(Exchange, _cost, answers=(Endorsed, Complete))
     def exchange(self, msg: Exchange, src: str) -> tuple[To, ...]:
@@ -369,25 +345,25 @@ class KeyMaking(AboutJoint):
             now = made.next(Exchanged, secret=None, public=party.joint.terms(msg.key).public)
         else:
             one, parts = self._group(msg.key, made), shown_parts(msg.parts, made.holders, made.digests)
-            secret = threshold.Secret.load(one, made.secret)
-            public = threshold.joined(one, {name: part for name, (part, _) in parts.items()}).to_bytes()
+            secret = threshold_generation.Secret.load(one, made.secret)
+            public = threshold_generation.joined(one, {name: part for name, (part, _) in parts.items()}).to_bytes()
             now = made.next(Exchanged, secret=made.secret, public=public)
             if party.joint.of(msg.key).products:
                 firsts = {name: first for name, (_, first) in parts.items()}
-                second = secret.second(threshold.Secret.load(one, made.ephemeral), firsts)
+                second = secret.second(threshold_generation.Secret.load(one, made.ephemeral), firsts)
             if made.sources:
                 pieces = secret.dealt(party.secrets(f"joint key {msg.key} pieces", msg.number).bytes)
                 now.pieces[party.name] = pieces[party.name]
         self.secret.rounds[msg.key] = now
-        fields = endorsement(party.common, msg.key, msg.number, now.holders, now.summands, now.public)
-        signature = signing_key(party.own).sign(*fields)
-        sent = [To(party.common.roster.hub, Endorsed(msg.round, msg.key, msg.number, signature, second))]
+        terms = Terms(msg.number, now.holders, now.public, now.summands)
+        signature = signing_key(party.own).sign(*endorsement(party.common, msg.key, terms))
+        sent = [To(party.common.roster.hub, Endorsed(*msg.of, signature, second))]
         for name, seed in now.own.items():
-            sent.append(To(name, Piece(msg.round, msg.key, msg.number, seed, pieces.get(name, b""))))
+            sent.append(To(name, Piece(*msg.of, seed, pieces.get(name, b""))))
         return (*sent, *self._complete(msg))
 
-    @on(Evaluate, _cost, answers=Evaluated)
-    def evaluate(self, msg: Evaluate, src: str) -> Evaluated:
+    @on(Rotate, _cost, answers=Rotated)
+    def evaluate(self, msg: Rotate, src: str) -> Rotated:
         """This holder's part of the keys for rotations, which only the hub needs. Given once: two would show their
         noise.
         """
@@ -399,10 +375,10 @@ class KeyMaking(AboutJoint):
         if tuple(map(int, msg.elements)) != one.space.elements:
             raise PeerError(f"{len(msg.elements)} automorphisms that {joint.parameters} has no keys for")
         made.turned = True
-        secret = threshold.Secret.load(one, made.secret)
-        return Evaluated(msg.round, msg.key, msg.number, secret.galois(one.space.elements))
+        secret = threshold_generation.Secret.load(one, made.secret)
+        return Rotated(*msg.of, secret.galois(one.space.elements))
 
-    @on(Pass, _cost, answers=(Passed, Complete), when=never)
+    @on(Pass, _cost, answers=(Done, Complete), when=never)
     def hand_over(self, msg: Pass, src: str) -> tuple[To, ...]:
         """Send the new holders pieces of the share. It is erased once all are told of the new holders."""
         party = self.party
@@ -418,10 +394,10 @@ class KeyMaking(AboutJoint):
         pieces = threshold.Share.load(party.joint.group(msg.key), held.share).handed(
             party.name, sources, new, party.secrets(f"joint key {msg.key} pieces", msg.number).bytes
         )
-        sent = [To(src, Passed(msg.round, msg.key, msg.number))]
+        sent = [To(src, Done(*msg.of))]
         for name in holders:
             if name != party.name:
-                sent.append(To(name, Piece(msg.round, msg.key, msg.number, b"", pieces[name], opened)))
+                sent.append(To(name, Piece(*msg.of, b"", pieces[name], opened)))
         made = self.secret.rounds.get(msg.key)
         if party.name in holders and made is not None and made.number == msg.number:
             made.pieces[party.name] = pieces[party.name]
@@ -435,7 +411,7 @@ class KeyMaking(AboutJoint):
         made = self.secret.rounds.get(msg.key)
         if made is None or made.number != msg.number or isinstance(made, Whole):
             raise PeerError(f"a piece of key {msg.key!r:.40}, making {msg.number}, which is not being made")
-        if not (msg.seed or msg.piece) or len(msg.seed) not in (0, SEED_BYTES):
+        if not (msg.seed or msg.piece) or len(msg.seed) not in (0, keys.SEED_BYTES):
             raise PeerError(f"a piece with a seed of {len(msg.seed)} bytes")
         if msg.seed and (src not in made.holders or src in made.seeds):
             raise PeerError(f"a seed from {src}, which is no other holder or has sent one")
@@ -451,10 +427,10 @@ class KeyMaking(AboutJoint):
     def lacking(self, msg: Lacking, src: str) -> Lacks:
         made: MakingRound = self._at(msg, src, Making)
         missing = () if isinstance(made, Whole) else made.lacks(self.party.name)
-        return Lacks(msg.round, msg.key, msg.number, text(missing))
+        return Lacks(*msg.of, text(missing))
 
-    @on(JointKey, answers=Known)
-    def know(self, msg: JointKey, src: str) -> Known:
+    @on(JointKey, answers=Done)
+    def know(self, msg: JointKey, src: str) -> Done:
         """Use this key from now on, and erase older shares."""
         party, joint = self.party, self.party.joint.of(msg.key)
         from_hub(party, msg, src)
@@ -478,7 +454,7 @@ class KeyMaking(AboutJoint):
         if mine is not None:  # the noise is sized for all openings under the key
             before = secret.answered(msg.key)
             secret.account(msg.key, threshold.Answered(before.digests, max(before.ciphertexts, mine.opened)))
-        return Known(msg.round, msg.key, msg.number)
+        return Done(*msg.of)
 
     def _at(self, msg: OfKey, src: str, *rounds: type[Making]) -> Any:
         """The making that the hub's message is about. Raises PeerError unless it is in one of these rounds."""
@@ -515,17 +491,17 @@ class KeyMaking(AboutJoint):
                 return ()
         else:
             assert made.secret is not None  # only a key that is handed over has none, and it has sources
-            share = threshold.Secret.load(one, made.secret).share()
+            share = threshold_generation.Secret.load(one, made.secret).share()
         whole = made.next(Whole, secret=made.secret, public=made.public, turned=made.turned, share=share.to_bytes())
         whole.seeds = {name: common_seed(party.name, name, made.own[name], seed) for name, seed in made.seeds.items()}
         whole.pieces, whole.own = {}, {}
         self.secret.rounds[msg.key] = whole
-        return (To(party.common.roster.hub, Complete(msg.round, msg.key, msg.number)),)
+        return (To(party.common.roster.hub, Complete(*msg.of)),)
 
 
 def committed(shown: bytes) -> bytes:
     part, first, nonce = unbundle(shown, 3)
-    return threshold.commitment(bundle([part, first]), nonce)
+    return threshold_generation.commitment(bundle([part, first]), nonce)
 
 
 def shown_parts(parts: bytes, holders: Sequence[str], digests: bytes) -> Mapping[str, tuple[bytes, bytes]]:
@@ -534,7 +510,7 @@ def shown_parts(parts: bytes, holders: Sequence[str], digests: bytes) -> Mapping
     shown = {}
     for i, name in enumerate(holders):
         part, first, nonce = found[3 * i : 3 * i + 3]
-        threshold.revealed(digests[DIGEST_BYTES * i :][:DIGEST_BYTES], bundle([part, first]), nonce)
+        threshold_generation.revealed(digests[DIGEST_BYTES * i :][:DIGEST_BYTES], bundle([part, first]), nonce)
         shown[name] = part, first
     return shown
 
@@ -545,10 +521,14 @@ def check_endorsed(party: Any, joint: Joint, terms: Terms, signed: bytes) -> Non
     joint.checked(holders, party.common.roster)
     if len(signed) != SIGNATURE_BYTES * len(holders):
         raise PeerError(f"{len(signed)} bytes are not the signatures of {len(holders)} holders")
-    fields = endorsement(party.common, joint.name, terms.number, holders, terms.summands, terms.public)
+    fields = endorsement(party.common, joint.name, terms)
     for i, name in enumerate(holders):
         verify_key(party.common, name).verify(signed[SIGNATURE_BYTES * i :][:SIGNATURE_BYTES], *fields)
     key = public_key(terms.public)
     wanted = group(party.common, joint, terms.number, holders, terms.summands).space.identity
-    if not isinstance(key, PublicKey) or key.emulated != party.common.emulated or key.arrays.space.identity != wanted:
+    if (
+        not isinstance(key, ckks.PublicKey)
+        or key.emulated != party.common.emulated
+        or key.arrays.space.identity != wanted
+    ):
         raise PeerError(f"{key!r} is no joint key {joint.name!r} of this federation")

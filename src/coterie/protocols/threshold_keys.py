@@ -5,14 +5,13 @@
     hub --Exchange / Endorsed--> holder          each joins them, signs the joint key, and sends the others
               holder --Piece (sealed)--> holder  halves of common seeds and, for t-of-n, pieces of its contribution
     hub <--Complete-- holder
-    hub --JointKey / Known--> everybody          the public key, which all its holders have signed
+    hub --JointKey / Done--> everybody           the public key, which all its holders have signed
 
-    hub --Announce / Present--> holder           which holders are there; this fixes the set that opens
+    hub --Announce / Done--> holder              which holders are there; this fixes the set that opens
     hub --Decrypt / Partials--> holder           one partial decryption of each ciphertext
 
-Only all holders together (n-of-n), or t of them (t-of-n, Shamir), can open a ciphertext. The hub relays, adds up and
-learns the opened values. It prepares every sum before each opening: fresh randomness, noise for a stated number of
-openings, a smaller modulus (``crypto.threshold``). So a sum that is opened again is another ciphertext.
+All holders together (n-of-n), or t of them (t-of-n), open a ciphertext. The hub relays, adds up and learns the opened
+values. It prepares a sum anew before each opening, so a sum that is opened again is another ciphertext.
 
 A holder that vanishes while a key is made is left out and the others begin again. While a sum is opened, another takes
 its place if there are more than t. A false share shows only when the sum opens to nonsense. Then the sum is opened
@@ -20,12 +19,11 @@ again without each holder of the set in turn; with n-of-n it stays closed. A sha
 changes the values unnoticed.
 
 ``make_keys`` makes a new key, which opens nothing old. ``hand_over`` keeps the key: new holders get pieces of the old
-shares, which no longer fit. It is an assumption that holders erase old shares: t former holders (or all of them) that
-kept theirs could open everything under that key.
+shares. It assumes that holders erase old shares: t former holders that kept theirs could open everything.
 
 A hub that lies about what is a sum is refused under joint pads (``threshold_pads``, ``Joint(pads=True)``), where
-holders compute c_1 of sums themselves. Any other key assumes a hub that follows the protocol. There holders refuse only
-what they can see: sums that were not announced, have too few stated senders, or are opened too often.
+holders compute c_1 themselves. Any other key assumes a hub that follows the protocol. There holders refuse only sums
+that were not announced, have too few stated senders, or are opened too often.
 """
 
 from __future__ import annotations
@@ -36,19 +34,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto import threshold
+from coterie.crypto import threshold_generation
 from coterie.crypto.signing import digest
-from coterie.crypto.threshold import Answered, Group
-from coterie.crypto.threshold_group import MOST_HOLDERS
+from coterie.crypto.threshold import MOST_HOLDERS, Answered, Group
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import DecodeError, PeerError, UserError
-from coterie.protocol.messages import Message, OfRound, bundle, unbundle
+from coterie.protocol.messages import ANY, M, Message, OfRound, bundle, message, unbundle
 from coterie.protocol.party import When, always, from_hub
 from coterie.protocol.setup_info import Common, Roster
 from coterie.protocol.steps import Steps, for_each
@@ -63,7 +60,6 @@ TERMS = "terms"
 UNREADABLE = "its answer cannot be read"
 
 Floats = NDArray[np.float64]
-M = TypeVar("M", bound=Message)
 Lost = dict[str, str]
 """By name, why a party is left out."""
 Of = tuple[int, str, int]
@@ -82,7 +78,7 @@ class Joint:
     products: whether ciphertexts can be multiplied, and rotated as the parameters' evaluation keys allow.
     pads: whether all vectors come under joint pads (``threshold_pads``).
     effective: with pads, the least effective number of senders by their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
-    scalars: how many scalars are opened in a round for each holder, whatever they are of.
+    scalars: how many scalars are opened in a round for each holder.
     openings: Q_D, the ciphertexts that are opened under one key. The flooding noise is sized for so many.
     """
 
@@ -158,6 +154,15 @@ class OfKey(OfRound, frozen=True):
 
     key: str
     number: int
+
+    @property
+    def of(self) -> Of:
+        return self.round, self.key, self.number
+
+
+@message(src=ANY, dst=ANY)
+class Done(OfKey, frozen=True):
+    """What was asked is done. Or: this party is there, and would do what was announced."""
 
 
 def lines(text: str) -> tuple[str, ...]:
@@ -235,8 +240,7 @@ class Helped(msgspec.Struct):
 class JointSecrets(msgspec.Struct):
     """SECRET: a party's state of joint keys, by name. numbers: the hub's, of the last making.
 
-    holding: at the hub, the parties that may hold a share of this key or an earlier one: all that have not confirmed
-    its erasure.
+    holding: at the hub, the parties that have not confirmed the erasure of a share of this key or an earlier one.
     helped: openings in the last round, whatever keys were made in it.
     accounts: what this party has opened, by digest of the public key, which a hand-over keeps.
     """
@@ -379,7 +383,9 @@ class JointGrant(Grant):
             raise PeerError(f"key {joint.name!r} is for at least {joint.least} holders, not for {len(holders)}")
         label = draw(f"{self.name} label").bytes(SEED_BYTES)
         group = Group(joint.parameters, tuple(holders), joint.threshold, joint.openings, label, emulated)
-        key, evaluation, shares = threshold.dealt(group, products=joint.products, random_bytes=draw(self.name).bytes)
+        key, evaluation, shares = threshold_generation.dealt(
+            group, products=joint.products, random_bytes=draw(self.name).bytes
+        )
         pairs = {
             frozenset(pair): draw(f"{self.name} seed of {text(pair)}").bytes(SEED_BYTES)
             for pair in combinations(holders, 2)
@@ -414,12 +420,12 @@ def _read_terms(data: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 
 def collect(
-    of: Of, requests: Mapping[str, Message], reply: type[M], take: Callable[[str, M], None], deadline_s: float | None
+    of: Of, requests: Mapping[str, Message], reply: type[M], deadline_s: float | None, take: Callable[[str, M], None]
 ) -> Steps[Lost]:
     """Give each answer to ``take`` as it arrives. Returns the failures' reasons by name."""
 
     def fold(name: str, msg: Any) -> None:
-        if (msg.round, msg.key, msg.number) != of:
+        if msg.of != of:
             raise PeerError(f"{name}: a {type(msg).__name__} of key {msg.key!r:.40}, making {msg.number}")
         take(name, msg)
 
@@ -428,7 +434,11 @@ def collect(
 
 
 def gather(
-    of: Of, requests: Mapping[str, Message], reply: type[M], check: Callable[[str, M], None], deadline_s: float | None
+    of: Of,
+    requests: Mapping[str, Message],
+    reply: type[M],
+    deadline_s: float | None,
+    check: Callable[[str, M], None] = lambda *_: None,
 ) -> Steps[tuple[dict[str, M], Lost]]:
     """The answers by name, in order of arrival, and the failures' reasons by name."""
     got: dict[str, M] = {}
@@ -437,7 +447,7 @@ def gather(
         check(name, msg)
         got[name] = msg
 
-    lost = yield from collect(of, requests, reply, keep, deadline_s)
+    lost = yield from collect(of, requests, reply, deadline_s, keep)
     return got, lost
 
 

@@ -1,7 +1,7 @@
 """Opening sums under a joint key: the messages, what a holder helps to open, and the hub's side.
 
 **A key for vectors under joint pads** (``Joint.pads``). A holder computes c_1 of every sum itself, from pads, weights
-and a seed (``crypto/threshold_sums.py``), so no hub has a c_1 of its own opened. It helps
+and a seed (``crypto/threshold_pads.py``), so no hub has a c_1 of its own opened. It helps
 
 - with one sum of pads a round, whatever keys are made in it: two of the same vectors by other weights show single ones;
 - if the senders are holders, each once, and no fewer than ``Joint.fewest``; and none of them has nearly all weights;
@@ -22,31 +22,16 @@ from typing import Any
 import numpy as np
 
 from coterie.aggregation.detection import effective
-from coterie.crypto import threshold
+from coterie.crypto import threshold, threshold_opening, threshold_pads
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
+from coterie.crypto.threshold_opening import Request
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, unbundle
 from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
-from coterie.protocols.threshold_keys import (
-    TRIAL,
-    UNREADABLE,
-    AboutJoint,
-    Floats,
-    Held,
-    Helped,
-    Joint,
-    Lost,
-    Of,
-    OfKey,
-    gather,
-    lines,
-    named,
-    pad_context,
-    reasons,
-    text,
-)
+from coterie.protocols import threshold_keys as keys
+from coterie.protocols.threshold_keys import AboutJoint, Done, Held, Joint, Lost, Of, OfKey, lines, text
 
 
 @message(src=ANY, dst=ANY)
@@ -54,11 +39,6 @@ class Announce(OfKey, frozen=True):
     """These sums are to be opened in this round. Are you there? sums: (number, senders, length) of each."""
 
     sums: Integers
-
-
-@message(src=ANY, dst=ANY)
-class Present(OfKey, frozen=True):
-    """This holder is there, and would open them."""
 
 
 @message(src=ANY, dst=ANY)
@@ -86,12 +66,12 @@ class KeyOpening(AboutJoint):
             return False
         return super().is_asked(kind, config, mode)
 
-    @on(Announce, answers=Present)
-    def announce(self, msg: Announce, src: str) -> Present:
+    @on(Announce, answers=Done)
+    def announce(self, msg: Announce, src: str) -> Done:
         """Say that this holder is there, if these sums may be opened."""
         joint = self.party.joint
         announced(self.party, joint.of(msg.key), joint.current(msg, src), msg)
-        return Present(msg.round, msg.key, msg.number)
+        return Done(*msg.of)
 
     def decrypt_cost(self, msg: Decrypt) -> Cost:
         """A partial decryption of each sum, and c_1 of those that holders compute themselves."""
@@ -122,20 +102,20 @@ class KeyOpening(AboutJoint):
                 raise PeerError(f"sum {number} of round {msg.round} was opened {tries - 1} times")
             held.tries[number] = tries
             zero = threshold.Zero(party.name, held.seeds)
-            part, answered = threshold.partial(one, share, request, party.name, among, zero, answered)
+            part, answered = threshold_opening.partial(one, share, request, party.name, among, zero, answered)
             party.joint.secret.account(msg.key, answered)
             parts.append(part)
-        return Partials(msg.round, msg.key, msg.number, bundle(parts))
+        return Partials(*msg.of, bundle(parts))
 
 
-def helped_in(party: Any, name: str, r: int) -> Helped:
+def helped_in(party: Any, name: str, r: int) -> keys.Helped:
     """This party's openings in this round under keys of this name. Raises PeerError for an earlier round."""
-    helped: dict[str, Helped] = party.joint.secret.helped
+    helped: dict[str, keys.Helped] = party.joint.secret.helped
     last = helped.get(name)
     if last is not None and r < last.round:
         raise PeerError(f"sums of round {r} after round {last.round}")
     if last is None or r > last.round:
-        helped[name] = Helped(r)
+        helped[name] = keys.Helped(r)
     return helped[name]
 
 
@@ -160,20 +140,22 @@ def announced(party: Any, joint: Joint, held: Held, msg: Announce) -> None:
     helped.scalars = scalars
 
 
-def asked(party: Any, joint: Joint, one: threshold.Group, held: Held, number: int, data: bytes) -> threshold.Request:
+def asked(
+    party: Any, joint: Joint, one: threshold.Group, held: Held, number: int, data: bytes
+) -> threshold_opening.Request:
     """What an announced sum is opened by, after all checks. Raises PeerError and DecodeError."""
     if number not in held.sums:
         raise PeerError(f"sum {number} was not announced")
     senders, length = held.sums[number]
-    request: threshold.Request
+    request: Request
     if joint.pads and not joint.single(senders, length):
-        request = threshold.SumRequest.read(one, party.keys.public(joint.name), data, pad_context(held.round))
-        if bool(request.pads) == (number == TRIAL):
+        request = threshold_pads.SumRequest.read(one, party.keys.public(joint.name), data, keys.pad_context(held.round))
+        if bool(request.pads) == (number == keys.TRIAL):
             raise PeerError(f"sum {number} of {len(request.pads)} padded vectors: only a new key is tried without any")
         if request.pads:
             check_sum(party, joint, one, held, held.round, request.pads, request.weights)
     else:
-        request = threshold.Request.load(one, data)
+        request = Request.load(one, data)
         if joint.pads and not request.scalar:
             raise PeerError(f"sum {number} is announced as a scalar, and is a vector")
     if (request.senders, request.length) != (senders, length):
@@ -187,7 +169,7 @@ def check_sum(
     one: threshold.Group,
     held: Held,
     r: int,
-    pads: Mapping[str, threshold.Pad],
+    pads: Mapping[str, threshold_pads.Pad],
     weights: Mapping[str, int],
 ) -> None:
     """Raises PeerError unless this sum of padded vectors may be opened, and records it as the round's only one."""
@@ -198,7 +180,7 @@ def check_sum(
     own = pads.get(party.name)
     if own is not None and own.nonce != held.nonces.get(r):
         raise PeerError(f"a nonce of {party.name} that it has not drawn in round {r}")
-    helped, name = helped_in(party, joint.name, r), threshold.sum_name(one, pads, weights)
+    helped, name = helped_in(party, joint.name, r), threshold_pads.sum_name(one, pads, weights)
     if helped.sum not in (b"", name):
         raise PeerError(f"a second sum of the vectors of round {r}: together they would show single ones")
     helped.sum = name
@@ -224,7 +206,7 @@ class OpenedSum:
     tries: how often it was opened.
     """
 
-    values: Floats
+    values: keys.Floats
     among: tuple[str, ...]
     blamed: tuple[str, ...] = ()
     tries: int = 1
@@ -258,8 +240,8 @@ def open_sums(
 ) -> Steps[dict[int, OpenedSum]]:
     """Sums under this key, opened together. ciphers: by a number of at least 0 that occurs once a round.
 
-    deviation: by number, of a sum's error where it differs from its form's (``threshold.server_dec``).
-    partly: leave out those that open to nonsense while others do not, so that their ciphertexts are at fault.
+    deviation: by number, of a sum's error where it differs from its form's (``server_dec``).
+    partly: leave out those that open to nonsense while others do not.
     deadline_s: of each step.  present: whom to ask, if not all holders.
     Raises NoAnswerError (a RunError), with the reasons, if they cannot be opened.
     """
@@ -271,7 +253,7 @@ def open_sums(
             raise NoAnswerError(f"sum {number} has {senders} senders: of fewer than {joint.fewest} none is opened")
         if joint.pads and not joint.single(senders, cipher.length):
             raise NoAnswerError(f"sum {number} under {name!r}, a key for padded vectors: open it by open_weighted")
-        make = partial(threshold.server_dec, one, cipher, deviation=deviation.get(number))
+        make = partial(threshold_opening.server_dec, one, cipher, deviation=deviation.get(number))
         sums[number] = Closed(senders, cipher.length, make)
     return (yield from open_closed(hub, name, sums, r, partly=partly, deadline_s=deadline_s, present=present))
 
@@ -285,7 +267,7 @@ class Closed:
 
     senders: int
     length: int
-    prepare: Callable[..., threshold.Prepared]
+    prepare: Callable[..., threshold_opening.Prepared]
 
 
 def open_closed(
@@ -304,7 +286,7 @@ def open_closed(
     rows = [(number, closed.senders, closed.length) for number, closed in sums.items()]
     announce = Announce(*of, np.array(rows, np.int64).ravel())
     asked = dict.fromkeys(terms.holders if present is None else present, announce)
-    there, gone = yield from gather(of, asked, Present, lambda *_: None, deadline_s)
+    there, gone = yield from keys.gather(of, asked, Done, deadline_s)
     left, done = dict(sums), dict[int, OpenedSum]()
     order = [holder for holder in terms.holders if holder in there]  # who answers first must not choose the holders
     following, suspect, tries = None, "", 0
@@ -340,7 +322,7 @@ def _closed(name: str, needed: int, holders: int, gone: Lost, suspect: str) -> s
             f"a sum under key {name!r} opens to nonsense: a holder gave a false share, and as {needed} of {holders} "
             "holders are needed, no other takes its place; or a ciphertext in it is forged"
         )
-    return f"a sum under key {name!r} is opened by {needed} of {holders} holders: {reasons(gone)}"
+    return f"a sum under key {name!r} is opened by {needed} of {holders} holders: {keys.reasons(gone)}"
 
 
 def _answered(
@@ -351,7 +333,7 @@ def _answered(
     among: tuple[str, ...],
     tries: int,
     deadline_s: float | None,
-) -> Steps[tuple[dict[int, Floats | None], Lost]]:
+) -> Steps[tuple[dict[int, keys.Floats | None], Lost]]:
     """What these holders open the sums to, None for nonsense; and missing holders, by name."""
     prepared = {}
     for number, closed in sums.items():
@@ -365,17 +347,17 @@ def _answered(
     def read(name: str, msg: Partials) -> None:
         unbundle(msg.parts, len(prepared))
 
-    got, lost = yield from gather(of, dict.fromkeys(among, decrypt), Partials, read, deadline_s)
+    got, lost = yield from keys.gather(of, dict.fromkeys(among, decrypt), Partials, deadline_s, read)
     if lost:
         return {}, lost
     yield from spend(Cost(crypto_s=sum(one.seconds("opened", length, holders=len(among)) for length in lengths)))
     parts = {name: unbundle(got[name].parts, len(prepared)) for name in among}
-    values: dict[int, Floats | None] = {}
+    values: dict[int, keys.Floats | None] = {}
     for i, (number, ready) in enumerate(prepared.items()):
         try:
-            values[number] = threshold.opened(one, ready, {name: parts[name][i] for name in among})
+            values[number] = threshold_opening.opened(one, ready, {name: parts[name][i] for name in among})
         except CiphertextError:
             values[number] = None
         except DecodeError as error:
-            return {}, {named(among, error): UNREADABLE}
+            return {}, {keys.named(among, error): keys.UNREADABLE}
     return values, {}

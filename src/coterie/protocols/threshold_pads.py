@@ -2,22 +2,20 @@
 
     sender --its system's own message (``padding``)--> hub    y_j = m_j - a_j s_j + e
     hub --Contribute / Contributed--> other holders           -a_j s_k + e of each: together a ciphertext
-    hub --Count / Present, AnswerFor / Answer--> senders      or only what opens their weighted sum
+    hub --Count / Done, AnswerFor / Answer--> senders         or only what opens their weighted sum
 
-A sender of a ciphertext (c_0, c_1 + K) who reads the opened result gets K s more, the key (``attacks/key_in_sum.py``).
-Here c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``). A sender
-moves c_0 only, and that opens to what it has chosen and nothing times s.
+A sender that chooses c_1 and reads the opened result gets the key (``attacks/key_in_sum.py``). Here c_1 = a_j follows
+from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``): a sender moves c_0 only.
 
 ``complete_pads`` gives ciphertexts under the joint key, which can be multiplied. All other holders contribute to each.
 ``open_padded`` opens a weighted sum without that: each sender answers once. Senders that are gone when they are counted
 are left out. One that goes between being counted and answering keeps the sum closed: opening the others' afterwards
 would show its vector to a hub that has its answer after all. So no sender answers twice for one pad.
 
-Under a key declared for pads (``Joint.pads``) only one weighted sum a round is opened, whose c_1 each holder computes
-itself (``open_weighted``), and some scalars (``threshold_opening``).
-
-Keys are n-of-n for sums; with t-of-n keys the contributing holders are fixed before anybody sends (``among``). Not
-prevented: lies inside a vector, a hub that leaves senders out, and n - 1 holders together.
+Under a key declared for pads (``Joint.pads``) only one weighted sum a round is opened (``open_weighted``), and some
+scalars (``threshold_opening``). Keys are n-of-n for sums; with t-of-n keys the contributing holders are fixed before
+anybody sends (``among``). Not prevented: lies inside a vector, a hub that leaves senders out, and n - 1 holders
+together.
 """
 
 from __future__ import annotations
@@ -32,26 +30,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coterie.aggregation.detection import effective
-from coterie.crypto import threshold
+from coterie.crypto import threshold, threshold_pads
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, parts_of
 from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
-from coterie.protocols.threshold_keys import (
-    UNREADABLE,
-    AboutJoint,
-    OfKey,
-    collect,
-    gather,
-    lines,
-    named,
-    pad_context,
-    reasons,
-    text,
-)
-from coterie.protocols.threshold_opening import Closed, OpenedSum, Present, check_sum, open_closed
+from coterie.protocols import threshold_keys as keys
+from coterie.protocols.threshold_keys import AboutJoint, Done, OfKey, lines, text
+from coterie.protocols.threshold_opening import Closed, OpenedSum, check_sum, open_closed
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
 MOST_VALUES = 1 << 28
@@ -107,8 +95,8 @@ class Answer(OfKey, frozen=True):
 PAD_HOLDER_MESSAGES: tuple[type[Message], ...] = (Count, AnswerFor)
 """What a sender receives where only sums are opened."""
 
-PAD_HUB_MESSAGES: tuple[type[Message], ...] = (Present, Answer)
-"""What the hub receives then."""
+PAD_HUB_MESSAGES: tuple[type[Message], ...] = (Answer,)
+"""What the hub receives then, besides ``Done``."""
 
 
 class JointPads(AboutJoint):
@@ -135,13 +123,13 @@ class JointPads(AboutJoint):
         pads = _pads(one, msg, lines(msg.among))
         if me not in lines(msg.among):
             raise PeerError(f"{me} is not among those who contribute")
-        parts = [threshold.contribution(one, share, me, pad) for name, pad in pads.items() if name != me]
-        return Contributed(msg.round, msg.key, msg.number, bundle(parts))
+        parts = [threshold_pads.contribution(one, share, me, pad) for name, pad in pads.items() if name != me]
+        return Contributed(*msg.of, bundle(parts))
 
-    @on(Count, answers=Present)
-    def count_me(self, msg: Count, src: str) -> Present:
+    @on(Count, answers=Done)
+    def count_me(self, msg: Count, src: str) -> Done:
         self.party.joint.current(msg, src)
-        return Present(msg.round, msg.key, msg.number)
+        return Done(*msg.of)
 
     @on(AnswerFor, cost, answers=Answer)
     def answer_for(self, msg: AnswerFor, src: str) -> Answer:
@@ -155,24 +143,24 @@ class JointPads(AboutJoint):
         check_sum(self.party, joint.of(msg.key), one, held, msg.round, pads, weights)
         share, zero = threshold.Share.load(one, held.share), threshold.Zero(me, held.seeds)
         answered = joint.secret.answered(msg.key)
-        part, answered = threshold.pad_partial(one, share, me, pads, weights, zero, answered)
+        part, answered = threshold_pads.pad_partial(one, share, me, pads, weights, zero, answered)
         joint.secret.account(msg.key, answered)
-        return Answer(msg.round, msg.key, msg.number, part)
+        return Answer(*msg.of, part)
 
 
 @dataclass
 class Once:
     """Encrypts one vector under one pad, and no second: two would show their difference."""
 
-    padding: threshold.Padding
+    padding: threshold_pads.Padding
     used: bool = False
 
     @property
     def emulated(self) -> bool:
         return self.padding.emulated
 
-    def encrypt(self, values: ArrayLike) -> threshold.Padded:
-        """As ``threshold.Padding``. Raises CryptoError for a second vector."""
+    def encrypt(self, values: ArrayLike) -> threshold_pads.Padded:
+        """As ``threshold_pads.Padding``. Raises CryptoError for a second vector."""
         if self.used:
             raise CryptoError("a pad hides one vector: make another padding for the next")
         self.used = True
@@ -190,26 +178,26 @@ def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> Once:
     one, nonce = party.joint.group(name), party.secrets(f"pad under {name}", r).bytes(NONCE_BYTES)
     held.nonces = {known: each for known, each in held.nonces.items() if known > r - KEPT_ROUNDS} | {r: nonce}
     share = threshold.Share.load(one, held.share)
-    own = threshold.Padding(
-        one, party.keys.public(name), share, party.name, pad_context(r), tuple(among), lambda count: nonce[:count]
+    own = threshold_pads.Padding(
+        one, party.keys.public(name), share, party.name, keys.pad_context(r), tuple(among), lambda count: nonce[:count]
     )
     return Once(own)
 
 
 def loaded(
     hub: Any, name: str, sender: str, data: bytes, length: int, r: int, among: Sequence[str] = ()
-) -> threshold.Padded:
+) -> threshold_pads.Padded:
     """A sender's upload, checked in a fold. Raises DecodeError, and PeerError for a sender without a share."""
     one = hub.joint.group(name)
     if sender not in one.holders:
         raise PeerError(f"{sender} holds no share of key {name!r}, and pads need one")
-    return threshold.Padded.load(one, data, sender, pad_context(r), length, tuple(among))
+    return threshold_pads.Padded.load(one, data, sender, keys.pad_context(r), length, tuple(among))
 
 
 def complete_pads(
     hub: Any,
     name: str,
-    uploads: Mapping[str, threshold.Padded],
+    uploads: Mapping[str, threshold_pads.Padded],
     r: int,
     *,
     deadline_s: float | None = None,
@@ -221,16 +209,16 @@ def complete_pads(
     one, of = hub.joint.group(name), (r, name, hub.joint.terms(name).number)
     among = next(iter(uploads.values())).pad.among
     ask = Contribute(*of, *_told(uploads), text(among))
-    joining = {sender: threshold.Joining(one, padded) for sender, padded in uploads.items()}
+    joining = {sender: threshold_pads.Joining(one, padded) for sender, padded in uploads.items()}
 
     def add(holder: str, msg: Contributed) -> None:
         others = [sender for sender in uploads if sender != holder]
         for sender, part in zip(others, parts_of(msg.parts, len(others)), strict=True):
             joining[sender].take(holder, part)
 
-    lost = yield from collect(of, dict.fromkeys(among, ask), Contributed, add, deadline_s)
+    lost = yield from keys.collect(of, dict.fromkeys(among, ask), Contributed, deadline_s, add)
     if lost:
-        raise NoAnswerError(f"pads under key {name!r} need all of {len(among)} holders: {reasons(lost)}")
+        raise NoAnswerError(f"pads under key {name!r} need all of {len(among)} holders: {keys.reasons(lost)}")
     seconds = one.seconds("joint", next(iter(uploads.values())).pad.length)
     yield from spend(Cost(crypto_s=seconds * len(uploads)))
     return {sender: each.cipher(hub.keys.public(name)) for sender, each in joining.items()}
@@ -240,7 +228,7 @@ def open_weighted(
     hub: Any,
     name: str,
     ciphers: Mapping[str, CipherVector],
-    pads: Mapping[str, threshold.Pad],
+    pads: Mapping[str, threshold_pads.Pad],
     weights: Mapping[str, int],
     r: int,
     *,
@@ -259,7 +247,7 @@ def open_weighted(
             f"those of {joint.fewest} or more, whose effective number is {joint.balance:g} or more"
         )
     total = reduce(add, (ciphers[sender].scale(weight) for sender, weight in weights.items()))
-    make = partial(threshold.sum_dec, one, key, total, {sender: pads[sender] for sender in weights}, weights)
+    make = partial(threshold_pads.sum_dec, one, key, total, {sender: pads[sender] for sender in weights}, weights)
     closed = {number: Closed(len(weights), total.length, make)}
     opened = yield from open_closed(hub, name, closed, r, deadline_s=deadline_s)
     return opened[number]
@@ -268,7 +256,7 @@ def open_weighted(
 def open_padded(
     hub: Any,
     name: str,
-    uploads: Mapping[str, threshold.Padded],
+    uploads: Mapping[str, threshold_pads.Padded],
     r: int,
     *,
     weights: Mapping[str, int] | None = None,
@@ -282,33 +270,35 @@ def open_padded(
     """
     joint, one, of = hub.joint.of(name), hub.joint.group(name), (r, name, hub.joint.terms(name).number)
     count = dict.fromkeys(uploads, Count(*of, number))
-    there, gone = yield from gather(of, count, Present, lambda *_: None, deadline_s)
+    there, gone = yield from keys.gather(of, count, Done, deadline_s)
     counted = {sender: padded for sender, padded in uploads.items() if sender in there}
     if len(counted) < max(joint.fewest, 2):
         fewest = max(joint.fewest, 2)
-        raise NoAnswerError(f"{len(counted)} senders of a sum that needs {fewest}: {reasons(gone)}")
+        raise NoAnswerError(f"{len(counted)} senders of a sum that needs {fewest}: {keys.reasons(gone)}")
     wanted = {sender: 1 if weights is None else weights[sender] for sender in counted}
     ask = AnswerFor(*of, *_told(counted), np.array([*wanted.values()], np.int64))
-    got, lost = yield from gather(of, dict.fromkeys(counted, ask), Answer, lambda *_: None, deadline_s)
+    got, lost = yield from keys.gather(of, dict.fromkeys(counted, ask), Answer, deadline_s)
     yield from spend(Cost(crypto_s=one.seconds("padded_sum", next(iter(counted.values())).pad.length)))
     if lost:
-        raise NoAnswerError(f"a sum under pads stays closed, as a sender in it does not answer: {reasons(lost)}")
+        raise NoAnswerError(f"a sum under pads stays closed, as a sender in it does not answer: {keys.reasons(lost)}")
     answers = {sender: msg.part for sender, msg in got.items()}
     try:
-        values = threshold.padded_sum(one, hub.keys.public(name), counted, wanted, answers)
+        values = threshold_pads.padded_sum(one, hub.keys.public(name), counted, wanted, answers)
     except DecodeError as error:
-        raise NoAnswerError(f"a sum under pads stays closed: {named(tuple(counted), error)}: {UNREADABLE}") from None
+        raise NoAnswerError(
+            f"a sum under pads stays closed: {keys.named(tuple(counted), error)}: {keys.UNREADABLE}"
+        ) from None
     except CiphertextError:
         raise NoAnswerError("a sum under pads opens to nonsense: a sender lied, and nothing shows which") from None
     return OpenedSum(values, tuple(counted))
 
 
-def _told(uploads: Mapping[str, threshold.Padded]) -> tuple[str, bytes, int]:
+def _told(uploads: Mapping[str, threshold_pads.Padded]) -> tuple[str, bytes, int]:
     pads = [padded.pad for padded in uploads.values()]
     return text(uploads), b"".join(pad.nonce for pad in pads), pads[0].length
 
 
-def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str, threshold.Pad]:
+def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str, threshold_pads.Pad]:
     """The pads that a message names. Raises PeerError for impossible ones."""
     senders = lines(msg.senders)
     fits = len(set(senders)) == len(senders) and set(senders) <= set(one.holders) and set(among) <= set(one.holders)
@@ -320,8 +310,8 @@ def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str
         raise PeerError(f"pads among {len(among)} holders: {one.needed} are needed, each once")
     every = one.answering(among)
     return {
-        name: threshold.Pad(
-            name, pad_context(msg.round), msg.length, msg.nonces[NONCE_BYTES * i :][:NONCE_BYTES], every
+        name: threshold_pads.Pad(
+            name, keys.pad_context(msg.round), msg.length, msg.nonces[NONCE_BYTES * i :][:NONCE_BYTES], every
         )
         for i, name in enumerate(senders)
     }

@@ -12,7 +12,7 @@ from federation import Rig, Steady, misbehaving, on_the_wire
 from mingledpie_parts import EVERYBODY, TARGETS, change, chosen, held, pies
 
 from benchmarks.security.joint_keys import open_together
-from coterie.crypto import roster, threshold
+from coterie.crypto import roster, threshold, threshold_opening
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.privacy.audits.mingledpie import AUDIT
 from coterie.privacy.views import held_key
@@ -163,7 +163,7 @@ def test_a_server_that_asks_for_a_single_update_is_refused() -> None:
     run.rounds(2)
     group, public = run.hub.joint.group(MODELS), run.hub.keys.public(MODELS)
     cipher = public.from_bytes(updates(run)["client/7"])
-    holder, request = run.party("client/0"), threshold.server_dec(group, cipher).request
+    holder, request = run.party("client/0"), threshold_opening.server_dec(group, cipher).request
     number = run.hub.secret.joint.terms[MODELS].number
     with pytest.raises(PeerError):
         holder.handlers[Announce].run(holder, Announce(3, MODELS, number, np.array([0, 1, cipher.length])), HUB)

@@ -11,7 +11,7 @@ import pytest
 from federation import planted
 from ofl_parts import ofl
 
-from coterie.crypto import threshold
+from coterie.crypto import threshold_opening, threshold_pads
 from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocol.steps import Steps
 from coterie.protocols.threshold_opening import Closed, open_closed
@@ -26,7 +26,7 @@ def summed(hub: Any, ciphers: Any, pads: Any, weights: dict[str, int]) -> Closed
     for name, weight in weights.items():
         part = ciphers[name].scale(weight)
         total = part if total is None else total + part
-    make = partial(threshold.sum_dec, hub.joint.group(MODEL), hub.keys.public(MODEL), total)
+    make = partial(threshold_pads.sum_dec, hub.joint.group(MODEL), hub.keys.public(MODEL), total)
     return Closed(max(2, len(weights)), total.length, partial(make, {name: pads[name] for name in weights}, weights))
 
 
@@ -45,7 +45,7 @@ def of_its_own(hub: Any, ciphers: Any, pads: Any) -> Closed:
     total = next(iter(ciphers.values())).scale(3)
     if not total.emulated:
         total = forged(total, 0, 32.0)
-    return Closed(3, total.length, partial(threshold.server_dec, hub.joint.group(MODEL), total))
+    return Closed(3, total.length, partial(threshold_opening.server_dec, hub.joint.group(MODEL), total))
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])

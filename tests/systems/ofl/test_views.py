@@ -11,7 +11,7 @@ from federation import Rig, misbehaving, planted
 from ofl_parts import WHOLE, counted, ofl, uploads
 from scipy import stats
 
-from coterie.crypto import threshold
+from coterie.crypto import threshold, threshold_pads
 from coterie.protocol import codec
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocols.key_centre import KEY_CENTRE
@@ -127,7 +127,7 @@ def test_a_leader_that_spoils_others_pads_alone_gets_the_model_of_one_that_it_sp
         right = threshold.Share.load(group, self.secret.joint.held[MODEL].share)
         wrong = threshold.Share(group, group.plus(right.numbers[None], right.numbers[None])[0])
         shares = {name: right if name == spared else wrong for name in pads if name != self.name}
-        parts = [threshold.contribution(group, share, self.name, pads[name]) for name, share in shares.items()]
+        parts = [threshold_pads.contribution(group, share, self.name, pads[name]) for name, share in shares.items()]
         return Contributed(msg.round, msg.key, msg.number, bundle(parts))
 
     misbehaving(made.party(liar), Contribute, spoil)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.contribution import contribution
-from coterie.crypto import residues, threshold
+from coterie.crypto import residues, threshold, threshold_pads
 from coterie.crypto.ckks import PublicKey
 from coterie.devices.links import Delays
 from coterie.dp.uploads import eligible
@@ -112,14 +112,14 @@ class LeaderThief(KeyThief):
         return moved(honest, self._row, self.share)
 
 
-def moved(padded: threshold.Padded, row: int, share: float) -> threshold.Padded:
+def moved(padded: threshold_pads.Padded, row: int, share: float) -> threshold_pads.Padded:
     """A padded vector with K = scale / share added to one of its polynomials: all that its sender can do."""
     group, array = padded.group, padded.array.copy()
     constant = int(group.space.scale(group.space.fresh) / share)
     moduli = group.moduli(array.shape[1])
     each = np.array([[constant % int(prime)] for prime in moduli[:, 0]], np.uint64)
     array[row : row + 1] = residues.add(array[row : row + 1], np.broadcast_to(each, array[0].shape)[None], moduli)
-    return threshold.Padded(group, padded.pad, array, padded.words)
+    return threshold_pads.Padded(group, padded.pad, array, padded.words)
 
 
 def read_joint(change: NDArray[Any], group: threshold.Group) -> Guess:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto import threshold
+from coterie.crypto import threshold_pads
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
 from coterie.protocol.effects import Vector
@@ -76,7 +76,7 @@ def moved(hub: Any, mean: Doubles) -> Vector:
 
 def completed(
     hub: Any, r: int, leaders: Sequence[str]
-) -> Steps[tuple[dict[str, CipherVector], dict[str, threshold.Pad]]]:
+) -> Steps[tuple[dict[str, CipherVector], dict[str, threshold_pads.Pad]]]:
     """The leaders' encrypted models, as ciphertexts under the joint key of these leaders, and their pads."""
     for left in reversed(range(TRIES)):
         uploads = yield from submitted_by_all(hub, r, leaders)
@@ -91,7 +91,7 @@ def completed(
     raise AssertionError
 
 
-def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> Steps[dict[str, threshold.Padded]]:
+def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> Steps[dict[str, threshold_pads.Padded]]:
     """The models of these leaders under pads, from all that then hold the joint key.
 
     A leader that is gone before its model is here is left out. The others, whose pads are made with its share, encrypt
@@ -142,9 +142,9 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[tuple[str, ...]]:
     return made.holders
 
 
-def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[dict[str, threshold.Padded]]:
+def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[dict[str, threshold_pads.Padded]]:
     """The models of these leaders that come, in their order, each under a pad of all of them."""
-    length, got = len(eligible(hub.spec)), dict[str, threshold.Padded]()
+    length, got = len(eligible(hub.spec)), dict[str, threshold_pads.Padded]()
 
     def fold(name: str, answer: Submitted) -> None:
         if answer.round != r:
