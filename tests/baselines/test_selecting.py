@@ -127,7 +127,7 @@ def test_an_update_that_does_not_fit_is_refused_and_changes_nothing(
     honest, lied = (toy(system, participation=1.0) for _ in range(2))
     misbehaving(lied.party("client/2"), kind, lambda p, request, answer: lie(answer))
     assert lied.round(1)["participants"] == 5
-    assert lied.refusals("server", "LossUpdate") == 1
+    assert lied.refusals("server", "Scored") == 1
     honest.round(1)
     known = (
         lied.hub.state.losses

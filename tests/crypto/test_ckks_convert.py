@@ -1,4 +1,4 @@
-"""Masks of CKKS and vectors that change keys: exact removal, perfect hiding, flooding, refusals; real and emulated."""
+"""Masks of CKKS, vectors that change keys, and parts of vectors; real and emulated."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulated import rounded
+from emulated import exact, rounded
 
-from coterie.crypto import ckks, keys, paillier, residues, sum_blinded
+from coterie.crypto import ckks, paillier, residues, sum_blinded
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.tally import Form
 from coterie.protocol.codec import weighs
@@ -256,7 +256,7 @@ def test_what_is_refused(scheme):
     keys = service.evaluation()
     opened = service.open_blinded(cipher)
     scalar = public.encrypt_scalar(0.5)
-    high_mask = public.mask(LENGTH, os.urandom, 3)
+    high_mask, strange = public.mask(LENGTH, os.urandom, 3), paillier.keygen(512, allow_insecure=True)
     for misuse, error, words in (
         (lambda: service.decrypt(cipher), CryptoError, "1 masks"),
         (lambda: service.open_blinded(plain), CryptoError, "no mask"),
@@ -284,6 +284,8 @@ def test_what_is_refused(scheme):
         (lambda: public.mask(5, os.urandom, 4), CryptoError, "levels 0 to 3"),
         (lambda: opened == opened, CryptoError, "compared"),
         (lambda: cipher.scale(1024).scale(2), CapacityError, "room"),
+        (lambda: cipher.unblind(strange.public.mask(LENGTH, os.urandom), 1), KeyMismatchError, "no mask"),
+        (lambda: strange.public.encrypt(VALUES).blind(mask), KeyMismatchError, "no mask"),
     ):
         with pytest.raises(error, match=words):
             misuse()
@@ -305,17 +307,6 @@ def test_the_wrong_mask_leaves_nonsense(scheme):
         service.decrypt(wrong)
 
 
-def test_paillier_takes_no_part():
-    """Its masks and opened vectors don't fit CKKS, nor the other way round."""
-    other = paillier.keygen(512, allow_insecure=True)
-    mask, cipher = masked("ckks")
-    theirs = other.public.mask(LENGTH, os.urandom)
-    with pytest.raises(KeyMismatchError):
-        cipher.unblind(theirs, 1)
-    with pytest.raises(KeyMismatchError):
-        other.public.encrypt(VALUES).blind(mask)
-
-
 # ---- the twin
 
 
@@ -334,8 +325,72 @@ def test_emulated_masks_repeat_and_hide():
     assert results[0] == results[1]
 
 
-def test_key_pairs_by_name():
-    for emulated in (False, True):
-        key = ckks.keygen("ckks-8192-deep", products=False, emulated=emulated, random_bytes=os.urandom)
-        assert weighs(key.public.to_bytes()) == 20 + 2 * 8192 * 30
-        assert keys.secret_key(key.to_bytes()).fingerprint == key.fingerprint
+# ---- vectors that are split between ciphertexts and joined again
+
+
+@both
+@pytest.mark.parametrize("at", [N, 2 * N])
+def test_what_is_split_can_be_opened_summed_and_joined(scheme, at):
+    key = SERVICE[scheme]
+    error = key.parameters.error(4)
+    head, tail = key.public.encrypt(VALUES).split(at)
+    assert (head.length, tail.length) == (at, LENGTH - at)
+    for part, values in ((head, VALUES[:at]), (tail, VALUES[at:])):
+        assert np.abs(key.decrypt(part) - values).max() <= error
+        again = key.public.from_bytes(part.to_bytes(), len(values), terms=1, form=key.public.fresh)
+        assert np.abs(key.decrypt(again + key.public.encrypt(values)) - 2 * values).max() <= error
+    other = (tail + tail).at_level(3)
+    whole = head.joined(other)
+    assert (whole.length, whole.terms, whole.blinded) == (LENGTH, 2, 0)
+    assert np.abs(key.decrypt(whole) - np.concatenate((VALUES[:at], 2 * VALUES[at:]))).max() <= error
+    back = key.public.from_bytes(whole.to_bytes(), LENGTH, terms=2)
+    assert np.abs(key.decrypt(back) - key.decrypt(whole)).max() == 0
+
+
+@both
+def test_a_joined_vector_carries_masks_as_any_other(scheme):
+    key = SERVICE[scheme]
+    head, tail = key.public.encrypt(VALUES, 0).split(N)
+    mask = key.public.mask(LENGTH, os.urandom)
+    opened = key.open_blinded(head.joined(tail).blind(mask))
+    back = key.public.encrypt_blinded(opened).unblind(mask, 1)
+    assert np.abs(key.decrypt(back) - VALUES).max() <= 4 * key.parameters.added(0)
+
+
+@both
+def test_the_parts_keep_their_own_products(scheme):
+    """A dot product of heads knows nothing of the tails."""
+    key = SERVICE[scheme]
+    keys = key.evaluation()
+    unit = np.zeros(LENGTH)
+    unit[:N], unit[N:] = 1 / N**0.5, 4.0
+    head, _ = key.public.encrypt(unit).split(N)
+    assert key.decrypt(head.dot(head.conjugated(keys), keys))[0] == pytest.approx(1.0, abs=1e-4)
+
+
+@both
+def test_what_has_no_parts_is_refused(scheme):
+    key, other = SERVICE[scheme], MODULES[scheme].keygen(SET, allow_insecure=True)
+    vector = key.public.encrypt(VALUES)
+    keys = key.evaluation()
+    head, tail = vector.split(N)
+    masked = key.public.encrypt(VALUES, 0).blind(key.public.mask(LENGTH, os.urandom))
+    product = vector.times(key.encrypt_scalar(0.5))
+    for at in (0, -N, 1, N - 1, LENGTH, 3 * N):
+        with pytest.raises(CryptoError, match=f"at a multiple of {N}, not at {at}"):
+            vector.split(at)
+    for whole in (key.encrypt_scalar(0.5), masked, product, vector.conjugated(keys)):
+        with pytest.raises(CryptoError, match="has no parts"):
+            whole.split(N)
+        with pytest.raises(CryptoError, match=r"has no parts|can't be joined"):
+            whole.joined(tail)
+        with pytest.raises(CryptoError, match="can't be joined"):
+            head.joined(whole)
+    with pytest.raises(CryptoError, match="can't be joined"):
+        head.joined(tail.at_level(1))
+    with pytest.raises(CryptoError, match="nothing can follow them"):
+        tail.joined(head)
+    with pytest.raises(KeyMismatchError, match="two keys"):
+        head.joined(other.public.encrypt(VALUES))
+    with pytest.raises(KeyMismatchError):
+        head.joined(exact.keygen(512, allow_insecure=True).public.encrypt(VALUES))

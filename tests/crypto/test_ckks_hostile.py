@@ -1,7 +1,8 @@
-"""Bytes that no honest party sends: each is refused at once, with a DecodeError, or seen when it is opened."""
+"""Bytes that no honest party sends, of vectors and keys: each is refused at once, or seen when it is opened."""
 
 from __future__ import annotations
 
+import pickle
 import struct
 import time
 from dataclasses import replace
@@ -14,8 +15,10 @@ from tampering import flipped
 
 from coterie.crypto import ckks, keys
 from coterie.crypto.arrays import CiphertextError
-from coterie.crypto.tally import Tally
-from coterie.protocol.codec import content, weighted
+from coterie.crypto.ckks_parameters import PARAMETERS
+from coterie.crypto.keys import evaluation_key, public_key, secret_key
+from coterie.crypto.tally import Form
+from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError, PeerError
 
 N = 1024
@@ -23,12 +26,20 @@ HEADER = struct.Struct("<4sBBBB16sQII")  # magic, version, scheme, level, scalar
 WEIGHT_HEADER = {"ckks": 0, "rounded": 16}  # bytes before it: the header that states a weight
 
 
-def made(module):
-    return [module.keygen(name, allow_insecure=True) for name in ("insecure-1024-add", "insecure-1024-mul")]
-
-
-KEYS = {"ckks": made(ckks), "rounded": made(rounded)}
+SET = "insecure-1024-deep"
+MODULES = {"ckks": ckks, "rounded": rounded}
+SETS = "insecure-1024-add", "insecure-1024-mul", SET
+ALL = {scheme: [module.keygen(name, allow_insecure=True) for name in SETS] for scheme, module in MODULES.items()}
+KEYS = {scheme: keys[:2] for scheme, keys in ALL.items()}
+DEEP = {scheme: keys[2] for scheme, keys in ALL.items()}
+EVALUATION = {scheme: key.evaluation() for scheme, key in DEEP.items()}
+P = DEEP["ckks"].parameters
+both = pytest.mark.parametrize("scheme", list(MODULES))
 EVERY = [pytest.param(key, id=f"{scheme}-{key.size[-3:]}") for scheme, keys in KEYS.items() for key in keys]
+
+
+def load(data):
+    return ckks.EvaluationKey.load(data, allow_insecure=True)
 
 
 def refused(action, error=DecodeError):
@@ -101,25 +112,24 @@ def test_keys_of_others(key):
         refused(lambda o=other: o.decrypt(key.public.from_bytes(data)), KeyMismatchError)
 
 
-@pytest.mark.parametrize("key", KEYS["ckks"], ids=["add", "mul"])
-def test_residues(key):
-    cipher = key.public.encrypt(np.ones(2 * N))
-    data, widths = cipher.to_bytes(), key.parameters.residue_bytes[:-1]
+@pytest.mark.parametrize("key", ALL["ckks"], ids=SETS)
+def test_residues_at_every_level(key):
     moduli = [int(q) for q in key.public.arrays.ring.moduli[:, 0]]
-    starts = np.cumsum([0, *(N * w for w in widths)])  # of the limbs of a polynomial
-    for ciphertext in range(2):
-        for polynomial in range(2):
+    for level in range(key.parameters.levels + 1):
+        data, widths = key.public.encrypt(np.ones(2 * N), level).to_bytes(), key.parameters.residue_bytes[: level + 1]
+        starts = np.cumsum([0, *(N * w for w in widths)])  # of the limbs of a polynomial
+        for polynomial in range(4):
             for limb, width in enumerate(widths):
-                at = 40 + (2 * ciphertext + polynomial) * starts[-1] + starts[limb] + 77 * width
+                at = 40 + polynomial * starts[-1] + starts[limb] + 77 * width
                 for bad in (moduli[limb], 2 ** (8 * width) - 1):
                     forged = data[:at] + bad.to_bytes(width, "little") + data[at + width :]
                     refused(lambda f=forged: key.public.from_bytes(f))
                 fine = data[:at] + (moduli[limb] - 1).to_bytes(width, "little") + data[at + width :]
                 refused(lambda f=fine: key.decrypt(key.public.from_bytes(f)), CiphertextError)
-    second = 40 + 2 * starts[-1]
-    empty = data[: second + starts[-1]] + bytes(starts[-1])
-    refused(lambda: key.public.from_bytes(empty))  # the second ciphertext's message stands there for all to read
-    refused(lambda: key.public.from_bytes(data[:40] + bytes(len(data) - 40)))
+        second = 40 + 2 * starts[-1]
+        empty = data[: second + starts[-1]] + bytes(starts[-1])
+        refused(lambda e=empty: key.public.from_bytes(e))  # the second ciphertext's message stands there to read
+        refused(lambda d=data: key.public.from_bytes(d[:40] + bytes(len(d) - 40)))
 
 
 @pytest.mark.parametrize("key", KEYS["ckks"], ids=["add", "mul"])
@@ -214,7 +224,152 @@ def test_secret_keys_that_are_none():
         refused(lambda k=key, d=empty: type(k.public).load(d, allow_insecure=True))
 
 
-def test_tallies_stay_what_they_were():
-    """Forms don't change what Paillier's headers look like, and default to those of a plain vector."""
-    assert Tally(bytes(16), 3).form == (0, False, False, False, False)
-    assert Tally(bytes(16), 3) == Tally(bytes(16), 3, 1, 0)
+# ---- evaluation keys
+
+
+@both
+def test_they_travel(scheme):
+    key, keys = DEEP[scheme], EVALUATION[scheme]
+    data = keys.to_bytes()
+    assert len(P.elements) == 6
+    assert weighs(data) == 20 + 16 + 6 * 4 * 2 * N * (7 + 5 + 5 + 5 + 8)  # automorphisms, digits, halves
+    for back in (load(data), pickle.loads(pickle.dumps(keys))):  # noqa: S301
+        assert (back.fingerprint, back.scheme, back.emulated) == (key.fingerprint, scheme, scheme == "rounded")
+        assert back.to_bytes() == data
+        assert back == keys
+        cipher = key.public.encrypt(np.full(5, 0.4))
+        assert key.decrypt(cipher.dot(cipher.conjugated(back), back))[0] == pytest.approx(0.8, abs=1e-6)
+    assert repr(keys) == f"<EvaluationKey {scheme} {SET} {key.fingerprint.hex()[:8]}>"
+
+
+def test_steps_are_powers_of_the_radix_and_sum_up_all_slots():
+    for parameters in (P, PARAMETERS["ckks-8192-deep"], PARAMETERS["ckks-8192-mul"], PARAMETERS["ckks-32768-deep"]):
+        reached = {0}
+        for step, times in parameters.rotations:
+            reached = {at + step * i for at in reached for i in range(times + 1)}
+        assert reached == set(range(parameters.degree // 2))
+        assert parameters.elements[0] == 3
+        assert parameters.elements[-1] == 2 * parameters.degree - 1
+        assert len(set(parameters.elements)) == len(parameters.rotations) + 1
+
+
+@both
+def test_real_ones_must_be_asked_for_with_levels(scheme):
+    module = MODULES[scheme]
+    with pytest.raises(CryptoError, match="without products"):
+        module.keygen("insecure-1024-add", allow_insecure=True).evaluation()
+    shallow = module.keygen("insecure-1024-mul", allow_insecure=True)
+    keys, cipher = shallow.evaluation(), shallow.public.encrypt(np.full(5, 0.4))
+    assert shallow.decrypt(cipher.dot(cipher.conjugated(keys), keys))[0] == pytest.approx(0.8, abs=1e-7)
+
+
+def test_live_objects_by_name():
+    for emulated in (False, True):
+        key = ckks.keygen("ckks-8192-deep", emulated=emulated, random_bytes=lambda n: bytes(n))
+        data = key.evaluation().to_bytes()
+        loaded = evaluation_key(data)
+        assert loaded is evaluation_key(data)
+        assert loaded.fingerprint == key.fingerprint
+        for other in (key.public.to_bytes(), b"", data[:-1]):
+            with pytest.raises(DecodeError):
+                evaluation_key(other)
+        for reader in (public_key, secret_key):
+            with pytest.raises(DecodeError):
+                reader(data)
+    with pytest.raises(DecodeError, match="not a evaluation key"):
+        evaluation_key(b"CoKy\1\1" + bytes(40))
+
+
+@both
+def test_hostile_evaluation_keys(scheme):
+    data, start = EVALUATION[scheme].to_bytes(), WEIGHT_HEADER[scheme]
+    read = load
+    read(data)
+    for index in range(start + 20):
+        for bit in (1, 0x80):
+            refused(lambda i=index, b=bit: read(flipped(data, i, b)))
+    for bad in (b"", data[:19], data[:35], data[:-1], data + b"\0", data[:36], data[:52] * 2):
+        refused(lambda b=bad: read(b))
+    refused(lambda: ckks.EvaluationKey.load(data))  # an insecure set
+    refused(lambda: read(data[:36] + bytes(len(data) - 36)) if scheme == "ckks" else read(bytes(content(data))))
+    named = read(flipped(data, start + 21, 0x80))
+    cipher = DEEP[scheme].public.encrypt(np.ones(3))
+    with pytest.raises(KeyMismatchError, match="doesn't fit"):
+        cipher.conjugated(named)
+
+
+def test_residues_of_evaluation_keys_are_checked():
+    data = EVALUATION["ckks"].to_bytes()
+    widths, place = np.array(P.residue_bytes), 36
+    sizes = [int(w) * N for w in widths]
+    for limb in range(5):  # a residue of all ones, in every limb of the first polynomial, and the very last one
+        at = place + sum(sizes[:limb])
+        refused(lambda a=at, w=int(widths[limb]): load(data[:a] + b"\xff" * w + data[a + w :]))
+    refused(lambda: load(data[:-8] + b"\xff" * 8))
+    polynomial = sum(sizes)
+    refused(lambda: load(data[:place] + bytes(polynomial) + data[place + polynomial :]))
+
+
+def test_the_wrong_keys_numbers_give_nonsense_not_secrets():
+    """Numbers of another key under this key's name: what comes out is refused when it is opened."""
+    key, other = DEEP["ckks"], ckks.keygen(SET, allow_insecure=True).evaluation()
+    data = other.to_bytes()
+    forged = load(data[:20] + key.fingerprint + data[36:])
+    cipher = key.public.encrypt(np.full(5, 0.4))
+    with pytest.raises(CiphertextError):
+        key.decrypt(cipher.dot(cipher.conjugated(forged), forged))
+
+
+# ---- vectors at every level
+
+
+@both
+@pytest.mark.parametrize("level", range(4))
+def test_vectors_at_every_level(scheme, level):
+    key, start = DEEP[scheme], WEIGHT_HEADER[scheme]
+    vector = key.public.encrypt(np.ones(20), level)
+    for cipher, changes in (
+        (vector, {}),
+        (vector.scale(7), {"terms": 7}),
+        (key.public.encrypt_scalar(0.5, at_most=3, level=level), {"length": 1, "scalar": 1, "terms": 3}),
+        (vector.blind(key.public.mask(20, bytes, level)), {"masks": 1}),
+    ):
+        data = cipher.to_bytes()
+        assert data[start : start + 40] == header(key, level=level, **changes)
+        back = key.public.from_bytes(data)
+        assert back.tally == cipher.tally
+        assert back.to_bytes() == data
+        for other in {0, 1, 2, 3, 4, 255} - {level}:
+            refused(lambda d=data, o=other: key.public.from_bytes(d[: start + 6] + bytes([o]) + d[start + 7 :]))
+        refused(lambda d=data: key.public.from_bytes(d, form=Form((level + 1) % 4)))
+        for bad in (data[:-1], data + b"\0", data[:40], data[:7]):
+            refused(lambda b=bad: key.public.from_bytes(b))
+    outer, body = vector.to_bytes()[:start], vector.to_bytes()[start + 40 :]
+    scalar = key.public.encrypt_scalar(0.5, level=level).to_bytes()
+    lone, one = scalar[:start], scalar[start + 40 :]
+    for fields in ({"terms": 0}, {"terms": 1025}, {"terms": 2**32 - 1}, {"masks": 1025}, {"scalar": 1}, {"scalar": 2}):
+        refused(lambda f=fields: key.public.from_bytes(outer + header(key, level=level, **f) + body))
+    room = 2**12 if level == 0 else 2**24
+    fields = {"level": level, "length": 1, "scalar": 1}
+    assert key.public.from_bytes(lone + header(key, **fields, terms=room) + one).terms == room
+    refused(lambda: key.public.from_bytes(lone + header(key, **fields, terms=room + 1) + one))
+
+
+def test_forged_vectors_in_a_dot_product_are_seen():
+    """Random residues multiply to nonsense, which decryption refuses; a product that hides nothing, SEAL refuses."""
+    key, keys = DEEP["ckks"], EVALUATION["ckks"]
+    honest = key.public.encrypt(np.full(9, 0.3))
+    rng = np.random.default_rng(1)
+    noise = rng.integers(0, 2**35, honest.array.shape, dtype=np.uint64)
+    forged = ckks.CipherVector(key.public, honest.tally, noise)
+    with pytest.raises(CiphertextError):
+        key.decrypt(forged.dot(honest.conjugated(keys), keys))
+    empty = ckks.CipherVector(key.public, honest.tally, np.zeros_like(noise))
+    for action in (
+        lambda: empty.dot(honest.conjugated(keys), keys),
+        lambda: empty.times_plain(0.5),
+        lambda: empty.at_level(1),
+        lambda: empty.conjugated(keys),
+    ):
+        with pytest.raises(CiphertextError, match="forged"):
+            action()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,3 +110,11 @@ def test_a_twin_has_the_types_of_the_real() -> None:
         assert type(real) is type(twin)
         assert type(real.encrypt([0.5])) is type(twin.encrypt([0.5]))
         assert (real.encrypt([0.5]).emulated, twin.encrypt([0.5]).emulated) == (False, True)
+
+
+@pytest.mark.parametrize(("scheme", "size"), [(paillier, 512), (ckks, "insecure-1024-add")])
+def test_decoded_vectors_of_a_twin_are_read_only_views(scheme: Any, size: Any) -> None:
+    key = scheme.keygen(size, emulated=True, allow_insecure=True)
+    cipher = key.public.from_bytes(key.public.encrypt([1.0] * 20).to_bytes())
+    assert not cipher.array.flags.writeable
+    assert not cipher.array.flags.owndata

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
@@ -64,6 +65,7 @@ def xor(parts: Sequence[bytes]) -> bytes:
     return reduce(lambda a, b: bytes(x ^ y for x, y in zip(a, b, strict=True)), parts)
 
 
+@dataclass(frozen=True)
 class Shares(Grant):
     """32 secret bytes as the exclusive or of three clients' shares; their hash stands for a public key."""
 

@@ -157,14 +157,14 @@ def test_a_slow_clients_staleness_is_bounded_and_its_updates_keep_being_used(job
     """It is asked when it has answered, so an answer is as late as the first one, for ever."""
     run = devices(links=Steady(slow={"client/9": job_s}))
     used: Counter[int] = Counter()
-    for r in range(1, 61):
+    for r in range(1, 25):
         notes, updates = handed(run, r)
         used.update(r - update.round for name, update in updates if name == "client/9")
         assert notes["too_old"] == 0
         assert notes["participants"] == len(updates)
         assert notes["asked"] + notes["busy"] == 10
     assert list(used) == [age]
-    assert used[age] == 60 // (age + 1)
+    assert used[age] == 24 // (age + 1)
 
 
 def test_a_client_that_is_slower_than_the_bound_is_asked_no_oftener_than_it_says() -> None:
@@ -237,7 +237,7 @@ def test_an_update_that_is_sent_twice_is_used_once() -> None:
     """Every frame comes twice, and so do answers to repeated requests: three of four are refused, late or not."""
     run, honest = late_rig(), late_rig()
     run.transport.intercept = lambda envelope, frame: [frame, frame]
-    for r in range(1, 9):
+    for r in range(1, 6):
         twice, once = run.round(r), honest.round(r)
         assert twice == once
         assert run.refusals("server", "Update") == 3 * once["participants"]
@@ -279,7 +279,7 @@ def test_what_the_server_refuses(bad: Any, words: str) -> None:
     run, without = (late_rig(delta=0.0, participation=1.0) for _ in range(2))
     on_the_wire(run.transport, Update, bad, src="client/3")
     on_the_wire(without.transport, Update, lambda update: None, src="client/3")
-    for r in (1, 2, 3):
+    for r in (1, 2):
         assert run.round(r)["participants"] == without.round(r)["participants"] == 9
         assert run.refusals("server", "Update") == 1
         assert words in next(iter(run.refused))

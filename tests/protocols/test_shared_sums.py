@@ -33,7 +33,7 @@ from coterie.protocols.cluster_sums import (
 )
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
 from coterie.protocols.local_training import LocalTraining
-from coterie.protocols.masked_sums import AskTerm, Term, Total, opened_total, summed, tell, term
+from coterie.protocols.masked_sums import AskForTerm, Term, Total, opened_total, summed, tell, term
 
 SIZE = 12
 TARGETS = np.random.default_rng(0).normal(size=(6, SIZE))
@@ -72,8 +72,8 @@ class Device(Party, role="device"):
         self.state.got[msg.cluster] = yield from opened_mean(self, msg, src, "helper", 1, SIZE)
         return Received(msg.round, msg.cluster)
 
-    @on(AskTerm)
-    def contribute(self, msg: AskTerm, src: str) -> Work[Term]:
+    @on(AskForTerm)
+    def contribute(self, msg: AskForTerm, src: str) -> Work[Term]:
         return (yield from term(self, msg, src, self.own_vector))
 
     @on(Total)
@@ -205,7 +205,7 @@ def test_only_the_hub_is_answered() -> None:
         ("helper", Forget(1)),
         ("client/0", held),
         ("client/0", total),
-        ("client/0", AskTerm(1, 7)),
+        ("client/0", AskForTerm(1, 7)),
     ):
         party = run.party(name)
         if request is total:
@@ -253,7 +253,7 @@ def test_a_sum_needs_three_terms() -> None:
 
     def wrap(federation: Any) -> None:
         for i in range(4):
-            misbehaving(federation.parties[f"client/{i}"], AskTerm, silent)
+            misbehaving(federation.parties[f"client/{i}"], AskForTerm, silent)
 
     with pytest.raises(RunError, match="2 of 6 clients sent a term of a sum that needs 3"):
         ran(wrap)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ Array = NDArray[Any]
 WIDTH = 8
 
 
+@cache
 def identity() -> tuple[Model, NDArray[np.float32]]:
     """Its dense ReLU gives what it is given: sample i of ``np.eye`` has its zeros everywhere but in channel i."""
     model = Model(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2)), (WIDTH,))
@@ -101,7 +103,7 @@ def test_a_larger_share_of_the_data_lowers_the_floor_as_noise_does() -> None:
     """Four times the samples, a quarter of the floor, on average."""
     model, weights = identity()
     few, many = (
-        np.mean([described(halves(own(bits(n, s), model), weights, "1", s)).floor for s in range(200)])
+        np.mean([described(halves(own(bits(n, s), model), weights, "1", s)).floor for s in range(80)])
         for n in (100, 400)
     )
     assert 3.5 < few / many < 4.6
@@ -141,7 +143,8 @@ def simulation(model: Model, sizes: tuple[int, ...]) -> LocalEffects:
 def test_batched_one_by_one_and_a_twin_agree(name: str) -> None:
     """Bit for bit with one by one: a result may not depend on what a simulation computes together."""
     model, layer = MODELS[name]
-    runner, weights = simulation(model, (20, 1, 300, 7, 20)), model.initial(1)
+    sizes = (20, 1, 300, 7, 20) if name == "dense" else (9, 1, 40, 7, 9)
+    runner, weights = simulation(model, sizes), model.initial(1)
     wanted = [(party, Local(halves, (weights, layer, seed))) for seed, party in enumerate(runner.data)]
     together = runner.run(wanted)
     for (party, effect), found in zip(wanted, together, strict=True):
@@ -177,43 +180,32 @@ def test_the_extractor_is_set_up_once_for_all(monkeypatch: pytest.MonkeyPatch) -
 # -- privacy -----------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 12), st.integers(0, 11), st.floats(0.05, 3.0), st.integers(0, 9))
-def test_one_sample_moves_one_half_by_at_most_the_sensitivity(count: int, at: int, clip: float, seed: int) -> None:
+@given(st.integers(1, 12), st.floats(0.05, 3.0), st.integers(0, WIDTH), st.integers(0, 9))
+def test_one_sample_moves_one_half_by_at_most_the_sensitivity(
+    count: int, clip: float, directions: int, seed: int
+) -> None:
+    """Along a basis, too. Nothing leaves its span, so noise along it covers everything that is sent."""
     model, weights = identity()
+    basis = np.linalg.qr(np.random.default_rng(seed).normal(size=(WIDTH, directions)))[0].T if directions else None
     x = bits(count, seed)
     other = x.copy()
-    other[at % count] = bits(1, seed + 100)[0]
+    other[seed % count] = bits(1, seed + 100)[0]
     centre = np.full(WIDTH, 0.4, np.float32)
-    one, two = (halves(own(data, model), weights, "1", 7, centre, clip) for data in (x, other))
+    one, two = (halves(own(data, model), weights, "1", 7, centre, clip, basis) for data in (x, other))
     assert one.counts == two.counts
     moved = np.linalg.norm(one.means - two.means, axis=1)
     assert (moved <= 2 * clip / np.array(one.counts) + 1e-9).all()
     assert np.count_nonzero(moved) <= 1
-
-
-@given(st.integers(1, 12), st.floats(0.05, 3.0), st.integers(1, WIDTH), st.integers(0, 9))
-def test_along_a_basis_one_sample_moves_one_half_by_at_most_the_sensitivity(
-    count: int, clip: float, directions: int, seed: int
-) -> None:
-    """And nothing leaves the span of the basis, so noise along it covers everything that is sent."""
-    model, weights = identity()
-    basis = np.linalg.qr(np.random.default_rng(seed).normal(size=(WIDTH, directions)))[0].T
-    x = bits(count, seed)
-    other = x.copy()
-    other[0] = bits(1, seed + 100)[0]
-    centre = np.full(WIDTH, 0.4, np.float32)
-    one, two = (halves(own(data, model), weights, "1", 7, centre, clip, basis) for data in (x, other))
-    moved = np.linalg.norm((one.means - two.means) @ basis.T, axis=1)
-    assert (moved <= 2 * clip / np.array(one.counts) + 1e-9).all()
-    outside = (one.means - centre) - (one.means - centre) @ basis.T @ basis
-    np.testing.assert_allclose(outside, 0, atol=1e-6)
+    if basis is not None:
+        outside = (one.means - centre) - (one.means - centre) @ basis.T @ basis
+        np.testing.assert_allclose(outside, 0, atol=1e-6)
 
 
 def test_noise_along_a_basis_is_that_of_the_gaussian_mechanism_and_none_elsewhere() -> None:
     basis = np.zeros((2, WIDTH), np.float32)
     basis[0, :4], basis[1, 4:] = 0.5, 0.5
     x, noise = np.repeat([[0.0, 1.0] * (WIDTH // 2)], 50, axis=0), Noise(0.5, 2.0, np.full(WIDTH, 0.5), basis)
-    found = np.array([told(x, noise=noise, round=r).vector - 0.5 for r in range(400)])
+    found = np.array([told(x, noise=noise, round=r).vector - 0.5 for r in range(150)])
     along = found @ basis.T
     np.testing.assert_allclose(along @ basis, found, atol=1e-9)
     std = np.sqrt(2) * 2.0 * 2 * 0.5 / 50
@@ -221,25 +213,15 @@ def test_noise_along_a_basis_is_that_of_the_gaussian_mechanism_and_none_elsewher
     assert abs(along.mean()) < 4 * std / np.sqrt(along.size)
 
 
-def test_the_whole_space_as_a_basis_changes_nothing_but_the_draws() -> None:
+def test_a_clip_and_a_basis_that_leave_room_change_nothing_and_the_bound_is_reached() -> None:
     model, weights = identity()
     device, centre = own(bits(30, 0), model), np.full(WIDTH, 0.5, np.float32)
     plain, along = (halves(device, weights, "1", 0, centre, 0.7, basis) for basis in (None, np.eye(WIDTH)))
     np.testing.assert_allclose(plain.means, along.means, atol=1e-9)
-
-
-def test_the_bound_is_reached() -> None:
-    model, weights = identity()
-    centre = np.full(WIDTH, 0.5, np.float32)
+    free, clipped = halves(device, weights, "1", 0), halves(device, weights, "1", 0, centre, 10.0)
+    np.testing.assert_allclose(free.means, clipped.means, atol=1e-12)
     none, all_ = (halves(own(np.full((1, WIDTH), v), model), weights, "1", 0, centre, 0.3) for v in (0.0, 1.0))
     assert np.linalg.norm(none.means - all_.means) == pytest.approx(0.6)
-
-
-def test_a_wide_clip_changes_nothing() -> None:
-    model, weights = identity()
-    device, centre = own(bits(30, 0), model), np.full(WIDTH, 0.5, np.float32)
-    plain, clipped = halves(device, weights, "1", 0), halves(device, weights, "1", 0, centre, 10.0)
-    np.testing.assert_allclose(plain.means, clipped.means, atol=1e-12)
 
 
 class Device(Party, role="client"):
@@ -270,7 +252,7 @@ def test_the_noise_is_that_of_the_gaussian_mechanism() -> None:
     x, noise = np.repeat([[0.0, 1.0] * (WIDTH // 2)], 50, axis=0), Noise(0.5, 2.0, np.full(WIDTH, 0.5, np.float32))
     apart = np.where(x[0] == 0, 0.5, -0.5)
     exact = 0.5 + apart * 0.5 / np.linalg.norm(apart)  # all samples alike, clipped to .5
-    found = np.array([told(x, noise=noise, round=r).vector - exact for r in range(400)]).ravel()
+    found = np.array([told(x, noise=noise, round=r).vector - exact for r in range(150)]).ravel()
     std = np.sqrt(2) * 2.0 * 2 * 0.5 / 50
     assert abs(found.std() / std - 1) < 4 / np.sqrt(2 * len(found))
     assert abs(found.mean()) < 4 * std / np.sqrt(len(found))

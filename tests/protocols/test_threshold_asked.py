@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -17,11 +16,11 @@ from joint_parts import (
     drive,
     held,
     joint,
+    keyed,
     made,
     no_secret,
     opened,
     opened_by,
-    small_keys,
     summed,
     within,
 )
@@ -30,20 +29,16 @@ from coterie.crypto import threshold_opening
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import bundle
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols.threshold_holder import BeginKey, Exchange, JointKey, Pass, Piece, Reveal, Rotate
+from coterie.protocols.threshold_holder import AskTurns, Begin, Exchange, JointKey, Pass, Piece, Reveal
 from coterie.protocols.threshold_keys import Done, text
 from coterie.protocols.threshold_making import hand_over
 from coterie.protocols.threshold_opening import Announce, Decrypt, Partials
 
+pytestmark = pytest.mark.usefixtures("small_ring")
+
 MOST = {"threshold": 3, "least": 3}
 change = msgspec.structs.replace
 LIAR = "client/1"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
 
 
 def asked(run: Rig, *messages: Any, r: int = 1, name: str = LIAR) -> list[Any]:
@@ -74,8 +69,7 @@ def announcement(cipher: Any, *, r: int = 1, number: int = 0, senders: int = 0) 
 
 @pytest.mark.parametrize("settings", [{}, MOST], ids=str)
 def test_a_holder_answers_for_announced_sums_only_and_once_for_a_ciphertext(settings: dict[str, Any]) -> None:
-    run = joint(emulated=False, **settings)
-    made(run)
+    run = keyed(emulated=False, **settings)
     cipher = summed(run, *VECTORS)
     same = question(run, cipher)
     longer, other = summed(run, *np.zeros((3, 5))), summed(run, *VECTORS[:2])
@@ -107,8 +101,7 @@ def test_a_holder_answers_for_announced_sums_only_and_once_for_a_ciphertext(sett
 @pytest.mark.parametrize(("settings", "tries"), [({}, 1), (MOST, 4)], ids=["n-of-n", "3-of-4"])
 def test_a_holder_opens_no_sum_of_too_few_senders_and_none_too_often(settings: dict[str, Any], tries: int) -> None:
     """Where all holders are needed, nobody can be left out of a second try."""
-    run = joint(emulated=False, **settings)
-    made(run)
+    run = keyed(emulated=False, **settings)
     cipher = summed(run, *VECTORS)
     assert asked(run, announcement(run.hub.keys.public(KEY).encrypt(VECTORS[0]))) == [None]
     again = [question(run, cipher, r=2) for _ in range(7)]
@@ -125,8 +118,7 @@ def test_a_holder_opens_no_sum_of_too_few_senders_and_none_too_often(settings: d
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 def test_weights_are_no_senders(emulated: bool) -> None:
     """One sender's vector times 1,023 has 1,023 terms, and is one vector; a number that is added is none."""
-    run = joint(emulated=emulated, fewest=3)
-    made(run)
+    run = keyed(emulated=emulated, fewest=3)
     key = run.hub.keys.public(KEY)
     one, two = key.encrypt(VECTORS[0]).scale(1023), key.encrypt(VECTORS[1])
     for cipher, count in ((one, 1), (one + two, 2), (one.add_plain(VECTORS[2]), 1), ((one + two).scale(2), 2)):
@@ -161,14 +153,13 @@ def test_openings_are_counted_on_when_a_key_is_handed_over() -> None:
 
 
 def test_nobody_but_the_hub_asks_and_only_holders_send_pieces() -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     cipher = summed(run, *VECTORS)
     party = run.party(LIAR)
     for message, _ in (announcement(cipher), question(run, cipher)):
         with pytest.raises(PeerError, match="only the hub may send one"):
             party.handlers[type(message)].run(party, message, "client/2")
-    for kind in (BeginKey, Reveal, Exchange, Rotate, Pass, JointKey):
+    for kind in (Begin, Reveal, Exchange, AskTurns, Pass, JointKey):
         fields = [field.name for field in msgspec.structs.fields(kind)]
         values = {"round": 1, "key": KEY, "number": 2, "elements": np.array([3])}
         message = kind(
@@ -178,7 +169,7 @@ def test_nobody_but_the_hub_asks_and_only_holders_send_pieces() -> None:
             party.handlers[kind].run(party, message, "client/2")
     with pytest.raises(PeerError, match="which is not being made"):
         party.making.take_piece(Piece(1, KEY, 2, bytes(32), b""), "client/2")
-    party.making.begin(BeginKey(1, KEY, 2, text(HOLDERS), ""), "hub")
+    party.making.begin(Begin(1, KEY, 2, text(HOLDERS), ""), "hub")
     for piece, src in [
         (Piece(1, KEY, 2, bytes(32), b""), "client/4"),
         (Piece(1, KEY, 2, bytes(31), b""), "client/2"),
@@ -199,8 +190,8 @@ def test_a_part_of_a_key_is_given_once() -> None:
     asked_for: list[Any] = []
 
     def again(party: Any, request: Any, answer: Any) -> Any:
-        other = Rotate(0, KEY, 1, request.elements[:1])
-        for message, kind in [(request, Rotate), (other, Rotate), *asked_for]:
+        other = AskTurns(0, KEY, 1, request.elements[:1])
+        for message, kind in [(request, AskTurns), (other, AskTurns), *asked_for]:
             with pytest.raises(PeerError, match=r"no rotations to be made|which is at (Exchanged|Whole)"):
                 Client.handlers[kind].run(party, message, "hub")
         return answer
@@ -209,7 +200,7 @@ def test_a_part_of_a_key_is_given_once() -> None:
         misbehaving(
             run.party(LIAR), kind, lambda party, request, answer, kind=kind: asked_for.append((request, kind)) or answer
         )
-    misbehaving(run.party(LIAR), Rotate, again)
+    misbehaving(run.party(LIAR), AskTurns, again)
     assert not made(run).missing
     assert len(asked_for) == 2
     fresh = joint(emulated=False, products=True)
@@ -218,38 +209,36 @@ def test_a_part_of_a_key_is_given_once() -> None:
         making = party.secret.making.rounds[KEY]
         making.turned = False
         with pytest.raises(PeerError, match=r"automorphisms that .* has no keys for"):
-            Client.handlers[Rotate].run(party, Rotate(0, KEY, 1, np.array([3, 5])), "hub")
+            Client.handlers[AskTurns].run(party, AskTurns(0, KEY, 1, np.array([3, 5])), "hub")
         return answer
 
-    misbehaving(fresh.party(LIAR), Rotate, few)
+    misbehaving(fresh.party(LIAR), AskTurns, few)
     assert not made(fresh).missing
 
 
 def test_a_making_is_begun_once_and_by_who_may_hold_the_key() -> None:
-    run = joint()
-    made(run)
+    run = keyed()
     party = run.party(LIAR)
     for begin, says in [
-        (BeginKey(1, KEY, 1, text(HOLDERS), ""), "making 1 of key 'sum' after 1"),
-        (BeginKey(1, "other", 2, text(HOLDERS), ""), "knows of no joint key 'other'"),
-        (BeginKey(1, KEY, 2, text(("client/0", "client/2")), ""), "client/1 is not among the 2 holders"),
+        (Begin(1, KEY, 1, text(HOLDERS), ""), "making 1 of key 'sum' after 1"),
+        (Begin(1, "other", 2, text(HOLDERS), ""), "knows of no joint key 'other'"),
+        (Begin(1, KEY, 2, text(("client/0", "client/2")), ""), "client/1 is not among the 2 holders"),
         (
-            BeginKey(1, KEY, 2, text((*HOLDERS, "hub")), ""),
+            Begin(1, KEY, 2, text((*HOLDERS, "hub")), ""),
             "'hub' may not hold key 'sum': it is for a client or a helper",
         ),
-        (BeginKey(1, KEY, 2, LIAR, ""), "for at least 2 holders"),
-        (BeginKey(1, KEY, 2, text(HOLDERS), text(("client/4",) * 4)), "is handed over by 4 of its holders"),
-        (BeginKey(1, KEY, 2, text(HOLDERS), text(HOLDERS[:3])), "is handed over by 4 of its holders"),
+        (Begin(1, KEY, 2, LIAR, ""), "for at least 2 holders"),
+        (Begin(1, KEY, 2, text(HOLDERS), text(("client/4",) * 4)), "is handed over by 4 of its holders"),
+        (Begin(1, KEY, 2, text(HOLDERS), text(HOLDERS[:3])), "is handed over by 4 of its holders"),
     ]:
         with pytest.raises(PeerError, match=says):
             party.making.begin(begin, "hub")
 
 
 def test_what_holds_a_secret_shows_none() -> None:
-    run = joint(emulated=False, **MOST)
-    made(run)
+    run = keyed(emulated=False, **MOST)
     party = run.party(LIAR)
-    party.making.begin(BeginKey(1, KEY, 2, text(HOLDERS), ""), "hub")
+    party.making.begin(Begin(1, KEY, 2, text(HOLDERS), ""), "hub")
     shown = f"{party.secret!r} {party.secret.joint!r} {held(run, LIAR)!r} {party.secret.making.rounds[KEY]!r}"
     no_secret(run, shown)
     assert "share=" not in shown

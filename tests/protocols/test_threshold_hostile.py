@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,10 +17,10 @@ from joint_parts import (
     false_share,
     held,
     joint,
+    keyed,
     made,
     no_secret,
     opened,
-    small_keys,
     summed,
     within,
 )
@@ -30,20 +30,16 @@ from coterie.crypto import threshold_generation
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.party import To
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocols.threshold_holder import BeginKey, Committed, Exchange, JointKey, Pass, Piece, Reveal, Rotate
+from coterie.protocols.threshold_holder import AskTurns, Begin, Committed, Exchange, JointKey, Pass, Piece, Reveal
 from coterie.protocols.threshold_keys import text
 from coterie.protocols.threshold_making import hand_over, make_keys
 from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums
 
+pytestmark = pytest.mark.usefixtures("small_ring")
+
 MOST = {"threshold": 3, "least": 3}
 LIAR = "client/1"
 change = msgspec.structs.replace
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
 
 
 def vanishing(run: Rig, kind: type, name: str = LIAR) -> None:
@@ -54,12 +50,12 @@ def vanishing(run: Rig, kind: type, name: str = LIAR) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, MOST, {"products": True}], ids=str)
-@pytest.mark.parametrize("kind", [BeginKey, Reveal, Exchange, Rotate, JointKey], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [Begin, Reveal, Exchange, AskTurns, JointKey], ids=lambda kind: kind.__name__)
 def test_a_holder_that_vanishes_while_a_key_is_made_is_left_out(kind: type, settings: dict[str, Any]) -> None:
     run = joint(**settings)
     vanishing(run, kind)
     ready = made(run)
-    if kind is Rotate and "products" not in settings:
+    if kind is AskTurns and "products" not in settings:
         assert ready.holders == HOLDERS
     elif kind is JointKey and settings == MOST:  # three others have it
         assert (ready.holders, set(ready.missing), ready.number) == (HOLDERS, {LIAR}, 1)
@@ -68,10 +64,9 @@ def test_a_holder_that_vanishes_while_a_key_is_made_is_left_out(kind: type, sett
     assert within(opened(run, summed(run, *VECTORS)).values, run)
 
 
-@pytest.mark.parametrize("kind", [BeginKey, Pass, Exchange], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [Begin, Pass, Exchange], ids=lambda kind: kind.__name__)
 def test_a_holder_that_vanishes_while_a_key_is_handed_over(kind: type) -> None:
-    run = joint(**MOST)
-    made(run)
+    run = keyed(**MOST)
     cipher = summed(run, *VECTORS)
     vanishing(run, kind)
     ready = drive(run, hand_over(run.hub, KEY, (*HOLDERS[:3], "client/4"), 1), 1)
@@ -80,8 +75,7 @@ def test_a_holder_that_vanishes_while_a_key_is_handed_over(kind: type) -> None:
 
 
 def test_a_key_of_all_is_not_handed_over_without_one_of_them() -> None:
-    run = joint()
-    made(run)
+    run = keyed()
     vanishing(run, Pass)
     with pytest.raises(NoAnswerError, match=r"is handed over by 4 of its holders: client/1: .*"):
         drive(run, hand_over(run.hub, KEY, (*HOLDERS[:3], "client/4"), 1), 1)
@@ -90,8 +84,7 @@ def test_a_key_of_all_is_not_handed_over_without_one_of_them() -> None:
 
 def test_a_key_of_all_is_lost_with_a_new_holder_that_goes_at_the_last_moment() -> None:
     """The old holders have erased their shares by then. A new key is made."""
-    run = joint()
-    made(run)
+    run = keyed()
     new = ("client/4", "helper", LIAR)
     vanishing(run, JointKey)
 
@@ -107,7 +100,7 @@ def test_a_key_of_all_is_lost_with_a_new_holder_that_goes_at_the_last_moment() -
 def test_all_holders_gone() -> None:
     run = joint()
     for name in HOLDERS:
-        vanishing(run, BeginKey, name)
+        vanishing(run, Begin, name)
     with pytest.raises(NoAnswerError, match=r"at least 2 holders and at most 256, each once, not 0 .*client/3: "):
         made(run)
     made(run, (*CLIENTS[4:], "helper"), 1)
@@ -128,10 +121,10 @@ def test_who_cannot_hold_a_key(holders: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("kind", "lie"),
     [
-        (BeginKey, lambda party, request, answer: change(answer, digest=b"short")),
-        (BeginKey, lambda party, request, answer: change(answer, digest=bytes(32))),
-        (BeginKey, lambda party, request, answer: change(answer, number=7)),
-        (BeginKey, lambda party, request, answer: change(answer, key="other")),
+        (Begin, lambda party, request, answer: change(answer, digest=b"short")),
+        (Begin, lambda party, request, answer: change(answer, digest=bytes(32))),
+        (Begin, lambda party, request, answer: change(answer, number=7)),
+        (Begin, lambda party, request, answer: change(answer, key="other")),
         (Reveal, lambda party, request, answer: change(answer, part=b"garbage")),
         (Reveal, lambda party, request, answer: change(answer, part=bundle([b"", b"", bytes(32)]))),
         (
@@ -171,7 +164,7 @@ def test_a_part_that_is_committed_to_and_is_no_part_is_noticed_when_all_are_join
         making.shown = bundle([b"garbage", first, nonce])
         return change(answer, digest=threshold_generation.commitment(bundle([b"garbage", first]), nonce))
 
-    misbehaving(run.party(LIAR), BeginKey, lie)
+    misbehaving(run.party(LIAR), Begin, lie)
     ready = made(run)
     assert ready.missing == {LIAR: "its answer cannot be read"}
 
@@ -185,8 +178,7 @@ def test_a_holder_shows_its_part_only_to_a_hub_that_has_its_commitment() -> None
 
 
 def test_a_hub_that_swaps_the_joint_key_or_its_holders_is_refused() -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     other = joint(emulated=False, seed=5)
     made(other)
     before = run.hub.keys.public(KEY).fingerprint
@@ -211,8 +203,7 @@ def test_a_hub_that_swaps_the_joint_key_or_its_holders_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [Announce, Decrypt], ids=lambda kind: kind.__name__)
 def test_with_t_of_n_a_holder_that_vanishes_is_replaced(kind: type) -> None:
-    run = joint(**MOST)
-    made(run)
+    run = keyed(**MOST)
     vanishing(run, kind, "client/0")
     ended = opened(run, summed(run, *VECTORS))
     assert set(ended.among) == {"client/1", "client/2", "client/3"}
@@ -222,8 +213,7 @@ def test_with_t_of_n_a_holder_that_vanishes_is_replaced(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", [Announce, Decrypt], ids=lambda kind: kind.__name__)
 def test_with_n_of_n_a_holder_that_vanishes_keeps_the_sum_closed(kind: type) -> None:
-    run = joint()
-    made(run)
+    run = keyed()
     vanishing(run, kind)
     with pytest.raises(NoAnswerError, match="is opened by 4 of 4 holders: client/1: "):
         opened(run, summed(run, *VECTORS))
@@ -232,8 +222,7 @@ def test_with_n_of_n_a_holder_that_vanishes_keeps_the_sum_closed(kind: type) -> 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 @pytest.mark.parametrize("liar", HOLDERS)
 def test_with_t_of_n_a_false_share_is_noticed_and_its_holder_left_out(liar: str, emulated: bool) -> None:
-    run = joint(emulated=emulated, **MOST)
-    made(run)
+    run = keyed(emulated=emulated, **MOST)
     false_share(run, liar)
     ended = opened(run, summed(run, *VECTORS))
     assert within(ended.values, run)
@@ -245,8 +234,7 @@ def test_with_t_of_n_a_false_share_is_noticed_and_its_holder_left_out(liar: str,
 
 
 def test_two_false_shares_of_four_keep_the_sum_closed() -> None:
-    run = joint(**MOST)
-    made(run)
+    run = keyed(**MOST)
     for liar in HOLDERS[1:3]:
         false_share(run, liar)
     with pytest.raises(NoAnswerError, match="opens to nonsense whichever one holder is left out"):
@@ -254,8 +242,7 @@ def test_two_false_shares_of_four_keep_the_sum_closed() -> None:
 
 
 def test_with_n_of_n_a_false_share_keeps_the_sum_closed() -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     false_share(run, LIAR)
     with pytest.raises(NoAnswerError, match="gave a false share, and as 4 of 4 holders are needed"):
         opened(run, summed(run, *VECTORS))
@@ -289,8 +276,7 @@ LIES: dict[str, Callable[[Rig], Callable[..., Any]]] = {
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("settings", [{}, MOST], ids=str)
 def test_an_answer_that_is_none_counts_as_none(settings: dict[str, Any], lie: str) -> None:
-    run = joint(emulated=False, **settings)
-    made(run)
+    run = keyed(emulated=False, **settings)
     misbehaving(run.party(LIAR), Decrypt, LIES[lie](run))
     if settings or lie == "another sum":  # which is honest at first
         assert within(opened(run, summed(run, *VECTORS)).values, run)
@@ -304,8 +290,7 @@ def test_an_answer_that_is_none_counts_as_none(settings: dict[str, Any], lie: st
 
 
 def test_a_share_that_comes_twice_counts_once() -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     misbehaving(run.party(LIAR), Decrypt, lambda party, request, answer: (To("hub", answer), To("hub", answer)))
     ended = opened(run, summed(run, *VECTORS))
     assert (sorted(ended.among), within(ended.values, run)) == (sorted(HOLDERS), True)
@@ -313,8 +298,7 @@ def test_a_share_that_comes_twice_counts_once() -> None:
 
 def test_a_share_under_another_key_is_no_share() -> None:
     """Of a holder that sleeps through a new key: it says so itself, and with its old share it would be refused."""
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     old = held(run, LIAR).share
     made(run, r=1)
     held(run, LIAR).share = old

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -10,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from federation import Rig
-from joint_parts import CLIENTS, HOLDERS, KEY, drive, held, joint, made, opened, shares_of, small_keys, summed
+from joint_parts import CLIENTS, HOLDERS, KEY, drive, held, joint, keyed, made, opened, shares_of, summed
 
 from coterie.crypto import threshold, threshold_opening
 from coterie.crypto.arrays import CiphertextError
@@ -24,16 +23,12 @@ from coterie.protocols.threshold_opening import open_sums
 from coterie.runs.parties import dumped
 from coterie.transport.local import LocalTransport
 
+pytestmark = pytest.mark.usefixtures("small_ring")
+
 VECTORS = np.random.default_rng(0).normal(size=(3, 1500))
 TOTAL = VECTORS.sum(axis=0)
 MOST = {"threshold": 3, "least": 3}
 BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
 
 
 def error(run: Rig, terms: int = 3) -> float:
@@ -60,8 +55,7 @@ def test_a_sum_is_opened_by_those_who_made_the_key(settings: dict[str, Any], emu
 
 
 def test_everybody_knows_the_key_and_only_its_holders_have_shares() -> None:
-    run = joint(emulated=False, **MOST)
-    made(run)
+    run = keyed(emulated=False, **MOST)
     for name in (*CLIENTS, "helper", "hub"):
         assert run.party(name).keys.public(KEY).fingerprint == run.hub.keys.public(KEY).fingerprint
         assert run.party(name).joint.terms(KEY).holders == HOLDERS
@@ -80,8 +74,7 @@ def test_holders_may_have_several_roles() -> None:
 
 @BOTH
 def test_products_are_opened_too(emulated: bool) -> None:
-    run = joint(emulated=emulated, products=True)
-    made(run)
+    run = keyed(emulated=emulated, products=True)
     key, keys = run.hub.keys.public(KEY), run.hub.keys.evaluation(KEY)
     rows = VECTORS[:2] / 60
     ciphers = [key.encrypt(row) for row in rows]
@@ -93,8 +86,7 @@ def test_products_are_opened_too(emulated: bool) -> None:
 
 def test_scalars_of_one_sender_are_opened_where_that_is_declared() -> None:
     for scalars in (0, 1):
-        run = joint(products=True, scalars=scalars)
-        made(run)
+        run = keyed(products=True, scalars=scalars)
         key, keys = run.hub.keys.public(KEY), run.hub.keys.evaluation(KEY)
         cipher = key.encrypt(VECTORS[0] / 60)
         norm = cipher.dot(cipher.conjugated(keys), keys, constant=True, at_most=1)
@@ -109,8 +101,7 @@ def test_scalars_of_one_sender_are_opened_where_that_is_declared() -> None:
 
 
 def test_a_forged_ciphertext_beside_others_is_left_out_and_blames_no_holder() -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     good, other = summed(run, *VECTORS), summed(run, *VECTORS)
     spoilt = other.array.copy()
     spoilt[0, 0] = spoilt[0, 0, :, ::-1]
@@ -123,8 +114,7 @@ def test_a_forged_ciphertext_beside_others_is_left_out_and_blames_no_holder() ->
 
 
 def test_values_are_the_same_whoever_opens_them_up_to_the_stated_error() -> None:
-    run = joint(emulated=False, **MOST)
-    made(run)
+    run = keyed(emulated=False, **MOST)
     cipher = summed(run, *VECTORS)
     sets = [HOLDERS[:3], HOLDERS[1:], (HOLDERS[0], HOLDERS[2], HOLDERS[3])]
     for r, present in enumerate(sets, 1):
@@ -148,8 +138,7 @@ def test_what_the_hub_relays_is_sealed_and_no_share_crosses_in_the_clear() -> No
         crossing.append((envelope, bytes(content(frame))))
         return [frame]
 
-    run = joint(emulated=False, intercept=tap, **MOST)
-    made(run)
+    run = keyed(emulated=False, intercept=tap, **MOST)
     opened(run, summed(run, *VECTORS))
     pieces = [envelope for envelope, _ in crossing if envelope.kind == "Piece"]
     assert len(pieces) == 4 * 3
@@ -192,8 +181,7 @@ def test_every_party_is_made_again_from_its_bytes_before_any_message(emulated: b
 @pytest.mark.parametrize("settings", [{}, MOST, {"dealer": True}], ids=str)
 def test_a_key_is_handed_over(settings: dict[str, Any], emulated: bool) -> None:
     """The same key: what was encrypted before is opened by the new holders, and by nobody of the old alone."""
-    run = joint(emulated=emulated, **settings)
-    made(run)
+    run = keyed(emulated=emulated, **settings)
     before, cipher, old = run.hub.keys.public(KEY), summed(run, *VECTORS), shares_of(run)
     new = ("client/4", "helper", "client/0")
     ready = drive(run, hand_over(run.hub, KEY, new, 1), 1)
@@ -211,8 +199,7 @@ def test_a_key_is_handed_over(settings: dict[str, Any], emulated: bool) -> None:
 
 
 def test_an_old_share_does_not_fit_the_new_ones() -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     old, group = shares_of(run), run.hub.joint.group(KEY)
     drive(run, hand_over(run.hub, KEY, HOLDERS, 1), 1)
     new = run.hub.joint.group(KEY)
@@ -229,8 +216,7 @@ def test_former_holders_who_kept_their_shares_could_open_what_is_handed_over_but
     settings: dict[str, Any],
 ) -> None:
     """What erasure is assumed for."""
-    run = joint(emulated=False, **settings)
-    made(run)
+    run = keyed(emulated=False, **settings)
     kept, group = shares_of(run), run.hub.joint.group(KEY)
     seeds = {name: dict(held(run, name).seeds) for name in kept}
     among = tuple(HOLDERS[: group.needed])
@@ -254,8 +240,7 @@ def test_former_holders_who_kept_their_shares_could_open_what_is_handed_over_but
 
 
 def test_a_new_key_opens_nothing_old_and_old_shares_are_erased() -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     old, cipher, kept = run.hub.keys.public(KEY), summed(run, *VECTORS), shares_of(run)
     made(run, CLIENTS[1:], 1)
     assert run.hub.keys.public(KEY).fingerprint != old.fingerprint

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from federation import Rig, misbehaving
-from joint_parts import HOLDERS, KEY, drive, held, joint, made, opened, small_keys
+from joint_parts import HOLDERS, KEY, drive, held, keyed, opened
 
 from coterie.crypto import threshold, threshold_pads
 from coterie.protocol.codec import weighs
@@ -27,15 +27,11 @@ from coterie.protocols.threshold_pads import (
     padding,
 )
 
+pytestmark = pytest.mark.usefixtures("small_ring")
+
 SIZE = 1500
 MODELS = dict(zip(HOLDERS, np.random.default_rng(0).normal(size=(4, SIZE)), strict=True))
 BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
 
 
 def sent(run: Rig, r: int = 1, senders: tuple[str, ...] = HOLDERS, among: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -58,8 +54,7 @@ def sum_of(run: Rig, uploads: Any, r: int = 1, **options: Any) -> Any:
 @BOTH
 @pytest.mark.parametrize("weights", [None, {"client/0": 3, "client/1": 1, "client/2": 2, "client/3": 5}], ids=str)
 def test_the_weighted_sum_is_opened_by_one_answer_of_each(weights: Any, emulated: bool) -> None:
-    run = joint(emulated=emulated)
-    made(run)
+    run = keyed(emulated=emulated)
     ended = sum_of(run, sent(run), weights=weights)
     expected = weights or dict.fromkeys(HOLDERS, 1)
     assert np.abs(ended.values - total(expected)).max() <= threshold_pads.padded_error(
@@ -72,8 +67,7 @@ def test_the_weighted_sum_is_opened_by_one_answer_of_each(weights: Any, emulated
 @BOTH
 @pytest.mark.parametrize("settings", [{}, {"threshold": 3, "least": 3}, {"products": True}], ids=str)
 def test_pads_become_ciphertexts_under_the_joint_key(settings: dict[str, Any], emulated: bool) -> None:
-    run = joint(emulated=emulated, **settings)
-    made(run)
+    run = keyed(emulated=emulated, **settings)
     among = HOLDERS[:3] if "threshold" in settings else ()
     senders = among or HOLDERS
     uploads = sent(run, 1, senders, among)
@@ -92,8 +86,7 @@ def test_pads_become_ciphertexts_under_the_joint_key(settings: dict[str, Any], e
 def test_an_upload_has_half_the_bytes_of_a_ciphertext() -> None:
     sizes = {}
     for emulated in (True, False):
-        run = joint(emulated=emulated)
-        made(run)
+        run = keyed(emulated=emulated)
         data = padding(run.party("client/0"), KEY, 1).encrypt(MODELS["client/0"]).to_bytes()
         cipher = run.hub.keys.public(KEY).encrypt(MODELS["client/0"]).to_bytes()
         sizes[emulated] = weighs(data), weighs(cipher)
@@ -104,8 +97,7 @@ def test_an_upload_has_half_the_bytes_of_a_ciphertext() -> None:
 @pytest.mark.parametrize("shift", [1.0, -7.5, 0.001])
 def test_what_a_sender_adds_is_all_that_it_moves(shift: float) -> None:
     """y moves c_0 only: what was added comes out again, and nothing that hangs on the key."""
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     group = run.hub.joint.group(KEY)
     uploads = sent(run)
     added = np.full(SIZE, shift)
@@ -135,8 +127,7 @@ class Fresh(Randomness):
 
 def test_two_pads_of_one_round_differ_so_that_their_difference_is_not_that_of_the_models() -> None:
     """A sender that is taken back to the beginning of a round pads anew."""
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     group, party = run.hub.joint.group(KEY), run.party("client/0")
     party.randomness = Fresh(0, False)
     first, second = (padding(party, KEY, 1).encrypt(MODELS["client/0"]) for _ in range(2))
@@ -148,8 +139,7 @@ def test_two_pads_of_one_round_differ_so_that_their_difference_is_not_that_of_th
 
 
 def test_one_padding_hides_one_vector() -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     pad = padding(run.party("client/0"), KEY, 1)
     pad.encrypt(MODELS["client/0"])
     with pytest.raises(CryptoError, match="a pad hides one vector"):
@@ -157,8 +147,7 @@ def test_one_padding_hides_one_vector() -> None:
 
 
 def test_a_whole_ciphertext_is_no_padded_vector() -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     cipher = run.hub.keys.public(KEY).encrypt(MODELS["client/0"]).to_bytes()
     with pytest.raises(DecodeError):
         loaded(run.hub, KEY, "client/0", cipher, SIZE, 1)
@@ -180,8 +169,7 @@ def test_a_whole_ciphertext_is_no_padded_vector() -> None:
 
 
 def test_a_sender_that_is_gone_when_they_are_counted_falls_out() -> None:
-    run = joint()
-    made(run)
+    run = keyed()
     uploads = sent(run)
     misbehaving(run.party("client/2"), Count, lambda party, request, answer: None)
     ended = sum_of(run, uploads)
@@ -191,8 +179,7 @@ def test_a_sender_that_is_gone_when_they_are_counted_falls_out() -> None:
 
 
 def test_a_sender_that_goes_later_keeps_the_sum_closed_and_nobody_answers_again() -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     uploads = sent(run)
     misbehaving(run.party("client/2"), AnswerFor, lambda party, request, answer: None)
     with pytest.raises(NoAnswerError, match="stays closed, as a sender in it does not answer: client/2: "):
@@ -207,8 +194,7 @@ def test_a_sender_that_goes_later_keeps_the_sum_closed_and_nobody_answers_again(
 
 
 def test_all_senders_gone() -> None:
-    run = joint()
-    made(run)
+    run = keyed()
     uploads = sent(run)
     for name in HOLDERS:
         misbehaving(run.party(name), Count, lambda party, request, answer: None)
@@ -218,8 +204,7 @@ def test_all_senders_gone() -> None:
 
 def test_a_single_vector_is_not_opened() -> None:
     """Neither by a sum of one, nor by one sender's answer alone: a share of zero is in it."""
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     uploads = sent(run)
     one = {"client/0": uploads["client/0"]}
     with pytest.raises(NoAnswerError, match="1 senders of a sum that needs 2"):
@@ -249,8 +234,7 @@ def test_a_single_vector_is_not_opened() -> None:
 
 @pytest.mark.parametrize("parts", [b"garbage", bundle([]), bundle([b""] * 3)])
 def test_a_contribution_that_is_none(parts: bytes) -> None:
-    run = joint(emulated=False)
-    made(run)
+    run = keyed(emulated=False)
     uploads = sent(run)
     misbehaving(run.party("client/3"), Contribute, lambda party, request, answer: type(answer)(1, KEY, 1, parts))
     with pytest.raises(NoAnswerError, match="client/3: "):

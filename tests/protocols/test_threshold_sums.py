@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from federation import Rig
-from joint_parts import HOLDERS, KEY, drive, joint, made, opened_by, small_keys, summed
+from joint_parts import HOLDERS, KEY, drive, keyed, opened_by, summed
 
 from coterie.crypto import threshold_opening, threshold_pads
 from coterie.crypto.threshold_pads import _monomials
@@ -30,6 +30,8 @@ from coterie.protocols.threshold_pads import (
     padding,
 )
 
+pytestmark = pytest.mark.usefixtures("small_ring")
+
 SIZE = 1500
 PADS = {"pads": True, "fewest": 3, "effective": 2.0}
 MOST = {**PADS, "threshold": 3, "least": 3}
@@ -37,18 +39,11 @@ MODELS = dict(zip(HOLDERS, np.random.default_rng(0).normal(size=(4, SIZE)), stri
 BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
-
-
 def ready(
     r: int = 1, senders: tuple[str, ...] = HOLDERS, **settings: Any
 ) -> tuple[Rig, dict[str, Any], dict[str, Any]]:
     """A federation with a key, and by sender the completed ciphertexts and the pads of one round."""
-    run = joint(**{"emulated": False, **PADS, **settings})
-    made(run)
+    run = keyed(**{"emulated": False, **PADS, **settings})
     return (run, *completed(run, r, senders))
 
 
@@ -352,8 +347,7 @@ def test_the_vectors_of_a_round_are_in_one_sum_only(again: str) -> None:
 
 def test_the_direct_sum_of_pads_is_one_a_round_too() -> None:
     """A hub that says that a sender has gone, and has the others encrypt anew."""
-    run = joint(emulated=False, **PADS)
-    made(run)
+    run = keyed(emulated=False, **PADS)
     for attempt in range(2):
         uploads = {}
         for name in HOLDERS:

@@ -5,7 +5,6 @@ A hub that deviates needs no client for it, and is refused where vectors come un
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig, planted, rig
-from joint_parts import HOLDERS, KEY, SMALL, joint, made, opened, small_keys, summed
+from joint_parts import HOLDERS, KEY, SMALL, keyed, opened, summed
 from own_system import page_module
 
 from coterie.crypto import residues, threshold_opening
@@ -29,13 +28,9 @@ from coterie.protocols import sums, threshold_keys
 from coterie.protocols.threshold_keys import Done, text
 from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, open_closed
 
+pytestmark = pytest.mark.usefixtures("small_ring")
+
 TARGETS = planted([0, 0, 1, 1, 2], 2 * 1024 + 300, apart=0.1)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
 
 
 @pytest.fixture
@@ -88,8 +83,7 @@ def test_the_truth_is_a_sum_of_ternary_secrets(secure_mean: ModuleType) -> None:
 @pytest.mark.parametrize("threshold", [0, 3])
 def test_a_hub_that_deviates_reads_the_joint_key_from_one_opening(threshold: int) -> None:
     """The page's limit without pads: holders see c_1, and can't tell whether it is a sum's."""
-    run = joint(emulated=False, threshold=threshold, least=max(2, threshold))
-    made(run)
+    run = keyed(emulated=False, threshold=threshold, least=max(2, threshold))
     total = forged(summed(run, *np.zeros((3, 1024))), 0, 32.0)
     guess = read_joint(opened(run, total).values, run.hub.joint.group(KEY))
     secret = joint_secret({name: run.party(name) for name in run.common.clients}, KEY)
@@ -101,8 +95,7 @@ def test_a_scalar_of_a_hub_s_own_shows_some_coefficients_of_the_key_and_no_more(
     """The page's limit: holders can't see what a scalar is of. c_1 = F (1 + b X^-1 + b^2 X^-2 + ...) opens to
     F (s_0 + b s_1 + b^2 s_2 + ...) and noise.
     """
-    run = joint(emulated=False, pads=True, products=True, scalars=1, fewest=2)
-    made(run)
+    run = keyed(emulated=False, pads=True, products=True, scalars=1, fewest=2)
     one, base, count = run.hub.joint.group(KEY), 16, 3
     scale = 8 * one.flood(one.fresh_deviation, scalar=True)
     row = np.zeros(one.degree, np.int64)

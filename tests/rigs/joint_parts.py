@@ -116,6 +116,13 @@ def made(run: Rig, holders: Sequence[str] = HOLDERS, r: int = 0, **options: Any)
     return drive(run, make_keys(run.hub, KEY, holders, r, **options), r)
 
 
+def keyed(**options: Any) -> Rig:
+    """A federation whose first four clients have made a key."""
+    run = joint(**options)
+    made(run)
+    return run
+
+
 def summed(run: Rig, *vectors: np.ndarray, key: Any = None) -> Any:
     """The encrypted sum, each vector by its own encryption."""
     public = key or run.hub.keys.public(KEY)

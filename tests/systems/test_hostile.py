@@ -49,7 +49,7 @@ TAKEN: dict[str, dict[str, str]] = {
     "Led": {"samples": "a head's word: it may lead many clients"},
     "Spread": {"version": "a number that is compared for equality alone"},
     "Endorsed": {"second": "empty unless a key has products"},
-    "Rotated": {"part": "emulated keys have no parts"},
+    "TurnParts": {"part": "emulated keys have no parts"},
 }
 """By kind and field, what is taken although no honest sender fills it so, and why this harms nobody else."""
 

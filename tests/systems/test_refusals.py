@@ -17,7 +17,7 @@ from coterie.protocols import averaging
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.cluster_sums import Convert
 from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted
-from coterie.protocols.masked_sums import AskTerm, Total
+from coterie.protocols.masked_sums import AskForTerm, Total
 from coterie.protocols.signatures import Characterise, Group
 from coterie.report.summary import results
 from coterie.runs import RunConfig, registry, run
@@ -111,7 +111,7 @@ def test_no_coordinator_can_read_why_a_party_refused_and_the_observer_can(name: 
 @pytest.mark.parametrize(
     ("role", "kind"),
     [
-        ("participant", AskTerm),
+        ("participant", AskForTerm),
         ("participant", Total),
         ("participant", Characterise),
         ("csp", Group),

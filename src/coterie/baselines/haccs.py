@@ -2,7 +2,7 @@
 IPDPS 2022.
 
     server --Describe--> client --Described (noisy label histogram)--> server     (set-up, and when a client joins)
-    server --Train--> client --LossUpdate--> server                                   (every round, to selected clients)
+    server --Train--> client --Scored--> server                                   (every round, to selected clients)
 
 The server clusters devices by the Hellinger distance of their label histograms, which carry Laplace noise. A round
 samples clusters by weight, rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest free
@@ -28,7 +28,7 @@ from coterie.clustering.histograms import Density, density_clusters, hellinger
 from coterie.dp.laplace import private_counts
 from coterie.dp.ledger import Release
 from coterie.protocols.averaging import MOST_SAMPLES
-from coterie.protocols.selecting import LossUpdate, Selecting, checked_seconds, own_work, round_seconds, selected_round
+from coterie.protocols.selecting import Scored, Selecting, checked_seconds, own_work, round_seconds, selected_round
 from coterie.selection.clusters import cluster_weights, sample_fastest
 
 Counts = NDArray[np.int64]
@@ -106,13 +106,13 @@ class Client(fl.Client):
         seconds: float = yield fl.Local(round_seconds, own_work(self))
         return Described(msg.round, self.state.counts, seconds)
 
-    @fl.on(fl.Train, fl.training, answers=LossUpdate)
-    def train(self, msg: fl.Train, src: str) -> fl.Work[LossUpdate]:
+    @fl.on(fl.Train, fl.training, answers=Scored)
+    def train(self, msg: fl.Train, src: str) -> fl.Work[Scored]:
         """E_i epochs from the global model, and their mean loss."""
         start = self.model(msg)
         fitted: fl.Fitted = yield self.fit(start, msg.round)
         self.state.trained.append(msg.round)
-        return LossUpdate(msg.round, msg.spec, fitted.weights, fitted.samples, fitted.loss)
+        return Scored(msg.round, msg.spec, fitted.weights, fitted.samples, fitted.loss)
 
 
 class Server(fl.Server):
@@ -177,7 +177,7 @@ class Server(fl.Server):
         for name in chosen:
             state.missed[name] = state.missed.get(name, 0) + 1
 
-        def learn(name: str, update: LossUpdate, loss: float) -> None:
+        def learn(name: str, update: Scored, loss: float) -> None:
             state.losses[name], state.missed[name] = loss, 0
 
         notes, seconds = yield from selected_round(self, r, chosen, learn)

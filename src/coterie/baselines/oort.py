@@ -1,7 +1,7 @@
 """Oort: Lai et al., "Oort: Efficient federated learning via guided participant selection", OSDI 2021.
 
     server --Introduce--> client --Introduced (its speed)--> server       (set-up, and when a client joins)
-    server --Train--> client --LossUpdate (with its loss)--> server           (every round, to selected clients)
+    server --Train--> client --Scored (with its loss)--> server           (every round, to selected clients)
 
 Federated averaging of one global model among selected clients. Tried clients are drawn by their utility: samples times
 root mean square loss, a bonus for those left out for long, and a penalty for those slower than an adaptive pace. A
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import coterie.method as fl
-from coterie.protocols.selecting import Introducing, LossUpdate, Selecting, meet, selected_round
+from coterie.protocols.selecting import Introducing, Scored, Selecting, meet, selected_round
 from coterie.selection import oort
 
 
@@ -74,14 +74,14 @@ class Client(Introducing):
         """A forward pass, a third of a training step for each sample, and its epochs."""
         return fl.Cost(samples=self.samples * (self.epochs + 1 / 3), flops_per_sample=self.spec.flops_per_sample)
 
-    @fl.on(fl.Train, cost, answers=LossUpdate)
-    def train(self, msg: fl.Train, src: str) -> fl.Work[LossUpdate]:
+    @fl.on(fl.Train, cost, answers=Scored)
+    def train(self, msg: fl.Train, src: str) -> fl.Work[Scored]:
         """The root mean square loss of the received model, and E_i epochs from it."""
         start = self.model(msg)
         losses = yield fl.Losses(start[None])
         rms = float(np.sqrt(np.mean(np.square(losses[0], dtype=np.float64))))
         fitted: fl.Fitted = yield self.fit(start, msg.round)
-        return LossUpdate(msg.round, msg.spec, fitted.weights, fitted.samples, rms)
+        return Scored(msg.round, msg.spec, fitted.weights, fitted.samples, rms)
 
 
 class Server(fl.Server):
@@ -113,7 +113,7 @@ class Server(fl.Server):
             chosen, state.pool = oort.select(state.pool, number, speeds, self.rng("selection", r), settings, here)
         names, utility = [clients[i] for i in chosen], dict[str, float]()
 
-        def learn(name: str, update: LossUpdate, loss: float) -> None:
+        def learn(name: str, update: Scored, loss: float) -> None:
             utility[name] = oort.utility_of_mean(update.samples, loss)
 
         notes, seconds = yield from selected_round(self, r, names, learn)
@@ -147,6 +147,6 @@ SYSTEM = fl.system(
         "client": "the global model of every round that it is selected in",
     },
     observe=observe,
-    releases=fl.telling({LossUpdate: ("trained model, samples and loss",)}),
+    releases=fl.telling({Scored: ("trained model, samples and loss",)}),
     baseline=True,
 )

@@ -1,7 +1,7 @@
 """A helper that opens only what a committee of clients has switched to its key (``crypto/split_key.py``).
 
     key_centre  - - Granted: s_h - ->  opener      shares of s_C - ->  members                      before round 1
-    hub  --Stand / Stands-->  member               which members are there; the first t of the list answer
+    hub  --Stand / Standing-->  member               which members are there; the first t of the list answer
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
@@ -40,7 +40,7 @@ class Stand(OfRound, frozen=True):
 
 
 @message(src=ANY, dst=ANY)
-class Stands(OfRound, frozen=True):
+class Standing(OfRound, frozen=True):
     """This member can."""
 
 
@@ -117,12 +117,12 @@ class Seat(Component):
     def __init__(self, grant: str, limits: Callable[[Any], tuple[int, int]]) -> None:
         self.grant, self.limits = grant, limits
 
-    @on(Stand, answers=Stands)
-    def stand(self, msg: Stand, src: str) -> Stands:
+    @on(Stand, answers=Standing)
+    def stand(self, msg: Stand, src: str) -> Standing:
         """Raises PeerError for a client that is no member."""
         from_hub(self.party, msg, src)
         self.share()
-        return Stands(msg.round)
+        return Standing(msg.round)
 
     def switch_cost(self, msg: Switch) -> Cost:
         return Cost(crypto_s=len(msg.ciphers) / max(1, self.party.keys.public(self.grant).wire_bytes(1)) * 1e-3)
@@ -176,12 +176,12 @@ def switch(
     """
     there: set[str] = set()
 
-    def stands(member: str, msg: Stands) -> None:
+    def stands(member: str, msg: Standing) -> None:
         if msg.round != r:
             raise PeerError(f"{member} answers round {msg.round} in round {r}")
         there.add(member)
 
-    yield from for_each(dict.fromkeys(members, Stand(r)), Stands, stands)
+    yield from for_each(dict.fromkeys(members, Stand(r)), Standing, stands)
     if len(there) < needed:
         raise NoAnswerError(f"{len(there)} members of the committee are there, and {needed} have to help the helper")
     ready = [cipher.rescaled() for cipher in ciphers]

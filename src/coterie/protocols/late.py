@@ -104,8 +104,7 @@ class Gathering:
         """The clients that the round can ask. If rounds have a deadline, it leaves out clients that are late.
 
         A slow client that is asked every round would fall ever further behind. It is asked again when it has answered,
-        or when
-        its answer would be too old: it may be lost.
+        or when its answer would be too old: it may be lost.
         """
         if self.config.deadline_s is None:
             return tuple(chosen)
@@ -130,8 +129,7 @@ class Gathering:
         """Ask, wait for the answers in time, then take arrived answers to earlier rounds.
 
         With no client to ask, the round waits for the first answer to an earlier round, or the deadline: else rounds
-        would take
-        no time. With a deadline, later rounds do not wait for a client that is known not to answer.
+        would take no time. With a deadline, later rounds do not wait for a client that is known not to answer.
         """
         deadline_s, owed = self.config.deadline_s, self.owed
         self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}

@@ -1,6 +1,6 @@
 """One open sum over all clients; no server sees a term or the sum.
 
-    hub     --AskTerm-->  client  --Term-->  hub          the client's vector under the helper's key
+    hub     --AskForTerm-->  client  --Term-->  hub          the client's vector under the helper's key
     hub     <--Convert / ClusterSum-->  helper            the sum under a mask of the hub (``cluster_sums``)
     client  <--Total--       hub                          the sum under the users' key
     client  --Received-->    hub
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 @message(src=ANY, dst=ANY)
-class AskTerm(OfRound, frozen=True):
+class AskForTerm(OfRound, frozen=True):
     """Send your term of the sum with this number."""
 
     number: int
@@ -71,7 +71,7 @@ def summed(
             raise PeerError(f"{name}: a term of sum {term.number} of round {term.round}; asked for {number} of {r}")
         terms[name] = key.from_bytes(term.cipher, length, terms=1, blinded=0)
 
-    yield from for_each(dict.fromkeys(names, AskTerm(r, number)), Term, fold, deadline_s=deadline_s)
+    yield from for_each(dict.fromkeys(names, AskForTerm(r, number)), Term, fold, deadline_s=deadline_s)
     if len(terms) < FEWEST:
         raise NoAnswerError(f"{len(terms)} of {len(names)} clients sent a term of a sum that needs {FEWEST}")
     one = masked_sum(hub, r, number, list(terms), terms.__getitem__, length)
@@ -87,7 +87,7 @@ def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) ->
     return tuple(name for _, name in answers.got)
 
 
-def term(client: KeyedParty, msg: AskTerm, src: str, values: Floats) -> Work[Term]:
+def term(client: KeyedParty, msg: AskForTerm, src: str, values: Floats) -> Work[Term]:
     """A client: its term, encrypted. Raises PeerError unless the hub asks for it."""
     from_hub(client, msg, src)
     return Term(msg.round, msg.number, (yield Encrypt(client.keys.public(SERVICE), values)).to_bytes())

@@ -41,7 +41,7 @@ class Selecting(Averaging):
 
 
 @message(src="client", dst="server")
-class LossUpdate(OfModel, frozen=True):
+class Scored(OfModel, frozen=True):
     """The result of one training, as in ``protocols/averaging.py``. loss: of the client's samples, at least 0."""
 
     samples: int
@@ -114,15 +114,15 @@ def checked_loss(name: str, loss: float) -> float:
 
 
 def selected_round(
-    server: Any, r: int, chosen: Sequence[str], learn: Callable[[str, LossUpdate, float], None]
+    server: Any, r: int, chosen: Sequence[str], learn: Callable[[str, Scored, float], None]
 ) -> Steps[tuple[dict[str, Any], Mapping[str, float]]]:
     """Federated averaging among the chosen: ``learn(name, update, loss)`` gets each accepted answer.
 
     Returns the round's notes and, by client, the seconds from asking to the answer's arrival.
     """
 
-    def told(name: str, update: LossUpdate) -> None:
+    def told(name: str, update: Scored) -> None:
         learn(name, update, checked_loss(name, update.loss))
 
-    notes, answers = yield from server.average(r, chosen, LossUpdate, told)
+    notes, answers = yield from server.average(r, chosen, Scored, told)
     return notes, answers.after_s

@@ -1,6 +1,6 @@
 """Groups of clients by their label-residual signatures (``clustering/signature.py``), which no server can open by name.
 
-    hub     --AskTerm / Term-->     client            twice, a masked sum each: holders of the labels, statistics
+    hub     --AskForTerm / Term-->     client            twice, a masked sum each: holders of the labels, statistics
     hub     --Total / Received-->   client            (``masked_sums``)
     hub     --Characterise-->       client            then, once the client has both sums
     client  --Characterised-->      hub               its signature, projected and encrypted
@@ -53,7 +53,7 @@ from coterie.protocol.party import Cost, Work, from_hub
 from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, spend
 from coterie.protocols.anonymous import SERVICE, KeyedParty, comparable, forget, relay
 from coterie.protocols.cluster_sums import receiving_cost
-from coterie.protocols.masked_sums import AskTerm, Term, Total, summed, tell, term
+from coterie.protocols.masked_sums import AskForTerm, Term, Total, summed, tell, term
 
 HELD, STATISTICS = 0, 1  # the numbers of the two sums
 DIMENSION = 256  # of a projected half
@@ -270,7 +270,7 @@ def _labels(own: OwnData, count: int) -> NDArray[np.int64]:
     return np.asarray(y, np.int64)
 
 
-def contributed(client: KeyedParty, msg: AskTerm, src: str, totals: Mapping[int, Floats]) -> Work[Term]:
+def contributed(client: KeyedParty, msg: AskForTerm, src: str, totals: Mapping[int, Floats]) -> Work[Term]:
     """A client: its term of either sum, once for each. totals: the sums that it has, and so has given terms of.
 
     Raises PeerError unless the hub asks, before round 1, and for the next sum.
@@ -301,7 +301,7 @@ def characterised(
     return Characterised(msg.round, (yield Encrypt(client.keys.public(SERVICE), shown)).to_bytes())
 
 
-def term_cost(client: KeyedParty, msg: AskTerm) -> Cost:
+def term_cost(client: KeyedParty, msg: AskForTerm) -> Cost:
     length = lengths(client.spec).get(msg.number, 0)
     return Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(length))
 

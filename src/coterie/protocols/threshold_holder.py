@@ -26,7 +26,7 @@ DIGEST_BYTES, SIGNATURE_BYTES = 32, 64
 
 
 @message(src=ANY, dst=ANY)
-class BeginKey(OfKey, frozen=True):
+class Begin(OfKey, frozen=True):
     """Make a key with these holders (names, one a line). sources: the holders that hand over an existing key."""
 
     holders: str
@@ -96,14 +96,14 @@ class Endorsed(OfKey, frozen=True):
 
 
 @message(src=ANY, dst=ANY)
-class Rotate(OfKey, frozen=True):
+class AskTurns(OfKey, frozen=True):
     """Give your part of the keys for these automorphisms X -> X^k."""
 
     elements: Integers
 
 
 @message(src=ANY, dst=ANY)
-class Rotated(OfKey, frozen=True):
+class TurnParts(OfKey, frozen=True):
     part: bytes
 
 
@@ -239,7 +239,7 @@ def _cost(making: KeyMaking, msg: Any) -> Cost:
     """The nominal work of a request. Raises PeerError for a key or holders that cannot be."""
     party, made = making.party, making.secret.rounds.get(msg.key)
     joint = party.joint.of(msg.key)
-    if isinstance(msg, BeginKey | Pass):
+    if isinstance(msg, Begin | Pass):
         holders = lines(msg.holders)
         joint.checked(holders, party.common.roster)
         one = group(party.common, joint, msg.number, holders, len(holders))
@@ -249,7 +249,7 @@ def _cost(making: KeyMaking, msg: Any) -> Cost:
     if made is None:
         return Cost()
     one, count = group(party.common, joint, made.number, made.holders, made.summands), len(made.holders)
-    if isinstance(msg, Rotate):
+    if isinstance(msg, AskTurns):
         return Cost(crypto_s=one.seconds("galois", rows=len(msg.elements)))
     dealing = one.seconds("handed", holders=count) if joint.threshold else 0.0
     second = one.seconds("second") if joint.products else 0.0
@@ -268,7 +268,7 @@ class KeyMaking(AboutJoint):
 
     def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
         joint = self.joint_of(config)
-        if joint is None or joint.dealer or (kind is Rotate and not joint.products):
+        if joint is None or joint.dealer or (kind is AskTurns and not joint.products):
             return False
         return super().is_asked(kind, config, mode)
 
@@ -277,8 +277,8 @@ class KeyMaking(AboutJoint):
             if joint.dealer and msg.grant in ("", joint.name):
                 self.secret.rounds.pop(joint.name, None)
 
-    @on(BeginKey, _cost, answers=Committed)
-    def begin(self, msg: BeginKey, src: str) -> Committed:
+    @on(Begin, _cost, answers=Committed)
+    def begin(self, msg: Begin, src: str) -> Committed:
         """Draw a contribution and commit to it; in a hand-over, only wait for pieces."""
         party = self.party
         from_hub(party, msg, src)
@@ -362,8 +362,8 @@ class KeyMaking(AboutJoint):
             sent.append(To(name, Piece(*msg.of, seed, pieces.get(name, b""))))
         return (*sent, *self._complete(msg))
 
-    @on(Rotate, _cost, answers=Rotated)
-    def evaluate(self, msg: Rotate, src: str) -> Rotated:
+    @on(AskTurns, _cost, answers=TurnParts)
+    def evaluate(self, msg: AskTurns, src: str) -> TurnParts:
         """This holder's part of the keys for rotations, which only the hub needs. Given once: two would show their
         noise.
         """
@@ -376,7 +376,7 @@ class KeyMaking(AboutJoint):
             raise PeerError(f"{len(msg.elements)} automorphisms that {joint.parameters} has no keys for")
         made.turned = True
         secret = threshold_generation.Secret.load(one, made.secret)
-        return Rotated(*msg.of, secret.galois(one.space.elements))
+        return TurnParts(*msg.of, secret.galois(one.space.elements))
 
     @on(Pass, _cost, answers=(Done, Complete), when=never)
     def hand_over(self, msg: Pass, src: str) -> tuple[To, ...]:

@@ -23,7 +23,7 @@ from coterie.protocols.threshold_keys import Done, Joint, Lost, Of, Terms, group
 from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, open_closed
 
 HOLDER_MESSAGES: tuple[type[Message], ...] = (
-    holder.BeginKey,
+    holder.Begin,
     holder.Reveal,
     holder.Exchange,
     holder.Piece,
@@ -159,7 +159,7 @@ def _enough(hub: Any, joint: Joint, left: Sequence[str], missing: Lost) -> None:
 
 def _made(attempt: Attempt) -> Steps[ReadyKey]:
     hub, joint, of, holders = attempt.hub, attempt.joint, attempt.of, attempt.holders
-    begun = yield from attempt.ask(holders, holder.BeginKey(*of, text(holders), ""), holder.Committed, _committed)
+    begun = yield from attempt.ask(holders, holder.Begin(*of, text(holders), ""), holder.Committed, _committed)
     digests = {name: begun[name].digest for name in holders}
     one = group(hub.common, joint, of[2], holders, len(holders))
 
@@ -177,7 +177,7 @@ def _made(attempt: Attempt) -> Steps[ReadyKey]:
     key, evaluation = public, b""
     if joint.products:
         turned = yield from attempt.ask(
-            holders, holder.Rotate(*of, np.array(one.space.elements, np.int64)), holder.Rotated
+            holders, holder.AskTurns(*of, np.array(one.space.elements, np.int64)), holder.TurnParts
         )
         with _readable(holders):
             key = threshold_generation.with_products(one, public, firsts, seconds)
@@ -198,7 +198,7 @@ def _handed(old: Terms, attempt: Attempt) -> Steps[ReadyKey]:
     if len(sources) < (needed := attempt.joint.needed(len(old.holders))):
         raise NoAnswerError(f"key {name!r} is handed over by {needed} of its holders: {keys.reasons(attempt.missing)}")
     names = text(holders), text(sources[:needed])
-    yield from attempt.ask(holders, holder.BeginKey(*attempt.of, *names), holder.Committed)
+    yield from attempt.ask(holders, holder.Begin(*attempt.of, *names), holder.Committed)
     yield from attempt.ask(sources[:needed], holder.Pass(*attempt.of, *names), Done)
     terms = Terms(attempt.of[2], holders, old.public, old.summands)
     _, signatures = yield from _exchanged(attempt, terms, bundle([]))

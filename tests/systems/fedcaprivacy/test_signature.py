@@ -22,7 +22,7 @@ from coterie.protocol.interpreters import locally
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.cluster_sums import ClusterModel, ClusterSum, Convert
-from coterie.protocols.masked_sums import AskTerm, Term, Total
+from coterie.protocols.masked_sums import AskForTerm, Term, Total
 from coterie.protocols.signatures import DIMENSION, HELD, STATISTICS, Characterise, Characterised, Group, Grouped
 from coterie.runs import RunConfig
 from coterie.runs.experiment import build
@@ -215,24 +215,24 @@ def test_what_is_no_ciphertext_of_a_signature_is_refused(cipher: Any) -> None:
 
 @pytest.mark.parametrize("size", [7, None])
 def test_a_term_of_another_length_does_not_count(size: int | None) -> None:
-    def other(client: Any, request: AskTerm, honest: Term) -> Term:
+    def other(client: Any, request: AskForTerm, honest: Term) -> Term:
         values = np.ones(size or 5000)
         return Term(0, request.number, client.keys.public("service").encrypt(values).to_bytes())
 
-    run = signed(wrap=lying("client/2", AskTerm, other))
+    run = signed(wrap=lying("client/2", AskForTerm, other))
     assert {m.count for _, m in run.view("client/1").messages(Total)} == {14}
 
 
 def test_one_client_can_spoil_the_sums_and_then_there_is_one_group() -> None:
     """A limit that is said: nobody can look into a term. The run goes on, and says why."""
 
-    def spoilt(client: Any, request: AskTerm, honest: Term) -> Term:
+    def spoilt(client: Any, request: AskForTerm, honest: Term) -> Term:
         if request.number == HELD:
             return honest
         values = np.full(len(client.state.totals) and 2080 + LABELS * 65, -100.0)
         return Term(0, request.number, client.keys.public("service").encrypt(values).to_bytes())
 
-    run = signed(wrap=lying("client/2", AskTerm, spoilt))
+    run = signed(wrap=lying("client/2", AskForTerm, spoilt))
     note = run.round(1)
     assert note["clusters"]["sizes"] == [15]
     assert "no client sent a signature" in note["clusters"]["why_fewer"]
@@ -312,14 +312,14 @@ def replace_state(state: Any, **values: Any) -> Any:
 def test_nothing_is_sent_before_its_turn_or_to_another() -> None:
     run = signed()
     client = run.party("client/1")
-    for message in (AskTerm(0, HELD), Characterise(0)):
+    for message in (AskForTerm(0, HELD), Characterise(0)):
         with pytest.raises(PeerError, match="only the hub may"):
             handled(run, "client/1", message, "client/2")
-    for message in (AskTerm(0, HELD), AskTerm(0, STATISTICS), AskTerm(0, 2)):  # each once
+    for message in (AskForTerm(0, HELD), AskForTerm(0, STATISTICS), AskForTerm(0, 2)):  # each once
         with pytest.raises(PeerError, match="after the sums"):
             handled(run, "client/1", message)
     client.state = replace_state(client.state, totals={})
-    for message in (AskTerm(0, STATISTICS), AskTerm(1, HELD), AskTerm(0, 5), Characterise(0)):
+    for message in (AskForTerm(0, STATISTICS), AskForTerm(1, HELD), AskForTerm(0, 5), Characterise(0)):
         with pytest.raises(PeerError, match="after the sums"):
             handled(run, "client/1", message)
     with pytest.raises(PeerError, match="only the hub may"):
@@ -333,7 +333,7 @@ def test_nothing_is_sent_before_its_turn_or_to_another() -> None:
 def test_in_other_modes_nobody_answers() -> None:
     options = {"mode": "hardened", "descriptor": "model", "clusters": 2, "spec": SPEC}
     plain = rig(SYSTEM, planted([0, 0, 0, 1, 1, 1], SIZE), **options)
-    for message in (AskTerm(0, HELD), Characterise(0)):
+    for message in (AskForTerm(0, HELD), Characterise(0)):
         with pytest.raises(PeerError, match="nobody describes their data"):
             handled(plain, "client/1", message)
     with pytest.raises(PeerError, match="no sum 0 is formed"):

@@ -20,7 +20,7 @@ from coterie.privacy.audits.pafed import whole_key
 from coterie.privacy.views import granted, held_key
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import bundle, unbundle
-from coterie.protocols.committee import Stands, Switch, Turned
+from coterie.protocols.committee import Standing, Switch, Turned
 from coterie.runs import RunConfig, build
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Update
@@ -254,4 +254,4 @@ def test_the_notes_of_a_round_in_which_answers_are_late_name_no_member() -> None
     for r in range(1, 6):
         notes, _ = taken(run, r)
         assert "client" not in str(notes.get("skipped", ""))
-    assert Stands.DST == "any"
+    assert Standing.DST == "any"

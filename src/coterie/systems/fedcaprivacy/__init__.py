@@ -41,7 +41,7 @@ from coterie.protocol.system import Federation, Sees, System
 from coterie.protocols.anonymous import Forget, Forgotten, Relayed
 from coterie.protocols.cluster_sums import ClusterModel, ClusterSum, Convert, Received, pairs
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Seed
-from coterie.protocols.masked_sums import AskTerm, Term, Total
+from coterie.protocols.masked_sums import AskForTerm, Term, Total
 from coterie.protocols.signatures import Characterise, Characterised, Group, Grouped
 from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.business_server import BusinessServer
@@ -105,7 +105,7 @@ SEES_HARDENED = {
         "differences of projected descriptors of the data, once, and nothing but masked sums of models",
     ),
     PARTICIPANT: Sees(
-        (*SEES[PARTICIPANT].receives, AskTerm, Total, Characterise),
+        (*SEES[PARTICIPANT].receives, AskForTerm, Total, Characterise),
         f"{SEES[PARTICIPANT].learns}; with signatures also, of all participants together, the holders, shares and "
         "means of every label that three of them hold, and the second moments of the data",
     ),

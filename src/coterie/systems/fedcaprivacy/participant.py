@@ -21,7 +21,7 @@ from coterie.protocols.anonymous import SERVICE
 from coterie.protocols.cluster_sums import ClusterModel, Received, opened_mean, receiving_cost
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import batch_seed, check_model
-from coterie.protocols.masked_sums import AskTerm, Term, Total, opened_total
+from coterie.protocols.masked_sums import AskForTerm, Term, Total, opened_total
 from coterie.protocols.signatures import Characterise, Characterised
 from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, Protection
@@ -92,8 +92,8 @@ class Participant(Party, role=PARTICIPANT):
         self.state.clusters[msg.cluster] = mean.astype(np.float32)
         return Received(msg.round, msg.cluster)
 
-    @on(AskTerm, lambda self, msg: signatures.term_cost(self, msg))
-    def contribute(self, msg: AskTerm, src: str) -> Work[Term]:
+    @on(AskForTerm, lambda self, msg: signatures.term_cost(self, msg))
+    def contribute(self, msg: AskForTerm, src: str) -> Work[Term]:
         """Before round 1, with descriptor=signature: a term of a masked sum."""
         self.describes_data()
         return (yield from signatures.contributed(self, msg, src, self.state.totals))

@@ -20,7 +20,7 @@ without help, and sk_s opens every update (``attacks/key_in_sum.py``). In mode `
 one-time pads, and such a client gets nothing (``protocols/pads.py``).
 
     aggregator  --Unpad-->  helper  --Unpadded-->  aggregator          mode ``hardened``, before algorithm 4
-    aggregator  --Stand, Switch-->  client  --Stands, Turned-->  aggregator   keys=threshold, before the helper opens
+    aggregator  --Stand, Switch-->  client  --Standing, Turned-->  aggregator   keys=threshold, before the helper opens
 
 Departures from the text, each with its reason in docs/systems/pafed.md. In both modes:
 - The conflicting class is the one of c_j < 0 (definition 1, eq. 13).
@@ -49,7 +49,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
-from coterie.protocols.committee import Committee, Stand, Stands, Switch, Turned
+from coterie.protocols.committee import Committee, Stand, Standing, Switch, Turned
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Grant, Granted, KeyCentre, Pair
 from coterie.protocols.late import DELTA
 from coterie.protocols.pads import PADS, Pads, Unpad, Unpadded
@@ -174,7 +174,7 @@ def releases(config: Any, mode: str) -> Mapping[type[Message], Sequence[str]]:
 
 SEES_THRESHOLD = {
     **SEES,
-    HUB: Sees((*SEES[HUB].receives, Stands, Turned), SEES[HUB].learns),
+    HUB: Sees((*SEES[HUB].receives, Standing, Turned), SEES[HUB].learns),
     CLIENT: Sees((*SEES[CLIENT].receives, Stand, Switch), SEES[CLIENT].learns),
 }
 
@@ -199,7 +199,7 @@ SYSTEM = System(
     sees=SEES,
     sees_in={"literal": SEES_LITERAL, "hardened": SEES_HARDENED},
     sees_with=lambda config, mode: SEES_THRESHOLD if config.keys == "threshold" else None,
-    more=(messages.Final, Stands, Turned, Stand, Switch),
+    more=(messages.Final, Standing, Turned, Stand, Switch),
     settings_in={"literal": PRINTED},
     modes=("paper", "literal", "hardened"),
     encrypted=True,
