@@ -30,7 +30,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import bundle
 from coterie.protocol.steps import NoAnswerError, for_each
 from coterie.protocols.threshold_holder import AskTurns, Begin, Exchange, JointKey, Pass, Piece, Reveal
-from coterie.protocols.threshold_keys import Done, text
+from coterie.protocols.threshold_keys import Consent, text
 from coterie.protocols.threshold_making import hand_over
 from coterie.protocols.threshold_opening import Announce, Decrypt, Partials
 
@@ -64,7 +64,7 @@ def question(run: Rig, cipher: Any, *, r: int = 1, number: int = 0, **other: Any
 
 
 def announcement(cipher: Any, *, r: int = 1, number: int = 0, senders: int = 0) -> tuple[Any, Any]:
-    return Announce(r, KEY, 1, np.array([number, senders or cipher.tally.vectors, cipher.length])), Done
+    return Announce(r, KEY, 1, np.array([number, senders or cipher.tally.vectors, cipher.length])), Consent
 
 
 @pytest.mark.parametrize("settings", [{}, MOST], ids=str)

@@ -17,7 +17,7 @@ from coterie.protocol.errors import CryptoError, DecodeError, UserError
 from coterie.protocol.messages import bundle
 from coterie.protocol.randomness import Randomness, Secrets
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols.threshold_keys import TRIAL, Done, Joint, pad_context, text
+from coterie.protocols.threshold_keys import TRIAL, Consent, Joint, pad_context, text
 from coterie.protocols.threshold_making import make_keys
 from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums
 from coterie.protocols.threshold_pads import (
@@ -75,7 +75,7 @@ def asked(run: Rig, *messages: Any, r: int = 1, name: str = "client/1") -> list[
 
 
 def announced(senders: int = 4, length: int = SIZE, *, number: int = 0, r: int = 1, making: int = 1) -> tuple[Any, Any]:
-    return Announce(r, KEY, making, np.array([number, senders, length])), Done
+    return Announce(r, KEY, making, np.array([number, senders, length])), Consent
 
 
 def wanted(run: Rig, data: bytes, *, number: int = 0, r: int = 1, making: int = 1) -> tuple[Any, Any]:
@@ -376,7 +376,7 @@ def test_scalars_are_so_many_for_each_holder_and_round(spread: str) -> None:
     rows = np.array([(number, 1, 1) for number in range(13)])
 
     def scalars(few: slice, r: int = 1, making: int = 1) -> tuple[Any, Any]:
-        return Announce(r, KEY, making, rows[few].ravel()), Done
+        return Announce(r, KEY, making, rows[few].ravel()), Consent
 
     if spread == "one announcement":
         assert asked(run, scalars(slice(13))) == [False]

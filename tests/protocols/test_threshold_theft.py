@@ -25,7 +25,7 @@ from coterie.privacy.attacks.wrapping import wrap
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.steps import NoAnswerError, for_each
 from coterie.protocols import sums, threshold_keys
-from coterie.protocols.threshold_keys import Done, text
+from coterie.protocols.threshold_keys import Consent, text
 from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, open_closed
 
 pytestmark = pytest.mark.usefixtures("small_ring")
@@ -109,7 +109,7 @@ def test_a_scalar_of_a_hub_s_own_shows_some_coefficients_of_the_key_and_no_more(
         parts[name] = unbundle(msg.parts, 1)[0]
 
     def lies() -> Any:
-        yield from for_each(dict.fromkeys(HOLDERS, Announce(1, KEY, 1, np.array([0, 1, 1]))), Done, lambda *_: None)
+        yield from for_each(dict.fromkeys(HOLDERS, Announce(1, KEY, 1, np.array([0, 1, 1]))), Consent, lambda *_: None)
         ask = Decrypt(1, KEY, 1, text(HOLDERS), np.array([0]), bundle([request.to_bytes()]))
         yield from for_each(dict.fromkeys(HOLDERS, ask), Partials, take)
 

@@ -21,7 +21,7 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import for_each
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.cluster_sums import ClusterModel
-from coterie.protocols.threshold_keys import Done, text
+from coterie.protocols.threshold_keys import Consent, text
 from coterie.protocols.threshold_making import hand_over, make_keys
 from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sum
 from coterie.systems.fedepc.messages import Describe
@@ -203,7 +203,7 @@ def test_no_ciphertext_is_opened_twice_because_a_round_is_tried_again() -> None:
 
         def steps() -> Any:
             of = 3, KEY, 1
-            yield from for_each(dict.fromkeys(HOLDERS, Announce(*of, rows)), Done, lambda *_: None)
+            yield from for_each(dict.fromkeys(HOLDERS, Announce(*of, rows)), Consent, lambda *_: None)
             ask = Decrypt(*of, text(HOLDERS), np.array([0]), bundle([request]))
             answers = yield from for_each(dict.fromkeys(HOLDERS, ask), Partials, lambda *_: None)
             found.append(sorted(answers.got))

@@ -18,7 +18,7 @@ from coterie.protocol.party import Cost, To, from_hub, never, on
 from coterie.protocol.setup_info import Common
 from coterie.protocols import threshold_keys as keys
 from coterie.protocols.key_centre import Granted
-from coterie.protocols.threshold_keys import AboutJoint, Done, Held, Joint, OfKey, Terms, group, lines, named, text
+from coterie.protocols.threshold_keys import AboutJoint, Consent, Held, Joint, OfKey, Terms, group, lines, named, text
 
 DIGEST_BYTES, SIGNATURE_BYTES = 32, 64
 
@@ -135,6 +135,11 @@ class JointKey(OfKey, frozen=True):
     summands: int
     public: bytes
     signatures: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Known(OfKey, frozen=True):
+    """This party has the key, and has erased its shares of older ones."""
 
 
 def endorsement(common: Common, key: str, terms: Terms) -> tuple[Field, ...]:
@@ -378,7 +383,7 @@ class KeyMaking(AboutJoint):
         secret = threshold_generation.Secret.load(one, made.secret)
         return TurnParts(*msg.of, secret.galois(one.space.elements))
 
-    @on(Pass, _cost, answers=(Done, Complete), when=never)
+    @on(Pass, _cost, answers=(Consent, Complete), when=never)
     def hand_over(self, msg: Pass, src: str) -> tuple[To, ...]:
         """Send the new holders pieces of the share. It is erased once all are told of the new holders."""
         party = self.party
@@ -394,7 +399,7 @@ class KeyMaking(AboutJoint):
         pieces = threshold.Share.load(party.joint.group(msg.key), held.share).handed(
             party.name, sources, new, party.secrets(f"joint key {msg.key} pieces", msg.number).bytes
         )
-        sent = [To(src, Done(*msg.of))]
+        sent = [To(src, Consent(*msg.of))]
         for name in holders:
             if name != party.name:
                 sent.append(To(name, Piece(*msg.of, b"", pieces[name], opened)))
@@ -429,8 +434,8 @@ class KeyMaking(AboutJoint):
         missing = () if isinstance(made, Whole) else made.lacks(self.party.name)
         return Lacks(*msg.of, text(missing))
 
-    @on(JointKey, answers=Done)
-    def know(self, msg: JointKey, src: str) -> Done:
+    @on(JointKey, answers=Known)
+    def know(self, msg: JointKey, src: str) -> Known:
         """Use this key from now on, and erase older shares."""
         party, joint = self.party, self.party.joint.of(msg.key)
         from_hub(party, msg, src)
@@ -454,7 +459,7 @@ class KeyMaking(AboutJoint):
         if mine is not None:  # the noise is sized for all openings under the key
             before = secret.answered(msg.key)
             secret.account(msg.key, threshold.Answered(before.digests, max(before.ciphertexts, mine.opened)))
-        return Done(*msg.of)
+        return Known(*msg.of)
 
     def _at(self, msg: OfKey, src: str, *rounds: type[Making]) -> Any:
         """The making that the hub's message is about. Raises PeerError unless it is in one of these rounds."""

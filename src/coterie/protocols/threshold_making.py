@@ -19,7 +19,7 @@ from coterie.protocol.steps import NoAnswerError, Steps, take
 from coterie.protocols import threshold_holder as holder
 from coterie.protocols import threshold_keys as keys
 from coterie.protocols.key_centre import EVALUATION, KEY_CENTRE, deal_again
-from coterie.protocols.threshold_keys import Done, Joint, Lost, Of, Terms, group, lines, named, text
+from coterie.protocols.threshold_keys import Consent, Joint, Lost, Of, Terms, group, lines, named, text
 from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, open_closed
 
 HOLDER_MESSAGES: tuple[type[Message], ...] = (
@@ -38,7 +38,8 @@ HUB_MESSAGES: tuple[type[Message], ...] = (
     holder.Revealed,
     holder.Endorsed,
     holder.Complete,
-    Done,
+    holder.Known,
+    Consent,
     Partials,
 )
 """What the hub receives then."""
@@ -199,7 +200,7 @@ def _handed(old: Terms, attempt: Attempt) -> Steps[ReadyKey]:
         raise NoAnswerError(f"key {name!r} is handed over by {needed} of its holders: {keys.reasons(attempt.missing)}")
     names = text(holders), text(sources[:needed])
     yield from attempt.ask(holders, holder.Begin(*attempt.of, *names), holder.Committed)
-    yield from attempt.ask(sources[:needed], holder.Pass(*attempt.of, *names), Done)
+    yield from attempt.ask(sources[:needed], holder.Pass(*attempt.of, *names), Consent)
     terms = Terms(attempt.of[2], holders, old.public, old.summands)
     _, signatures = yield from _exchanged(attempt, terms, bundle([]))
     attempt.hub.joint.secret.terms[name] = terms
@@ -270,7 +271,7 @@ def _told(attempt: Attempt, signatures: bytes) -> Steps[ReadyKey]:
     known = holder.JointKey(*of, text(terms.holders), terms.summands, terms.public, signatures)
     holding[joint.name] = [*dict.fromkeys((*former, *terms.holders))]
     told = {name: known for name in names if name in wanted}
-    _, untold = yield from keys.gather(of, told, Done, attempt.deadline_s)
+    _, untold = yield from keys.gather(of, told, holder.Known, attempt.deadline_s)
     holding[joint.name] = [name for name in holding[joint.name] if name in terms.holders or name in untold]
     lost = {name: why for name, why in untold.items() if name in terms.holders}
     if len(terms.holders) - len(lost) < joint.needed(len(terms.holders)):

@@ -31,7 +31,7 @@ from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, me
 from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
 from coterie.protocols import threshold_keys as keys
-from coterie.protocols.threshold_keys import AboutJoint, Done, Held, Joint, Lost, Of, OfKey, lines, text
+from coterie.protocols.threshold_keys import AboutJoint, Consent, Held, Joint, Lost, Of, OfKey, lines, text
 
 
 @message(src=ANY, dst=ANY)
@@ -66,12 +66,12 @@ class KeyOpening(AboutJoint):
             return False
         return super().is_asked(kind, config, mode)
 
-    @on(Announce, answers=Done)
-    def announce(self, msg: Announce, src: str) -> Done:
+    @on(Announce, answers=Consent)
+    def announce(self, msg: Announce, src: str) -> Consent:
         """Say that this holder is there, if these sums may be opened."""
         joint = self.party.joint
         announced(self.party, joint.of(msg.key), joint.current(msg, src), msg)
-        return Done(*msg.of)
+        return Consent(*msg.of)
 
     def decrypt_cost(self, msg: Decrypt) -> Cost:
         """A partial decryption of each sum, and c_1 of those that holders compute themselves."""
@@ -286,7 +286,7 @@ def open_closed(
     rows = [(number, closed.senders, closed.length) for number, closed in sums.items()]
     announce = Announce(*of, np.array(rows, np.int64).ravel())
     asked = dict.fromkeys(terms.holders if present is None else present, announce)
-    there, gone = yield from keys.gather(of, asked, Done, deadline_s)
+    there, gone = yield from keys.gather(of, asked, Consent, deadline_s)
     left, done = dict(sums), dict[int, OpenedSum]()
     order = [holder for holder in terms.holders if holder in there]  # who answers first must not choose the holders
     following, suspect, tries = None, "", 0

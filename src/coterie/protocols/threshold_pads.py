@@ -2,7 +2,7 @@
 
     sender --its system's own message (``padding``)--> hub    y_j = m_j - a_j s_j + e
     hub --Contribute / Contributed--> other holders           -a_j s_k + e of each: together a ciphertext
-    hub --Count / Done, AnswerFor / Answer--> senders         or only what opens their weighted sum
+    hub --Count / Consent, AnswerFor / Answer--> senders         or only what opens their weighted sum
 
 A sender that chooses c_1 and reads the opened result gets the key (``attacks/key_in_sum.py``). Here c_1 = a_j follows
 from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``): a sender moves c_0 only.
@@ -38,7 +38,7 @@ from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, me
 from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
 from coterie.protocols import threshold_keys as keys
-from coterie.protocols.threshold_keys import AboutJoint, Done, OfKey, lines, text
+from coterie.protocols.threshold_keys import AboutJoint, Consent, OfKey, lines, text
 from coterie.protocols.threshold_opening import Closed, OpenedSum, check_sum, open_closed
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
@@ -96,7 +96,7 @@ PAD_HOLDER_MESSAGES: tuple[type[Message], ...] = (Count, AnswerFor)
 """What a sender receives where only sums are opened."""
 
 PAD_HUB_MESSAGES: tuple[type[Message], ...] = (Answer,)
-"""What the hub receives then, besides ``Done``."""
+"""What the hub receives then, besides ``Consent``."""
 
 
 class JointPads(AboutJoint):
@@ -126,10 +126,10 @@ class JointPads(AboutJoint):
         parts = [threshold_pads.contribution(one, share, me, pad) for name, pad in pads.items() if name != me]
         return Contributed(*msg.of, bundle(parts))
 
-    @on(Count, answers=Done)
-    def count_me(self, msg: Count, src: str) -> Done:
+    @on(Count, answers=Consent)
+    def count_me(self, msg: Count, src: str) -> Consent:
         self.party.joint.current(msg, src)
-        return Done(*msg.of)
+        return Consent(*msg.of)
 
     @on(AnswerFor, cost, answers=Answer)
     def answer_for(self, msg: AnswerFor, src: str) -> Answer:
@@ -270,7 +270,7 @@ def open_padded(
     """
     joint, one, of = hub.joint.of(name), hub.joint.group(name), (r, name, hub.joint.terms(name).number)
     count = dict.fromkeys(uploads, Count(*of, number))
-    there, gone = yield from keys.gather(of, count, Done, deadline_s)
+    there, gone = yield from keys.gather(of, count, Consent, deadline_s)
     counted = {sender: padded for sender, padded in uploads.items() if sender in there}
     if len(counted) < max(joint.fewest, 2):
         fewest = max(joint.fewest, 2)
