@@ -18,20 +18,17 @@ import argparse
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks import detection, detection_choice, detection_costs, features, poisoning, rates
-from coterie.report import comparison as race
+from benchmarks import detection, detection_costs, features, poisoning, rates
 from coterie.runs.intervals import mean_and_interval
 
 ROOT = Path(__file__).parents[1]
 MARK = re.compile(r"(<!-- table: (\S+) ([\w-]+) ?([^\n]*?) ?-->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
-WIDTH = 140
 
 Record = Mapping[str, Any]
 Table = Callable[..., str]
@@ -49,11 +46,6 @@ def cell(value: Any, digits: int = 4) -> str:
     if value is None:
         return "–"
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
-
-
-def short(number: float, digits: int) -> str:
-    """Without the zero before the point."""
-    return f"{number:.{digits}f}".removeprefix("0")
 
 
 def interval(spread: Mapping[str, float] | None, digits: int = 1, factor: float = 1, sign: str = "") -> str:
@@ -135,11 +127,6 @@ def comparison(record: Record) -> str:
         cells += [interval(row["ari"], 2)] * grouped
         found.append([*cells, interval(leads.get(row["method"]), factor=100, sign="+")])
     return grid(head, found)
-
-
-def budget(record: Record) -> str:
-    sentences = " ".join(f"{line.rstrip('.')}." for line in (race.budget(record), *race.not_shared(record)))
-    return textwrap.fill(sentences, WIDTH, break_on_hyphens=False) + "\n"
 
 
 # -- paired differences of learning curves -----------------------------------------------------------------------------
@@ -233,16 +220,6 @@ def nats(record: Record) -> str:
     return grid(["", ""], lines)
 
 
-def lines_table(record: Record) -> str:
-    head = ["what travels", "seconds until all has come", "seconds that the line needs for it", "on the line"]
-    found = [
-        [what, f"{row['seconds']:.1f}", f"{row['line_s']:.1f}", f"{row['wire_mb']:.1f} MB"]
-        for what, row in record.items()
-        if isinstance(row, dict)
-    ]
-    return grid(head, found)
-
-
 CASES = {
     "fedavg-digits": "FedAvg, digits, linear model",
     "fedavg-digits-mlp": "FedAvg, digits, MLP",
@@ -275,16 +252,6 @@ def clients(record: Record) -> str:
     return grid([*head, "files", "their MB"], found)
 
 
-def workers(record: Record) -> str:
-    head = ["", "100 trainings here, s", "at workers, s", "a short training here, ms", "at a worker, ms"]
-    found = []
-    for name, words in (("ray:1", "one worker"), ("ray:2", "two workers")):
-        sides = ("here_s", "there_s")
-        chunk = [f"{record[name]['chunk'][side]:.2f}" for side in sides]
-        found.append([words, *chunk, *(f"{1000 * record[name]['one'][side]:.0f}" for side in sides)])
-    return grid(head, found)
-
-
 ROUNDS = {
     "one_key": "one key: encrypt, sum, decrypt",
     "shared": "shared: public-key encryption, `server_dec`, `partial`, `opened`",
@@ -301,16 +268,6 @@ def threshold_rounds(record: Record) -> str:
         shown = "1" if ratio is None else f"{ratio:.2f}"
         found.append([words, f"{costs[f'{what}_seconds']:.2f}", shown, f"{costs['errors_of_the_mean'][what]:.0e}"])
     return grid(["round", "CPU seconds", "over one key", "largest error of the mean"], found)
-
-
-def pads_costs(record: Record) -> str:
-    head = ["upload", "bytes", "client", "helper, for a sum of one", "helper, each further vector"]
-    found = []
-    for row in record["costs"]:
-        times = [f"{short(row[key], 3)} s" if row[key] else "–" for key in ("client_s", "helper_s", "helper_each_s")]
-        answer = f"{row['helper_bytes']:,}" if row["helper_bytes"] else "–"
-        found.append([row["upload"], f"{row['bytes']:,}", *times, answer, f"{row['error']:.1e}"])
-    return grid([*head, "helper's answer for a sum, bytes", "largest error"], found)
 
 
 # -- attacks and liars -------------------------------------------------------------------------------------------------
@@ -388,24 +345,6 @@ def security(record: Record) -> str:
     return grid(["attack (chance)", *variants], found)
 
 
-THIEF = ["mean global accuracy with a thief", "without one"]
-
-
-def accuracies(row: Record) -> list[str]:
-    return [short(fmean(row[key]), 2) for key in ("accuracy", "accuracy without")]
-
-
-def thieves(record: Record) -> str:
-    head = ["clients", "thieves that got the key", "read in round", "forged updates", "error of the others' updates"]
-    found = []
-    for row in record["one client, deviating"]:
-        read = ", ".join(map(cell, row["in round"]))
-        got = f"{row['with the key']} of {row['thieves']}"
-        off = row["error of the others' updates"]
-        found.append([str(row["clients"]), got, read, ", ".join(map(str, row["forged"])), f"{off:g}", *accuracies(row)])
-    return grid([*head, *THIEF], found)
-
-
 # -- selection ---------------------------------------------------------------------------------------------------------
 
 
@@ -419,15 +358,6 @@ def regret(record: Record) -> str:
             cells += [interval(row["cumulative"]), quarters]
         found.append(cells)
     head = ["selection", "moving: regret", "mean of each quarter", "fixed: regret", "mean of each quarter"]
-    return grid(head, found)
-
-
-def selection_liars(record: Record) -> str:
-    head = ["the liar claims 10^6 in", "liar selected", "honest device selected", "most in one seed"]
-    found = []
-    for lie, row in record["liars"].items():
-        shares = [interval(row[who], 2) for who in ("liar", "honest")]
-        found.append([lie, *shares, f"{max(row['liar']['values']):.2f}"])
     return grid(head, found)
 
 
@@ -468,27 +398,20 @@ TABLES: dict[str, Table] = {
     "pivot": pivot,
     "signatures": signatures,
     "comparison": comparison,
-    "budget": budget,
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,
     "nats": lambda record, *kept: part(nats(record), "0", *kept),
-    "lines": lambda record, *kept: part(lines_table(record), "0", *kept),
     "loopback": loopback,
     "clients": clients,
-    "workers": workers,
     "threshold-rounds": threshold_rounds,
-    "pads-costs": pads_costs,
     "described": described,
     "whole-runs": whole_runs,
     "leading": leading,
     "security": security,
-    "thieves": thieves,
     "regret": regret,
-    "selection-liars": selection_liars,
     "poisoned": poisoned,
     "rates": rates.table,
-    "detection-choice": detection_choice.table,
     "detection": lambda record, *of: part(detection.tables(record), *of),
     "detection-costs": lambda record, *of: part(detection_costs.tables(record), *of),
     "features": lambda record, *of: part(features.tables(record), *of),
