@@ -77,7 +77,7 @@ _OF_FEW = (1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107)
 _CUT_BITS = 6
 
 _DEVIATION = 5e-5
-"""Of an opened squared norm, a leader: so much flooding is in it at most (``threshold_group``, ``fourier``)."""
+"""Of an opened squared norm, a leader: so much flooding is in it at most (``crypto.threshold``, ``fourier``)."""
 
 
 @dataclass(frozen=True, eq=False)

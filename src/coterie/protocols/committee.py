@@ -1,7 +1,7 @@
 """A helper that opens only what a committee of clients has switched to its key (``crypto/split_key.py``).
 
     key_centre  - - Granted: s_h - ->  opener      shares of s_C - ->  members                      before round 1
-    hub  --Stand / Standing-->  member               which members are there; the first t of the list answer
+    hub  --Stand / Standing-->  member             which members are there; the first t of the list answer
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 

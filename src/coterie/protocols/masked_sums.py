@@ -1,6 +1,6 @@
 """One open sum over all clients; no server sees a term or the sum.
 
-    hub     --AskForTerm-->  client  --Term-->  hub          the client's vector under the helper's key
+    hub     --AskForTerm-->  client  --Term-->  hub       the client's vector under the helper's key
     hub     <--Convert / ClusterSum-->  helper            the sum under a mask of the hub (``cluster_sums``)
     client  <--Total--       hub                          the sum under the users' key
     client  --Received-->    hub

@@ -1,6 +1,6 @@
 """Groups of clients by their label-residual signatures (``clustering/signature.py``), which no server can open by name.
 
-    hub     --AskForTerm / Term-->     client            twice, a masked sum each: holders of the labels, statistics
+    hub     --AskForTerm / Term-->  client            twice, a masked sum each: holders of the labels, statistics
     hub     --Total / Received-->   client            (``masked_sums``)
     hub     --Characterise-->       client            then, once the client has both sums
     client  --Characterised-->      hub               its signature, projected and encrypted

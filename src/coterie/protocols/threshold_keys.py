@@ -5,9 +5,9 @@
     hub --Exchange / Endorsed--> holder          each joins them, signs the joint key, and sends the others
               holder --Piece (sealed)--> holder  halves of common seeds and, for t-of-n, pieces of its contribution
     hub <--Complete-- holder
-    hub --JointKey / Known--> everybody             the public key, which all its holders have signed
+    hub --JointKey / Known--> everybody          the public key, which all its holders have signed
 
-    hub --Announce / Consent--> holder              which holders are there; this fixes the set that opens
+    hub --Announce / Consent--> holder           which holders are there; this fixes the set that opens
     hub --Decrypt / Partials--> holder           one partial decryption of each ciphertext
 
 All holders together (n-of-n), or t of them (t-of-n), open a ciphertext. The hub relays, adds up and learns the opened

@@ -2,7 +2,7 @@
 
     sender --its system's own message (``padding``)--> hub    y_j = m_j - a_j s_j + e
     hub --Contribute / Contributed--> other holders           -a_j s_k + e of each: together a ciphertext
-    hub --Count / Consent, AnswerFor / Answer--> senders         or only what opens their weighted sum
+    hub --Count / Consent, AnswerFor / Answer--> senders      or only what opens their weighted sum
 
 A sender that chooses c_1 and reads the opened result gets the key (``attacks/key_in_sum.py``). Here c_1 = a_j follows
 from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``): a sender moves c_0 only.
