@@ -92,7 +92,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def open_own(path: Path, flags: int, mode: int) -> int:
-    """A descriptor of a file, made if need be. Raises UserError for a symbolic link, whose target is not the run's."""
+    """A descriptor of a file, made if need be. Raises UserError for a symbolic link."""
     with writing(path):
         try:
             return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), mode)

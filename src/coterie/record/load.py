@@ -1,7 +1,7 @@
 """Read a run's folder, checked once for everything that uses it.
 
-``config.toml``, ``metrics.jsonl`` and ``result.json`` must be there; ``partition.json`` and ``observed.json`` may be
-missing. Keys that a system lacks are absent; others must have the right type.
+``partition.json`` and ``observed.json`` may be missing. Keys that a system lacks are absent; others must have the right
+type.
 """
 
 from __future__ import annotations

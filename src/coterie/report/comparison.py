@@ -110,7 +110,7 @@ def leading(groups: Sequence[RunGroup]) -> Measure:
 def common_target(groups: Sequence[RunGroup], field: str, measure: Measure = ACCURACY) -> float | None:
     """The best value that every method reaches with the mean of its runs; None if one was not evaluated.
 
-    measure: of the field. Shares are rounded to the next whole percent reached, others to two digits.
+    Shares are rounded to the next whole percent reached, others to two digits.
     """
     curves = [mean[np.isfinite(mean)] for _, mean, _ in (found.curve(field) for found in groups)]
     if not all(map(len, curves)):
@@ -265,10 +265,7 @@ def sentences(content: Content) -> Iterator[str]:
 
 
 def lead_columns(content: Content) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Of the table of leads: each column's field, head and metric. All of the leading metric, of others the local one.
-
-    A field that no lead has is left out.
-    """
+    """Of the table of leads: each column's field, head and metric; without fields that no lead has."""
     first, *others = measures(content)
     name, label = first["name"], first["label"]
     found = [(f"local_{name}", f"local {label}", first), (f"fine_tuned_local_{name}", "local, both tuned", first)]

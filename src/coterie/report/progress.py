@@ -123,7 +123,7 @@ Attack = Callable[[Path], T]
 
 
 def tell_attacks(tell: Tell, attack: Attack[T]) -> Attack[T]:
-    """The same attack, which reports the first run's attack, and how long each took."""
+    """The same attack, which reports how long each took."""
     done = 0
 
     def told(folder: Path) -> T:

@@ -323,9 +323,9 @@ def study(
 ) -> Path:
     """Run what is missing of an item; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
 
-    only: names of cells, or of all up to a slash.  Every cell is run with the first seed before any with the second.
-    Cells of an earlier record stay in it while their runs are there and still the item's. Gives the path of the
-    Markdown file. Raises UserError before anything is run, RunError where it cannot go on.
+    only: names of cells, or of all up to a slash. Every cell is run with the first seed before any with the second.
+    Cells of an earlier record stay in it while their runs are there. Gives the path of the Markdown file. Raises
+    UserError before anything is run, RunError where it cannot go on.
     """
     cells = _checked(item, folder, only, seeds, rounds)
     if more := set(_made(item, folder, seeds, rounds)) - {cell.name for cell in cells}:

@@ -73,9 +73,8 @@ class JointThief(KeyThief):
 class LeaderThief(KeyThief):
     """A leader's deviation: it adds K to one of its padded polynomials once, and reads the next global model.
 
-    It can add only K, since it does not choose the second polynomial.
-    parties: all clients, for the truth when it forges.  name: of the key.  guess: (N,) its reading, or None.
-    secret: (N,) the truth.
+    parties: all clients, for the truth when it forges. name: of the key. guess: (N,) its reading, or None. secret: (N,)
+    the truth.
     """
 
     def __init__(self, party: Any, parties: dict[str, Any], name: str) -> None:

@@ -66,9 +66,8 @@ def coefficients(values: NDArray[Any], parameters: ParameterSet) -> Doubles:
 def read_key(change: NDArray[Any], public: PublicKey, summands: int = 1) -> tuple[Coefficients, SecretKey | None]:
     """(N,) changes of weights where a ciphertext was forged -> the likeliest s, and the key if that is correct.
 
-    The numbers' size shows the factor of K s; both signs are tried. The weights' mean change stands in three
-    coefficients and is much larger than the others; these are tried out.
-    summands: how many ternary polynomials the key is the sum of.
+    The numbers' size shows the factor of K s; both signs are tried, and so are three coefficients in which the weights'
+    mean change stands. summands: how many ternary polynomials the key is the sum of.
     """
     found = coefficients(change, public.parameters)
     means = [0, len(found) // 4, 3 * len(found) // 4]  # of the slots' real parts, and of the imaginary ones
@@ -119,10 +118,10 @@ class KeyThief:
     It forges the ciphertext in which its own first update is shortest. At each training it subtracts all earlier models
     from its new start, and tries to read the key.
 
-    share: K is the scale over it; halved down to ``LEAST`` after each failed reading.  late: by how many rounds its
-    updates are late.  summands: of the key, as for ``read_key``.  key: once it has it.  round: in which it read it.
-    guess: (N,) of its last reading, or None.  forged_in: the rounds whose updates it forged. Raises UserError for
-    emulated keys, and where a model fills no ciphertext: what is beside it must open to zero.
+    share: K is the scale over it; halved down to ``LEAST`` after each failed reading. late: by how many rounds its
+    updates are late. summands: of the key. key, round: once it has read it. guess: (N,) of its last reading, or None.
+    forged_in: the rounds whose updates it forged. Raises UserError for emulated keys, and where a model fills no
+    ciphertext.
     """
 
     def __init__(self, spec: ModelSpec, share: float = MOST, *, late: int = 0, summands: int = 1) -> None:

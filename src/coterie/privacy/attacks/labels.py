@@ -106,8 +106,7 @@ def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def selected_by_class(chosen: NDArray[np.bool_], spec: ModelSpec) -> NDArray[np.float64]:
     """(n, d) the parameters that each client has chosen -> (n, classes), each class's share in the last layer.
 
-    A class has a row of the last weights, and its bias. A selection by size of change prefers classes that a client has
-    more of. Raises UserError for a model without such rows.
+    A class has a row of the last weights, and its bias. Raises UserError for a model without such rows.
     """
     bias = last_bias(spec)
     classes = bias.stop - bias.start
@@ -212,8 +211,8 @@ def label_entropy(label_counts: NDArray[Any]) -> NDArray[np.float64]:
 def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> AttackResult:
     """Absolute Spearman correlation of a guess (n,) with the truth (n,) about each client, named ``of``.
 
-    Absolute, since the attacker may know neither sign nor scale. Chance is its mean when the guesses are handed to
-    random clients (200 times, fixed seed). Raises UserError where guess or truth is constant.
+    Chance is its mean when the guesses are handed to random clients (200 times, fixed seed). Raises UserError where
+    guess or truth is constant.
     """
     values = [np.asarray(side, np.float64) for side in (guess, truth)]
     n = len(values[0])

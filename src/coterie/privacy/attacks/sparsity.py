@@ -68,8 +68,8 @@ def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.flo
 def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> AttackResult:
     """Mean total variation between estimated and true label shares (n, classes); 0 is perfect.
 
-    Chance guesses ``prior`` (classes,) for every client: the shares known without vectors. Its standard deviation is
-    that of handing the estimates to random clients.
+    Chance guesses ``prior`` (classes,) for every client. Its standard deviation is that of handing the estimates to
+    random clients.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     value, _, sd = handed_out(_apart(truth, estimate))
@@ -79,8 +79,8 @@ def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: N
 def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> AttackResult:
     """`total_variation` for estimates without names: each is compared with its client in the best matching of all.
 
-    So it scores what is known of the clients as a whole. Chance gives each estimate's numbers to random labels (`DRAWS`
-    times, fixed seed) and matches them as well, or guesses the prior if that is better.
+    Chance gives each estimate's numbers to random labels (`DRAWS` times, fixed seed) and matches them as well, or
+    guesses the prior if that is better.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     rng = np.random.default_rng(0)

@@ -205,8 +205,7 @@ def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
 def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Intersection: after the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
 
-    One result for each keys but the first, of their last round. The closed form holds if all scored clients have a set
-    under each keys so far and stayed.
+    One result for each keys but the first, of their last round. The closed form holds if all scored clients stayed.
     """
     last = _last_by_keys(rounds)
     for count in range(2, len(last) + 1):
