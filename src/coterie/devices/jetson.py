@@ -1,8 +1,8 @@
 """The four types of devices of OFL's testbed: Jetson Xavier NX boards in four working modes (section 6.1, table 2).
 
-The paper has watts, cores and clocks of each mode. Speeds are nominal: a sample passes the CPU, 10 operations a cycle
-and core, and then the GPU, 384 CUDA cores with two operations a cycle each, which reaches 5 % of its peak on small
-models. Idle power, link and speed in cryptography are ours, too.
+The paper has watts, cores and clocks. Speeds are nominal: a sample passes the CPU, 10 operations a cycle and core, and
+then the GPU, 384 CUDA cores with two operations a cycle each, of which small models reach 5 %. Idle power, link and
+speed in cryptography are ours, too.
 """
 
 from __future__ import annotations

@@ -58,7 +58,6 @@ class Delays:
     UserError for a share beyond 0 to 1, or another law.
 
     A client that still owes an earlier answer counts towards the share: its new answer arrives together with the last.
-    The rest of the share is drawn, with a delay each.
 
     least: minimal delays in rounds, such as an attacker's, but not in the set-up.
     """
@@ -95,11 +94,10 @@ class Delays:
 class FleetLinks(Links):
     """Links over a fleet. profiles: by client's name; all other parties are a SERVER.
 
-    A client's presence is drawn once a round, from the seed, its name and the round. Dropping out is drawn for every
-    request, so a client may upload and then miss its model. In the set-up, round 0, all are there.  delays: by how many
-    rounds the experiment holds back messages of clients; None for nothing.
-    traces: when each client is there on the virtual clock, from round 1 on; None for always. A client takes part if
-        both trace and draws allow it.
+    A client's presence is drawn once a round, dropping out for every request, so a client may upload and then miss its
+    model. In the set-up, round 0, all are there.  delays: by how many rounds the experiment holds back messages.
+    traces: when each client is there on the virtual clock, from round 1 on; None for always. Both trace and draws must
+    allow it.
     """
 
     def __init__(

@@ -13,12 +13,11 @@ Named fleets, see :func:`fleet`:
 ``slow_tail``  nine tenths as in ``uniform``, one tenth stragglers that are ten times slower in everything
 ``mixed``      FedEPC's heterogeneous edge devices: a fifth gateways (0.48 GHz, 0.25 GiB), two fifths phones (1.8 GHz,
                4 GiB), three tenths laptops (2.8 GHz, 16 GiB), a tenth edge boxes (3.5 GHz, 32 GiB), each with
-               log-normal spread sigma = .2 (on each speed, and on the free memory). Computing follows the processor,
-               ``FLOPS_A_CYCLE`` a cycle. All are always there
+               log-normal spread sigma = .2 (on each speed, and on the free memory); all are always there
 ``jetson``     OFL's testbed: Jetson Xavier NX boards of the types A to D in equal numbers (``devices/jetson.py``)
-``FILE.toml``  one's own: tables ``[[device]]`` with the fields of Profile and, optionally, ``share`` (relative number
-               of clients, default 1) and ``spread`` (sigma of the log-normal factor on each speed and on the memory,
-               default 0)
+``FILE.toml``  one's own, as in ``devices/fleets.toml``: tables ``[[device]]`` with the fields of Profile and,
+               optionally, ``share`` (relative number of clients, default 1) and ``spread`` (sigma of the log-normal
+               factor on each speed and on the memory, default 0)
 
 ``cpu_ghz`` scales with a device's computing speed. Virtual time follows from ``compute_flops_per_s`` alone; ``cpu_ghz``
 and ``memory_gib`` are what a device tells systems that choose by them (``devices/resources.py``).
@@ -26,9 +25,10 @@ and ``memory_gib`` are what a device tells systems that choose by them (``device
 
 from __future__ import annotations
 
-import sys
 import tomllib
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -38,10 +38,8 @@ from numpy.typing import NDArray
 
 from coterie.devices.jetson import BOARDS, IDLE_WATTS, MEMORY_GIB, Board
 from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.options import NotNegative, Positive
 
-_MOST = sys.float_info.max
-Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
@@ -119,19 +117,6 @@ SERVER = Profile(
 )
 """Aggregators, helpers and key authorities: one core of the reference server for cryptography, never away."""
 
-_ORDINARY = Tier("ordinary", compute_flops_per_s=20e9, up_bytes_per_s=2.5e6, down_bytes_per_s=10e6, crypto_speed=0.5)
-_STRAGGLER = Tier("straggler", 2e9, 0.25e6, 1e6, latency_s=0.5, crypto_speed=0.05, share=0.1, cpu_ghz=0.2)
-
-FLOPS_A_CYCLE = 10
-"""Floating-point operations a cycle in training small models, in ``mixed``: ``uniform``'s 20 GFLOP/s at 2 GHz."""
-
-
-def _by_processor(name: str, cpu_ghz: float, memory_gib: float, up: float, down: float, **others: float) -> Tier:
-    """A tier of ``mixed``, whose computing and cryptography follow its processor."""
-    speeds = {"compute_flops_per_s": FLOPS_A_CYCLE * cpu_ghz * 1e9, "crypto_speed": cpu_ghz / 4}
-    sizes = {"up_bytes_per_s": up, "down_bytes_per_s": down, "cpu_ghz": cpu_ghz, "memory_gib": memory_gib}
-    return Tier(name, **speeds, **sizes, spread=0.2, **others)
-
 
 def _board(name: str, board: Board) -> Tier:
     """A type of ``jetson``, at a switch of 1 Gbit/s."""
@@ -150,79 +135,13 @@ def _board(name: str, board: Board) -> Tier:
     )
 
 
-_MOBILE = {"availability": 0.9, "dropout": 0.02, "spread": 0.35}
-_TIERS: dict[str, tuple[Tier, ...]] = {
-    "uniform": (_ORDINARY,),
-    "mobile": (
-        Tier(
-            "A phone",
-            5e9,
-            1e6,
-            4e6,
-            0.08,
-            crypto_speed=0.3,
-            compute_watts=3.0,
-            idle_watts=0.5,
-            share=0.5,
-            cpu_ghz=1.8,
-            memory_gib=3.0,
-            **_MOBILE,
-        ),
-        Tier(
-            "B tablet",
-            10e9,
-            2.5e6,
-            8e6,
-            0.04,
-            crypto_speed=0.4,
-            compute_watts=5.0,
-            idle_watts=1.0,
-            share=0.2,
-            cpu_ghz=2.2,
-            memory_gib=4.0,
-            **_MOBILE,
-        ),
-        Tier(
-            "C laptop",
-            40e9,
-            5e6,
-            12.5e6,
-            0.02,
-            crypto_speed=0.8,
-            compute_watts=20.0,
-            idle_watts=5.0,
-            share=0.2,
-            cpu_ghz=2.8,
-            memory_gib=16.0,
-            **_MOBILE,
-        ),
-        Tier(
-            "D edge",
-            100e9,
-            12.5e6,
-            12.5e6,
-            0.01,
-            crypto_speed=0.5,
-            compute_watts=15.0,
-            idle_watts=5.0,
-            share=0.1,
-            cpu_ghz=3.5,
-            memory_gib=32.0,
-            **_MOBILE,
-        ),
-    ),
-    "slow_tail": (replace(_ORDINARY, share=0.9), _STRAGGLER),
-    "mixed": (
-        # LTE-M, 4G, Wi-Fi, Ethernet
-        _by_processor("gateway", 0.48, 0.25, 0.1e6, 0.1e6, latency_s=0.2, compute_watts=1.0, idle_watts=0.3, share=0.2),
-        _by_processor("phone", 1.8, 4.0, 1e6, 4e6, latency_s=0.08, compute_watts=3.0, idle_watts=0.5, share=0.4),
-        _by_processor("laptop", 2.8, 16.0, 5e6, 12.5e6, latency_s=0.02, compute_watts=20.0, idle_watts=5.0, share=0.3),
-        _by_processor(
-            "edge box", 3.5, 32.0, 12.5e6, 12.5e6, latency_s=0.01, compute_watts=40.0, idle_watts=10.0, share=0.1
-        ),
-    ),
-    "jetson": tuple(_board(name, board) for name, board in BOARDS.items()),
-}
+@cache
+def _named() -> Mapping[str, tuple[Tier, ...]]:
+    """The tiers of each named fleet."""
+    tables = tomllib.loads(Path(__file__).with_name("fleets.toml").read_text(encoding="utf-8"))
+    fleets = {name: tuple(Tier(**tier) for tier in tiers) for name, tiers in tables.items()}
+    return {**fleets, "jetson": tuple(_board(name, board) for name, board in BOARDS.items())}
+
 
 FLEETS: tuple[str, ...] = ("uniform", "paper", "mobile", "slow_tail", "mixed", "jetson")
 """Every fleet that has a name; ``fleet`` also takes the path of a ``.toml`` file."""
@@ -238,14 +157,15 @@ def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:
             raise UserError(f"fleet {name!r}: {key} is {value!r}; it must be a whole number of at least {least}")
     rng = np.random.default_rng([seed, 0xDE71CE])
     if name == "paper":
-        return tuple(_scaled(_ORDINARY, d, d, d, budget=d) for d in map(float, rng.uniform(0.2, 1.0, clients)))
+        (ordinary,) = _named()["uniform"]
+        return tuple(_scaled(ordinary, d, d, d, budget=d) for d in map(float, rng.uniform(0.2, 1.0, clients)))
     if name.endswith(".toml"):
         return _from_tiers(_read(Path(name)), clients, rng)
-    if name not in _TIERS:
+    if name not in _named():
         raise UserError(
             f"unknown devices {name!r}{suggest(name, FLEETS)} Known: {', '.join(FLEETS)}, or the path of a .toml file"
         )
-    return _from_tiers(_TIERS[name], clients, rng)
+    return _from_tiers(_named()[name], clients, rng)
 
 
 def _from_tiers(tiers: tuple[Tier, ...], clients: int, rng: np.random.Generator) -> tuple[Profile, ...]:

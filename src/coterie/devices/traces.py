@@ -1,8 +1,8 @@
 """Traces of clients' presence on the virtual clock, generated or from a file.
 
 A client is there in some intervals of virtual seconds. All traces of a run have one period, after which they begin
-anew. The run begins at second 0. A round begins ``pace_s`` after the last one ended, or later, when a client is there:
-without a pace a run of short rounds would see one minute of the day.
+anew. A round begins ``pace_s`` after the last one ended, or later, when a client is there: without a pace a run of
+short rounds would see one minute of the day.
 
 ``diurnal``    a week of phones that are idle, charging and on Wi-Fi mostly at night, drawn by the seed
 ``FILE.csv``   one's own: a row ``client,start_s,end_s`` for every interval, with these words in the first line
@@ -165,7 +165,7 @@ def diurnal(names: Sequence[str], seed: int) -> Traces:
     Each client lives in one of four time zones, an hour apart. Its night begins at 22 h on average (deviation 2 h),
     each day 0.75 h earlier or later, and lasts about 8 h (deviation 1 h, between 4 and 12); one in ten is missing. By
     day it comes some five times (Poisson) for an hour on average (exponential, at least 5). So about four times as many
-    are there at night, as K. Bonawitz et al. (2019) report of the USA. The other numbers are ours.
+    are there at night, as K. Bonawitz et al. (2019) report. The other numbers are ours.
     """
     period_s = DAYS * DAY_S
     return Traces({name: _merged(_week(rng(seed, name, "diurnal")), period_s) for name in names}, period_s)
@@ -207,10 +207,8 @@ def load_csv(path: str | Path, names: Sequence[str], known_as: Sequence[str] | N
 
     A client is named as ``client/3``, by its number 3, or as the data call it (known_as). Seconds count from the start
     of the run. Outside its rows a client is away. Traces begin anew where the last row ends. Rows of other clients are
-    ignored.
-    Raises UserError, with the line, for a file that cannot be read, other columns, a cell that is no number, an
-    interval that ends before it starts, overlapping rows of one client, a client without rows, and times that are no
-    seconds of a run (the first one later than a week).
+    ignored. Raises UserError, with the line, for an unreadable file, other columns, cells that are no times,
+    overlapping rows of one client, a client without rows, and a first row later than a week.
     """
     path = Path(path)
     of = {**{str(i): name for i, name in enumerate(names)}, **dict(zip(known_as or (), names, strict=False))}
