@@ -21,7 +21,7 @@ from benchmarks.security import closed_forms
 from benchmarks.security.compared import compared, summary
 from benchmarks.security.directed import Directed, played
 from benchmarks.security.theft import thieves
-from coterie.aggregation.correction import misrouted_share
+from coterie.aggregation.correction import class_weights
 from coterie.crypto.ckks import keygen
 from coterie.crypto.seal import ring
 from coterie.privacy.attacks.key_in_sum import coefficients
@@ -202,7 +202,8 @@ def wrong_class(draws: int = 20, iterations: Sequence[int] = ITERATIONS) -> list
     for d in iterations:
         for cosine in COSINES:
             pair = np.array([cosine, -cosine])
-            rows.append({"by": f"Min, d={d}", "crypto": "none", "cosine": cosine, "share": misrouted_share(pair, d)})
+            share = misrouted(pair, *class_weights(pair, d))
+            rows.append({"by": f"Min, d={d}", "crypto": "none", "cosine": cosine, "share": share})
             if d <= 7:
                 dots = [key.public.encrypt_scalar(c, level=20) for c in pair]
                 weights = [np.array([key.decrypt(w)[0] for w in found]) for found in by_minimum(dots, 1, d)]

@@ -8,11 +8,11 @@ from corrected import corrected_step
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.security.pafed import misrouted
 from coterie.aggregation.correction import (
     Rates,
     class_weights,
     minimum,
-    misrouted_share,
 )
 from coterie.protocol.errors import UserError
 
@@ -38,8 +38,9 @@ def test_algorithm_1_tends_to_the_minimum(a: float, b: float) -> None:
 )
 def test_too_few_iterations_route_weight_into_the_wrong_class(iterations: int, at_05: float, at_01: float) -> None:
     for cosine, expected in ((0.05, at_05), (0.01, at_01)):
-        assert misrouted_share(np.array([cosine, -cosine]), iterations) == pytest.approx(expected, abs=0.006)
-    assert misrouted_share(np.array([0.05, -0.01])) == 0.0  # the exact minimum
+        pair = np.array([cosine, -cosine])
+        assert misrouted(pair, *class_weights(pair, iterations)) == pytest.approx(expected, abs=0.006)
+        assert misrouted(pair, *class_weights(pair)) == 0.0  # the exact minimum
 
 
 def test_eq_13_weighs_by_half_the_cosine_in_the_class_of_its_sign() -> None:

@@ -266,7 +266,7 @@ def test_fedadmm_finds_the_optimum_that_late_models_pull_away_from() -> None:
         (fedasync.SYSTEM, {"exponent": -0.5}, "exponent must be at least 0"),
         (fedasync.SYSTEM, {"server_lr": 1.5}, "at most 1"),
         (fedadmm.SYSTEM, {"rho": 0.0}, "rho must be a finite number above 0"),
-        (AVERAGING["fedprox_stale"], {"mu": -1.0}, "mu must be a finite number at least 0"),
+        (AVERAGING["fedprox_stale"], {"mu": -1.0}, "mu must be a finite number of at least 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(system: System, settings: dict[str, Any], words: str) -> None:

@@ -12,10 +12,10 @@ from torch import nn
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.training.engine import fit_many
-from coterie.training.jobs import Job, batch_order
+from coterie.training.jobs import Job
 from coterie.training.model import Model
 from coterie.training.models import BatchNorm, build
-from coterie.training.solvers import Admm, Proximal, augmented_change, descend, unit_change
+from coterie.training.solvers import Admm, augmented_change, descend, unit_change
 
 D = 7
 
@@ -83,76 +83,11 @@ def test_a_coefficient_that_makes_no_sense_is_refused(rho: float) -> None:
         Admm(0.1, rho=rho)
 
 
-# -- in the engine -----------------------------------------------------------------------------------------------------
-
-SHAPES = ((12, 2), (31, 1), (8, 3))
-"""Samples and epochs of three clients."""
-
-
-def mlp() -> Model:
-    return Model(lambda: nn.Sequential(nn.Linear(D, 6), nn.Tanh(), nn.Linear(6, 3)), (D,))
-
-
-def jobs(model: Model, solver: Admm | Proximal, *, dual: bool = True, anchor: bool = False) -> list[Job]:
-    made = []
-    for seed, (samples, epochs) in enumerate(SHAPES):
-        source = np.random.default_rng(seed)
-        state = {"dual": source.normal(0, 0.1, model.spec.size).astype(np.float32)} if dual else {}
-        if anchor:
-            state["anchor"] = source.normal(0, 0.3, model.spec.size).astype(np.float32)
-        x = torch.from_numpy(source.normal(size=(samples, D)).astype(np.float32))
-        y = torch.from_numpy(source.integers(0, 3, samples))
-        made.append(Job(model.initial(seed), solver, epochs, seed, x, y, state))
-    return made
-
-
-def twin(model: Model, job: Job) -> tuple[np.ndarray, np.ndarray]:
-    """The Lagrangian written out and left to torch's own gradient and SGD."""
-    solver = job.solver
-    assert isinstance(solver, Admm)
-    reference, dual = (torch.from_numpy(v) for v in (job.state.get("anchor", job.weights), job.state["dual"]))
-    module = model.module_with(job.weights).train()
-    sgd = torch.optim.SGD(module.parameters(), lr=solver.lr, momentum=solver.momentum)
-    for epoch in range(job.epochs):
-        for rows in torch.from_numpy(batch_order(job.seed, epoch, job.samples)).split(solver.batch_size):
-            w = nn.utils.parameters_to_vector(module.parameters())
-            loss = nn.functional.cross_entropy(module(job.x[rows]), job.y[rows])
-            loss = loss + dual @ (w - reference) + solver.rho / 2 * (w - reference).square().sum()
-            sgd.zero_grad()
-            loss.backward()
-            sgd.step()
-    end = nn.utils.parameters_to_vector(module.parameters()).detach()
-    return end.numpy(), (dual + solver.rho * (end - reference)).numpy()
-
-
-@pytest.mark.parametrize("anchor", [False, True])
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-@pytest.mark.parametrize("path", ["dense", "vmap", "loop"])
-def test_every_path_is_the_twin(path: str, momentum: float, anchor: bool) -> None:
-    model = mlp()
-    given_jobs = jobs(model, Admm(0.1, 8, momentum, rho=0.3), anchor=anchor)
-    for job, fitted in zip(given_jobs, fit_many(model, given_jobs, path=path), strict=True):
-        weights, dual = twin(model, job)
-        np.testing.assert_allclose(fitted.weights, weights, atol=2e-6)
-        np.testing.assert_allclose(fitted.state["dual"], dual, atol=2e-6)
-        assert np.abs(weights - job.weights).max() > 0.01
-
-
-def test_without_dual_variables_it_is_the_proximal_solver_bit_for_bit() -> None:
-    model = mlp()
-    zeros = [
-        Job(j.weights, j.solver, j.epochs, j.seed, j.x, j.y, {"dual": np.zeros(model.spec.size, np.float32)})
-        for j in jobs(model, Admm(0.1, 8, 0.5, rho=0.3), dual=False)
-    ]
-    ours = fit_many(model, zeros)
-    theirs = fit_many(model, jobs(model, Proximal(0.1, 8, 0.5, mu=0.3), dual=False))
-    assert [f.weights.tobytes() for f in ours] == [f.weights.tobytes() for f in theirs]
-
-
 def test_a_client_without_its_dual_variable_is_told_so() -> None:
-    model = mlp()
+    model = Model(lambda: nn.Linear(D, 3), (D,))
+    job = Job(model.initial(0), Admm(0.1), 1, 0, torch.zeros(4, D), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(UserError, match=r"Admm needs the state \['dual'\]; give zeros"):
-        fit_many(model, jobs(model, Admm(0.1), dual=False))
+        fit_many(model, [job])
 
 
 # -- what clients send -------------------------------------------------------------------------------------------------

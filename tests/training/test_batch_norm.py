@@ -127,15 +127,24 @@ class Trained:
         return [self.experiment.owns[name].samples for name in names]
 
 
+QUICK = ("fedavg", "scaffold", "fedasync", "fedcaprivacy", "mingledpie", "pafed")
+
+
 def cases() -> list[Any]:
+    """In mode paper and with plain settings, those of ``QUICK``; all others are long."""
     found = []
+
+    def add(name: str, mode: str, wanted: dict[str, Any], *more: str) -> None:
+        marks = () if name in QUICK and mode == "paper" and not more else pytest.mark.long
+        found.append(pytest.param(name, mode, wanted, marks=marks, id="-".join([name, mode, *more])))
+
     for name, system in SYSTEMS.items():
         for mode in system.modes:
-            found.append(pytest.param(name, mode, GIVEN, id=f"{name}-{mode}"))
+            add(name, mode, GIVEN)
             if settings_of(name, mode, FAR) != settings_of(name, mode, GIVEN):
-                found.append(pytest.param(name, mode, FAR, id=f"{name}-{mode}-far"))
+                add(name, mode, FAR, "far")
     for name, mode, more in MORE:
-        found.append(pytest.param(name, mode, {**GIVEN, **more}, id="-".join([name, mode, *map(str, more.values())])))
+        add(name, mode, {**GIVEN, **more}, *map(str, more.values()))
     return found
 
 
@@ -169,7 +178,7 @@ BY_SAMPLES = ("fedavg", "fedprox", "fedavg_drop", "fedprox_drop", "fedavg_stale"
 ALIKE = ("scaffold", "fedavg_late", "fedadmm")
 
 
-@pytest.mark.parametrize("step", [0.6, 1.0, 1.7])
+@pytest.mark.parametrize("step", [1.7, *(pytest.param(step, marks=pytest.mark.long) for step in (0.6, 1.0))])
 @pytest.mark.parametrize("name", [*BY_SAMPLES, *ALIKE])
 def test_one_global_model(name: str, step: float) -> None:
     """b + min(1, step s) (m - b): m the mean of those who trained, s their share of all where the server counts all."""

@@ -13,7 +13,7 @@ from coterie.training.engine import fit_many
 from coterie.training.jobs import Job, batch_order
 from coterie.training.model import Model
 from coterie.training.models import build
-from coterie.training.solvers import Proximal, Scaffold, Sgd, Solver
+from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, Solver
 
 F, CLASSES = 12, 5
 
@@ -40,7 +40,8 @@ def make_jobs(
     jobs = []
     rng = np.random.default_rng(5)
     for seed, (samples, passes) in enumerate(zip(sizes, epochs, strict=True)):
-        state = {name: rng.normal(0, 0.05, model.spec.size).astype(np.float32) for name in solver.needs}
+        names = (*solver.needs, *(solver.takes if seed % 2 else ()))
+        state = {name: rng.normal(0, 0.05, model.spec.size).astype(np.float32) for name in names}
         jobs.append(Job(model.initial(seed), solver, passes, 100 + seed, *client_data(model, samples, seed), state))
     return jobs
 
@@ -70,6 +71,9 @@ def plain_loop(model: Model, job: Job) -> tuple[np.ndarray, float, dict[str, np.
                 loss = loss + solver.mu / 2 * sum(
                     ((p - a) ** 2).sum() for p, a in zip(module.parameters(), anchor, strict=True)
                 )
+            if isinstance(solver, Admm):
+                for p, a, dual in zip(module.parameters(), state.get("anchor", start), state["dual"], strict=True):
+                    loss = loss + (dual * (p - a)).sum() + solver.rho / 2 * ((p - a) ** 2).sum()
             loss.backward()
             if isinstance(solver, Scaffold):
                 for p, own, server in zip(module.parameters(), state["control"], state["server_control"], strict=True):
@@ -87,6 +91,8 @@ def plain_loop(model: Model, job: Job) -> tuple[np.ndarray, float, dict[str, np.
             ]
         )
     end = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
+    if isinstance(solver, Admm):
+        kept["dual"] = job.state["dual"] + solver.rho * (end - job.state.get("anchor", job.weights))
     return end, float(np.mean(losses)), kept
 
 
@@ -97,6 +103,8 @@ SOLVERS = {
     "proximal": Proximal(0.1, batch_size=10, mu=0.5),
     "proximal_momentum": Proximal(0.03, batch_size=10, momentum=0.9, weight_decay=0.01, mu=0.5),
     "scaffold": Scaffold(0.1, batch_size=10, weight_decay=0.01),
+    "admm": Admm(0.1, batch_size=10, rho=0.3),
+    "admm_momentum": Admm(0.03, batch_size=10, momentum=0.5, rho=0.3),
 }
 MODELS = {
     "relu": lambda: Model(mlp, (F,)),
@@ -112,8 +120,9 @@ CASES = [(m, p) for m in MODELS for p in ("dense", "vmap", "loop") if (m, p) != 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 @pytest.mark.parametrize(("kind", "path"), CASES)
 def test_every_path_is_the_plain_loop(kind: str, path: str, solver: Solver) -> None:
+    """Clients with sample weights and without, side by side."""
     model = MODELS[kind]()
-    jobs = make_jobs(model, solver)
+    jobs = [weighted(job, i) if i in (0, 4) else job for i, job in enumerate(make_jobs(model, solver))]
     for job, fitted in zip(jobs, fit_many(model, jobs, path=path), strict=True):
         weights, loss, kept = plain_loop(model, job)
         assert np.abs(fitted.weights - weights).max() < 1e-5
@@ -125,6 +134,9 @@ def test_every_path_is_the_plain_loop(kind: str, path: str, solver: Solver) -> N
         assert set(fitted.state) == set(kept)
         for name, vector in kept.items():
             assert np.abs(fitted.state[name] - vector).max() < 2e-5 / solver.lr / fitted.steps + 1e-5
+        if job.sample_weights is not None and job.sample_weights.any():
+            unweighted, _, _ = plain_loop(model, replace(job, sample_weights=None))
+            assert np.abs(weights - unweighted).max() > 1e-3  # the weights do matter
 
 
 def weighted(job: Job, seed: int = 0) -> Job:
@@ -132,24 +144,6 @@ def weighted(job: Job, seed: int = 0) -> Job:
     rng = np.random.default_rng(seed)
     weights = rng.uniform(0, 2, job.samples) * (rng.random(job.samples) > 1 / 3)
     return replace(job, sample_weights=weights.astype(np.float32))
-
-
-@pytest.mark.parametrize("solver", ["sgd", "momentum", "proximal", "scaffold"])
-@pytest.mark.parametrize(("kind", "path"), CASES)
-def test_sample_weights_on_every_path(kind: str, path: str, solver: str) -> None:
-    """Weighted and unweighted clients side by side."""
-    model = MODELS[kind]()
-    jobs = make_jobs(model, SOLVERS[solver])
-    jobs = [weighted(job, i) if i != 2 else job for i, job in enumerate(jobs)]
-    for job, fitted in zip(jobs, fit_many(model, jobs, path=path), strict=True):
-        weights, loss, kept = plain_loop(model, job)
-        assert np.abs(fitted.weights - weights).max() < 1e-5
-        assert fitted.loss == pytest.approx(loss, abs=1e-5)
-        for name, vector in kept.items():
-            assert np.abs(fitted.state[name] - vector).max() < 2e-5 / job.solver.lr / fitted.steps + 1e-5
-        if job.sample_weights is not None and job.sample_weights.any():
-            unweighted, _, _ = plain_loop(model, replace(job, sample_weights=None))
-            assert np.abs(weights - unweighted).max() > 1e-3  # the weights do matter
 
 
 @pytest.mark.parametrize(("kind", "path"), CASES)
@@ -206,18 +200,6 @@ def test_one_full_batch_step_is_the_formula(path: str) -> None:
     np.testing.assert_allclose(fitted.weights, expected, atol=1e-6)
     assert fitted.loss == pytest.approx(-np.log(p[np.arange(6), y]).mean(), abs=1e-6)
     assert fitted.steps == 1
-
-
-def test_an_anchor_other_than_the_start() -> None:
-    """With a huge mu and a tiny gradient the proximal step goes lr mu of the way to the anchor."""
-    model = build("linear", (3,), 4)
-    start, anchor = model.initial(0), model.initial(1)
-    x, y = torch.zeros(8, 3), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
-    solver = Proximal(lr=1e-3, batch_size=8, mu=100.0)
-    for path in ("dense", "vmap", "loop"):
-        (fitted,) = fit_many(model, [Job(start, solver, 1, 0, x, y, {"anchor": anchor})], path=path)
-        weights = fitted.weights[:12]  # zero samples: the matrix has no gradient of its own
-        np.testing.assert_allclose(weights, start[:12] + 0.1 * (anchor - start)[:12], atol=1e-6)
 
 
 def test_batch_normalisation_statistics_travel_with_the_weights() -> None:

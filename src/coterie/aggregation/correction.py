@@ -2,14 +2,10 @@
 
 Sections V-A and V-B of "Privacy-Preserving Asynchronous Federated Learning under Non-IID settings" (Miao et al.,
 PAFed), with plain numbers; its servers do this under encryption. With the mean m of the updates in time, the late
-updates v_j and c_j = <m, v_j>, the step is
+updates v_j and c_j = <m, v_j>, the step is alpha_0 m + sum_j beta_j v_j + gamma m. beta_j and gamma follow from the
+scalars c_j and |m|^2 alone.
 
-    alpha_0 m + sum_j beta_j v_j + gamma m
-
-and beta_j, gamma follow from the scalars c_j and |m|^2 alone. So a vector is multiplied only in c_j and by beta_j.
-
-The paper says in section V-A that updates with c_j < 0 are averaged as they are and the others projected. Its
-definition 1, eq. (13), proof 1 and eq. (17) say the opposite: conflicting ones are projected, as here.
+Conflicting updates are projected, as in definition 1, eq. (13), proof 1 and eq. (17); section V-A says the opposite.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.errors import UserError
+from coterie.protocol.options import NotNegative, check_bounds
 
 Floats = NDArray[np.float64]
 
@@ -32,13 +29,12 @@ LEAST_WEIGHT = 1e-6
 class Rates:
     """alpha_0, alpha_1, alpha_2 of eq. (17): of updates in time, of late agreeing ones, of late conflicting ones."""
 
-    in_time: float = 0.8
-    agreeing: float = 0.8
-    conflicting: float = 0.8
+    in_time: NotNegative = 0.8
+    agreeing: NotNegative = 0.8
+    conflicting: NotNegative = 0.8
 
     def __post_init__(self) -> None:
-        if not all(0 <= rate < np.inf for rate in (self.in_time, self.agreeing, self.conflicting)):
-            raise UserError(f"server rates must be finite and at least 0, not {self}")
+        check_bounds(self)
 
     def scaled(self, factor: float) -> Rates:
         return Rates(factor * self.in_time, factor * self.agreeing, factor * self.conflicting)
@@ -70,11 +66,3 @@ def class_weights(cosines: NDArray[Any], iterations: int | None = None) -> tuple
     half = np.full_like(c, 0.5)
     x = np.minimum((c + 1) / 2, half) if iterations is None else minimum((c + 1) / 2, half, iterations)
     return (c + 1) / 2 - x, x - half
-
-
-def misrouted_share(cosines: NDArray[Any], iterations: int | None = None) -> float:
-    """The share of |weight| in the class of the wrong sign, 0 for the exact minimum."""
-    c = np.asarray(cosines, dtype=np.float64)
-    agreeing, conflicting = class_weights(c, iterations)
-    wrong = np.abs(np.where(c > 0, conflicting, agreeing)).sum()
-    return float(wrong / (np.abs(agreeing).sum() + np.abs(conflicting).sum()))

@@ -6,10 +6,10 @@ argument.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from coterie.protocol.errors import UserError
+from coterie.protocol.options import AtLeastOne, NotNegative, check_bounds
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,11 @@ class Schedule:
     alpha: decay factor >= 0; 0 is certainty.  every: the clustering interval, delta in the paper's figure 3.
     """
 
-    alpha: float = 0.0
-    every: int = 1
+    alpha: NotNegative = 0.0
+    every: AtLeastOne = 1
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.alpha, int | float) and 0 <= self.alpha < math.inf):
-            raise UserError(f"alpha must be a finite number of at least 0, not {self.alpha!r}")
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise UserError(f"the clustering interval must be a whole number of at least 1, not {self.every!r}")
+        check_bounds(self, "the clustering schedule's {}")
 
     def probability(self, r: int) -> float:
         """Probability that round r >= 1 clusters."""
@@ -41,14 +38,6 @@ class Schedule:
         if not 0 <= coin < 1:
             raise UserError(f"the coin must lie in [0, 1), not be {coin!r}")
         return coin < self.probability(r)
-
-    def expected_events(self, rounds: int) -> float:
-        """Expected number of clusterings in rounds 1 to ``rounds``."""
-        return math.fsum(self.probability(r) for r in range(1, rounds + 1))
-
-    def sd_events(self, rounds: int) -> float:
-        """Standard deviation of that number (the coins are independent)."""
-        return math.sqrt(math.fsum(p * (1 - p) for p in map(self.probability, range(1, rounds + 1))))
 
 
 def parse_schedule(text: str, alpha: float) -> Schedule:

@@ -1,8 +1,8 @@
 """The Gaussian mechanism: clipping, noise, and the epsilon that they give. Accounting is dp-accounting's.
 
-A noise multiplier z is the standard deviation of the noise in units of the L2 sensitivity, the most that the released
-vector moves between neighbouring data. The worst pair of outputs is N(0, z^2) and N(1, z^2). The proof is about real
-numbers; noise is drawn in float64, whose lowest bits are not Gaussian (Mironov 2012).
+A noise multiplier z is the standard deviation of the noise in units of the L2 sensitivity. The worst pair of outputs is
+N(0, z^2) and N(1, z^2). The proof is about real numbers; noise is drawn in float64, whose lowest bits are not Gaussian
+(Mironov 2012).
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@
 Selected parameters are grouped by the density of their values. Each gets Laplace noise of scale k Delta_C / epsilon_2,
 where Delta_C = 2 max |theta - omega_C| over its cluster with the centroid omega_C, and k is the number of clusters.
 
-The scale is a function of the data, and no bound on how far values move between neighbouring data sets. If a cluster's
-values are r times more spread, so is the noise, which tells it (``true_epsilon``). If they are equal, the scale is 0,
-and epsilon is infinite. The paper's proof of lemma 5.2 assumes that neighbouring data have the same clusters. The
-selection alone is epsilon_1-DP for each choice. In the ledger a release has no proof, beside the paper's own total
-(``claimed``).
+The scale follows from the data, and no bound on neighbours. Values r times more spread get r times the noise, which
+tells it (``true_epsilon``); equal values get none. Lemma 5.2's proof assumes that neighbouring data have the same
+clusters. The selection alone is epsilon_1-DP for each choice. In the ledger a release has no proof, beside the paper's
+own total (``claimed``).
 """
 
 from __future__ import annotations
@@ -87,9 +86,9 @@ def true_epsilon(ratio: float, delta: float, values: int = 1) -> float:
     neighbouring data; infinite for an infinite ratio, against equal values.
 
     Lap(b) against Lap(r b): of m values only the sum s of their distances over b counts, with a gamma distribution. The
-    log likelihood ratio is (1 - 1/r) s - m log r. With t where it is epsilon, the wider side has delta = P[s > t | r b]
-    - e^epsilon P[s > t | b], and the narrower the same with s < t' and its ratio. For one value and r >= 2, epsilon is
-    (r - 1) log((1 - 1/r) / delta) - log r. Raises UserError unless ratio > 1, 0 < delta < 1 and values >= 1.
+    log likelihood ratio is (1 - 1/r) s - m log r. With t where it is epsilon, delta = P[s > t | r b] - e^epsilon P[s >
+    t | b], and likewise for the narrower side. For one value and r >= 2, epsilon is (r - 1) log((1 - 1/r) / delta) -
+    log r. Raises UserError unless ratio > 1, 0 < delta < 1 and values >= 1.
     """
     from scipy.optimize import brentq  # slow to import
     from scipy.special import gammainc, gammaincc

@@ -35,13 +35,12 @@ class Release:
     sensitivity_l2: the most by which the released vector moves between neighbours, in its own units; None if unbounded.
     neighbours: the relation of this bound.  round: 0 is the set-up.
     pure_epsilon: of the Laplace and the exponential mechanism, whose delta is 0; None for the others. draws: how many
-        times it was run with this epsilon, with the earlier results known (the k choices of a selection).
+        times it was run with this epsilon, with the earlier results known.
     sampled: the probability with which the client was in this round, drawn independently of all else.  hidden: whether
-        nobody that sees the release can tell if it was. Only then does sampling count (``composition.py``).
+        nobody that sees the release can tell if it was. Only then does sampling count.
     claimed_epsilon: a publication's claim of a heuristic, which counts for nothing.
 
-    Raises UserError for an unknown mechanism or relation, for a Gaussian without noise or sensitivity, for another
-    mechanism without its epsilon, and for numbers that belong to another mechanism.
+    Raises UserError for an unknown mechanism or relation, and for numbers that its mechanism lacks or does not have.
     """
 
     what: str

@@ -3,14 +3,12 @@
     places = shared_set(eligible(spec), k, roster.session, client, number)
     values = mechanism.noised((trained - start)[places], secrets)
 
-Neighbours differ in all data of one client ("replace one client"), but not in their number, which is public: its status
-report says it, its training time shows it, and by eq. (4) it decides how many values are sent. The release is against
-the client's own leader, which sees it alone and by name. A change of L2 norm at most C may become any other, so the
-sensitivity is 2 C, and no sampling of clients helps: the leader sees who uploads.
+Neighbours differ in all data of one client ("replace one client"), but not in their number, which is public. The
+release is against the client's own leader, which sees it alone and by name. A change of L2 norm at most C may become
+any other, so the sensitivity is 2 C, and no sampling of clients helps.
 
 Which places are sent must not depend on the data: either a public random set (``shared_set``), or a choice that is a
-release of its own and paid for (``selection_release``). Buffers are never uploaded: they would be statistics of the
-client's data without a clip.
+release of its own (``selection_release``). Buffers are never uploaded: they would be statistics without a clip.
 """
 
 from __future__ import annotations
@@ -19,7 +17,9 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -28,6 +28,7 @@ from coterie.dp.ledger import Release
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.options import Positive, check_bounds
 from coterie.protocol.randomness import Secrets
 
 UPLOAD = "noisy change of the model"
@@ -43,17 +44,11 @@ class Standard:
     Raises UserError for numbers that are not positive and finite.
     """
 
-    clip: float
-    noise_multiplier: float
+    clip: Annotated[float, msgspec.Meta(gt=0, le=_MOST_NORM)]
+    noise_multiplier: Positive
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip <= _MOST_NORM:
-            raise UserError(f"the clip of uploads is positive and at most {_MOST_NORM:g}, not {self.clip}")
-        if not 0 < self.noise_multiplier < math.inf:
-            raise UserError(
-                f"the noise multiplier of uploads is positive and finite, not {self.noise_multiplier}: without noise "
-                "there is no epsilon"
-            )
+        check_bounds(self, "{} of uploads")
 
     @classmethod
     def within(cls, clip: float, epsilon: float, delta: float, uploads: int) -> Standard:

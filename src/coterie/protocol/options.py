@@ -6,18 +6,26 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeVar, get_type_hints
+from numbers import Real
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
 from coterie.protocol.errors import UserError
 
-T = TypeVar("T")
 TaskKind = Literal["classes", "multilabel", "regression"]
 """What a model learns: one class of a sample, several labels at once, or numbers."""
+
+LARGEST = sys.float_info.max
+Positive = Annotated[float, msgspec.Meta(gt=0, le=LARGEST)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+"""Bounds of settings, which ``check_bounds`` checks. The first two are finite."""
 
 
 @dataclass(frozen=True)
@@ -40,44 +48,52 @@ class Option:
 
 def options_of(kind: type) -> Mapping[str, Option]:
     """The described fields of a dataclass, by name, in order."""
-    return _notes(kind, Option)
+    return {name: note for name, hint in _annotated(kind) for note in hint.__metadata__ if isinstance(note, Option)}
 
 
 @cache
-def _notes(kind: type, wanted: type[T]) -> Mapping[str, T]:
-    found: dict[str, T] = {}
+def _annotated(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Fields with notes; a subclass that changes a default keeps them."""
+    found: dict[str, Any] = {}
     for base in reversed(kind.__mro__[:-1]):
         hints = get_type_hints(base, include_extras=True)
-        for name in inspect.get_annotations(base):
-            for note in getattr(hints[name], "__metadata__", ()):
-                if isinstance(note, wanted):
-                    found[name] = note
-    return found
+        found |= {name: hints[name] for name in inspect.get_annotations(base) if hasattr(hints[name], "__metadata__")}
+    return tuple(found.items())
 
 
 def check_bounds(config: Any, what: str = "{}") -> None:
-    """Raises UserError for the first field outside its ``msgspec.Meta``; None has no bounds.
+    """Raises UserError for the first field that is no number, or outside its ``msgspec.Meta``; None has no bounds.
 
     what: how an error calls a field, such as ``"option {!r}"``.
     """
     kind: type = type(config)
-    for name, meta in _notes(kind, msgspec.Meta).items():
+    for name, hint in _annotated(kind):
         value = getattr(config, name)
-        if value is not None and not _is_within(value, meta):
-            raise UserError(f"{what.format(name)} must {_in_words(meta)}, not {value}")
+        for meta in hint.__metadata__:
+            if isinstance(meta, msgspec.Meta) and (fault := _fault(value, hint.__origin__, meta)):
+                raise UserError(f"{what.format(name)} must {fault}, not {value}")
 
 
-def _is_within(value: Any, meta: msgspec.Meta) -> bool:
-    return (
+def _fault(value: Any, kind: Any, meta: msgspec.Meta) -> str:
+    """What a value must do and doesn't, or nothing."""
+    if value is None and isinstance(None, kind):
+        return ""
+    fits = isinstance(value, Real if kind is float else kind) and not isinstance(value, bool)
+    if not fits:
+        return "be a number" if kind is float else "be a whole number"
+    within = (
         (meta.ge is None or value >= meta.ge)
         and (meta.gt is None or value > meta.gt)
         and (meta.le is None or value <= meta.le)
         and (meta.lt is None or value < meta.lt)
     )
+    return "" if within else _in_words(meta)
 
 
 def _in_words(meta: msgspec.Meta) -> str:
     most = meta.le if meta.le is not None else meta.lt
+    if most == LARGEST:
+        return f"be a finite number {'above' if meta.ge is None else 'of at least'} {meta.gt or meta.ge or 0:g}"
     if most is not None:
         opens, least = ("[", meta.ge) if meta.ge is not None else ("(", meta.gt)
         return f"lie in {opens}{least}, {most}{']' if meta.le is not None else ')'}"

@@ -1,8 +1,8 @@
 """Local training and evaluation of many clients: by which path, and how many at a time.
 
-- ``dense``  fully connected chains: batched matrix products (``dense.py``), the fastest on a CPU
+- ``dense``  fully connected chains: batched matrix products, the fastest on a CPU
 - ``vmap``   any stateless module, mapped over clients (``stacked.py``), for GPUs
-- ``loop``   one client after the other (``loop.py``): any module; convolutions on a CPU; losses of one's own
+- ``loop``   one client after the other: any module; convolutions on a CPU; losses of one's own
 All take the same batches and steps and agree with a plain PyTorch loop within float32 rounding (on a GPU, with
 ``torch.backends.cudnn.allow_tf32`` off, not the default).
 """
@@ -69,8 +69,7 @@ def fit_many(
     path: "auto", or one of "dense", "vmap", "loop".
 
     Raises UserError for a job that cannot be trained and DivergedError (a RunError with ``.job``, the index, and the
-    ``.results`` of the others) for a non-finite loss or weight. Memory beyond data and results does not grow with the
-    number of jobs.
+    ``.results`` of the others) for a non-finite loss or weight.
     """
     dtype = products(precision, device)
     choose_path(model, device, path)

@@ -81,8 +81,8 @@ def judge_many(
     """What each model of ``weights`` (k, d) float32, or each mixture of them, makes of every sample x (n, ...).
 
     shares: (s, k) float64 for s mixtures with probabilities shares @ softmax; without it each model by itself. Mixtures
-        and right answers need cross entropy. Beside the result memory doesn't grow with k or n. Raises UserError for
-        shapes or types that do not fit the model, and for a loss with one number a batch.
+        and right answers need cross entropy. Raises UserError for shapes or types that do not fit the model, and for a
+        loss with one number a batch.
     """
     if shares is not None and not model.is_classifier:
         raise UserError(f"{model.name} is no classifier: a mixture mixes probabilities of classes")

@@ -50,17 +50,16 @@ class Model:
 
     module: an ``nn.Module`` (copied) or a factory without arguments.
     input_shape: one sample's shape, ``(C, H, W)`` for images or ``(f,)``; samples are float32.
-    loss: a name of ``LOSSES``, by default ``"cross_entropy"`` (``(N, classes)`` logits, int64 labels), or a function of
-        outputs and labels (``Loss``).
+    loss: a name of ``LOSSES`` (cross entropy takes ``(N, classes)`` logits and int64 labels), or a function of outputs
+        and labels (``Loss``).
     personal: name prefixes of parameters that stay with the client (``Part.scope == "personal"``).
 
-    spec: the flat vector's layout: parameters and floating-point buffers in state-dict order. Integer buffers
-        (``num_batches_tracked``) are no part of it and restart with every training.
+    spec: the flat vector's layout: parameters and floating-point buffers in state-dict order. Integer buffers are no
+        part of it and restart with every training.
     classes: length of the logits, or None with another loss.  outputs: numbers for each sample, or None if no vector.
     stochastic: whether training draws from torch's random generator (dropout).
 
-    Raises UserError naming the layer for what a flat float32 vector cannot hold: lazy or shared parameters, other
-    dtypes, batch normalisation with ``momentum=None``.
+    Raises UserError naming the layer for what a flat float32 vector cannot hold.
     """
 
     def __init__(

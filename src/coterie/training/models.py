@@ -60,10 +60,9 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     The table prints a ReLU after the first convolution and in the head only; here every convolution has one (after its
     normalisation).
 
-    Running means and variances are part of the flat vector (``ModelSpec.buffers``): they travel with the weights and
-    are only averaged (``aggregation/buffers.py``). Dual variables and control variates are 0 there. Local training
-    normalises by batch, evaluation by the running statistics. Dropout follows each training's own seed (``Job.seed``):
-    models with dropout or buffers take the path "loop" on every device. (A GPU draws other masks than a CPU.)
+    Running means and variances are part of the flat vector (``ModelSpec.buffers``) and are only averaged. Local
+    training normalises by batch, evaluation by the running statistics. Dropout follows each training's own seed
+    (``Job.seed``). Models with dropout or buffers take the path "loop". (A GPU draws other masks than a CPU.)
     """
     channels, height, width = _image(input_shape, 22)
     size = [(((n - 2) // 2 - 2) // 2 - 2) // 2 for n in (height, width)]

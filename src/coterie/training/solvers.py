@@ -1,9 +1,9 @@
 """Local solvers as small frozen dataclasses: what a client minimises, and what it remembers afterwards.
 
-Every solver descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f the mean loss of the client's samples. That covers
-weight decay, FedProx, SCAFFOLD and ADMM (and FedDyn). A solver gives these two terms, fixed for one ``Fit`` (``pull``),
-and the named vectors to keep (``keep``). ``descend`` is the step of all training paths, elementwise on tensors of one
-shape. ``Objective`` also says what f is; its clients are trained one after the other.
+Every solver descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f the mean loss of the client's samples: weight decay,
+FedProx, SCAFFOLD and ADMM (and FedDyn). A solver gives these two terms (``pull``) and the named vectors to keep
+(``keep``). ``descend`` is the step of all training paths. ``Objective`` also says what f is; its clients are trained
+one after the other.
 
 Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives within one ``Fit`` only.
 """
@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
-from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.options import AtLeastOne, NotNegative, Positive, check_bounds
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -84,17 +84,6 @@ def descend(weights: Tensor, gradient: Tensor, velocity: Tensor | None, pull: Pu
     weights.add_(gradient, alpha=-solver.lr)
 
 
-_POSITIVE = (lambda v: v > 0, "above 0")
-_NOT_NEGATIVE = (lambda v: v >= 0, "at least 0")
-_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "lr": _POSITIVE,
-    "momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
-    "weight_decay": _NOT_NEGATIVE,
-    "mu": _NOT_NEGATIVE,
-    "rho": _POSITIVE,
-}
-
-
 @dataclass(frozen=True)
 class Sgd:
     """Minibatch SGD.
@@ -103,22 +92,16 @@ class Sgd:
     momentum: in [0, 1), heavy ball.  weight_decay: >= 0, adds ``weight_decay * weights`` to the gradient.
     """
 
-    lr: float
-    batch_size: int = 50
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    lr: Positive
+    batch_size: AtLeastOne = 50
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    weight_decay: NotNegative = 0.0
 
     needs: ClassVar[tuple[str, ...]] = ()
     takes: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise UserError(f"{name}: batch_size must be a whole number of at least 1, not {self.batch_size!r}")
-        for setting, (allowed, words) in _RANGES.items():
-            value = getattr(self, setting, 0.5)  # not every solver has mu and rho
-            if not isinstance(value, Real) or not isfinite(value) or not allowed(float(value)):
-                raise UserError(f"{name}: {setting} must be a finite number {words}, not {value!r}")
+        check_bounds(self, f"{type(self).__name__}: {{}}")
 
     def pull(self, start: Tensor, state: State) -> Pull:
         return Pull(self.weight_decay)
@@ -134,7 +117,7 @@ class Proximal(Sgd):
     mu: >= 0.  State, optional: "anchor", else the weights that the training starts from.
     """
 
-    mu: float = 0.01
+    mu: NotNegative = 0.01
 
     takes: ClassVar[tuple[str, ...]] = ("anchor",)
 
@@ -152,7 +135,7 @@ class Admm(Sgd):
     Kept, eq. 10: dual+ = dual + rho (w+ - anchor). What a client sends, eq. 16: ``augmented_change``.
     """
 
-    rho: float = 0.01
+    rho: Positive = 0.01
 
     needs: ClassVar[tuple[str, ...]] = ("dual",)
     takes: ClassVar[tuple[str, ...]] = ("anchor",)
@@ -196,7 +179,7 @@ class Objective(Sgd):
     settings: what the loss reads beside the batch, such as a system's config.
     """
 
-    loss: OwnLoss = field(kw_only=True)
+    loss: Callable[..., Any] = field(kw_only=True)
     settings: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -214,7 +197,7 @@ class Objective(Sgd):
         """The loss of a batch, a scalar or (n,). Raises UserError if the function fails or gives something else."""
         name = getattr(self.loss, "__name__", repr(self.loss))
         try:
-            found = self.loss(network, start, x, y, self.settings)
+            found: Tensor = self.loss(network, start, x, y, self.settings)
             fits = found.shape in ((), y.shape[:1]) and found.requires_grad
         except Exception as error:  # whatever a user's function raises
             raise UserError(

@@ -1,7 +1,7 @@
 """Independent shares of the work on threads of their own, one torch thread each, on all cores.
 
-If torch splits each small operation over the cores, each waits for its slowest thread: much slower on a busy machine.
-Only the convolutions of a single client are left to torch to split.
+If torch splits each small operation over the cores, each waits for its slowest thread. Only the convolutions of a
+single client are left to torch to split.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from benchmarks.security.closed_forms import (
 )
 from benchmarks.security.compared import compared
 from benchmarks.security.directed import played
-from coterie.aggregation.correction import misrouted_share
+from coterie.aggregation.correction import class_weights
 from coterie.privacy.attacks.masks import class_of, count_accuracy, count_posterior, telling_accuracy, told_apart
 from coterie.privacy.audits import pafed as audit
 from coterie.protocol.errors import PeerError, UserError
@@ -222,7 +222,8 @@ def test_too_few_iterations_of_min_put_a_third_into_the_wrong_class_under_encryp
     for d in (3, 7):
         for cosine in (0.5, 0.1, 0.05):
             plain = found[f"Min, d={d}", "none", cosine]
-            assert plain == misrouted_share(np.array([cosine, -cosine]), d)
+            pair = np.array([cosine, -cosine])
+            assert plain == study.misrouted(pair, *class_weights(pair, d))
             assert found[f"Min, d={d}", "emulated", cosine] == pytest.approx(plain, abs=1e-3)
     assert found["Min, d=7", "none", 0.05] > 0.39
     assert found["helper", "real", 0.05] < 1e-2
