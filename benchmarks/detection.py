@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 
 import coterie
 from coterie.aggregation import detection
@@ -287,7 +288,7 @@ def _told(
     found = [scores(facts, {**mixed, "permuted": first}), *(permuted_scores(high, facts) for high in others)]
     areas: dict[str, list[float]] = {}
     for name, score in (pair for one in found for pair in one.items()):
-        areas.setdefault(name, []).append(detection.auroc(score, bad))
+        areas.setdefault(name, []).append(float(roc_auc_score(bad, score)))
     return {
         "auroc": {name: float(np.mean(area)) for name, area in areas.items()},
         "share": {rule: float(w[bad].sum() / w.sum()) for rule, w in weights.items()},

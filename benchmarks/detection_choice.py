@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 
 import coterie
 from benchmarks.detection import ATTACKS, LEADERS, LOW, SETTINGS, ground, pairs
@@ -52,7 +53,7 @@ def judged(gram: Floats, multiple: float) -> dict[str, float]:
             bad = np.isin(np.arange(LEADERS), pair)
             of = np.arange(LEADERS) + LEADERS * number * bad
             w = weights(gram[np.ix_(of, of)], multiple)
-            areas.append(detection.auroc(1 - w, bad))
+            areas.append(float(roc_auc_score(bad, 1 - w)))
             kept.append(float(w[bad].sum() / w.sum()))
     return found | {"auroc": float(np.mean(areas)), "share": float(np.mean(kept))}
 

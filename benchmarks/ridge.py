@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.items import main
-from coterie.aggregation.mingled import rebuild, rebuild_error
+from coterie.aggregation.mingled import left_inverse, rebuild
 from coterie.clustering.identities import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks.identity import expected_accuracy
+from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, percent, spread
 from coterie.runs.config import RunConfig
@@ -46,6 +47,35 @@ class Drawn:
     plain: NDArray[np.float64]
     ridged: Mapping[float, NDArray[np.float64]]
     held_back: Mapping[float, NDArray[np.float64]]
+
+
+def rebuild_error(
+    member: NDArray[np.bool_], true: NDArray[Any], *, max_condition: float = np.inf
+) -> NDArray[np.float64]:
+    """(k,): how far a rebuilt model is from the exact mean of its cluster, RMS, where members' models spread by 1.
+
+    member: (N, k) bool, [a in CI_i].  true: (N,) whole, the true cluster of each client.  max_condition: as for
+        ``rebuild``, without the effect of a ridge. nan for a cluster without members; infinite for all where H is
+        singular.
+
+    With weights of independent noise of standard deviation sigma, ``rebuild_error * sigma`` is the exact standard
+    deviation of (rebuilt - exact mean), given the sets.
+    """
+    member = np.asarray(member)
+    n, k = member.shape if member.ndim == 2 else (0, 0)
+    one_hot = np.arange(k) == np.asarray(true)[..., None]
+    if member.dtype != np.bool_ or one_hot.shape != (n, k) or not one_hot.any(axis=1).all() or not n:
+        raise UserError("expected sets (clients, clusters) of bool and the true cluster of each client")
+    if not member[one_hot].all():
+        raise UserError(f"client {int(np.flatnonzero(~member[one_hot])[0])} is not in the mingled cluster of its own")
+    live = one_hot.any(axis=0)
+    error = np.where(live, np.inf, np.nan)
+    m, z = member[:, member.any(axis=0)].T.astype(np.float64), one_hot[:, live].astype(np.float64)
+    h, mean = m @ z, z.T / z.sum(axis=0)[:, None]
+    inverse, condition, lam = left_inverse(h, max_condition)
+    if lam > 0 or np.isfinite(condition):
+        error[live] = np.linalg.norm(inverse @ (m - h @ mean), axis=1)  # of every client's model in every rebuilt one
+    return np.asarray(error, dtype=np.float64)
 
 
 def drawn(clients: int, k: int, p: float, seed: int) -> Drawn:

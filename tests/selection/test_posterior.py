@@ -11,17 +11,20 @@ from hypothesis import strategies as st
 
 from coterie.selection.bandit import Bandit, Cics, learned, theta
 from coterie.selection.contexts import standardised_rewards
-from coterie.selection.kernels import (
+from coterie.selection.posterior import (
+    Past,
     SetSums,
     between,
+    covariance,
     distances,
     energy_distance,
     matern,
     mean_distances,
     phi,
+    posterior,
     printed_distance,
+    printed_posterior,
 )
-from coterie.selection.posterior import Past, covariance, posterior, printed_posterior
 
 NUMBERS = {"length_scale": 2.0, "noise": 0.5, "slope": 0.7, "sigma": 0.8}
 
@@ -109,22 +112,9 @@ def test_the_printed_kernel_is_not_positive_semi_definite():
     assert right > 0
 
 
-def test_without_the_root_the_energy_distance_gives_no_kernel_either():
-    """Sets that mix two kinds of devices lie on a line, where (1 + r^2) exp(-r^2) is not positive definite."""
-    kinds = np.zeros((2, 5))
-    kinds[1] = 1.0
-    sets = [np.repeat(kinds, (j, 12 - j), axis=0) for j in range(13)]
-    past = Past(np.concatenate(sets), np.full(13, 12), np.zeros((13, 11)), np.zeros(13))
-    apart = between(past.contexts, past.sizes)
-    assert apart == pytest.approx(np.array([[distances(x, y).mean() for y in sets] for x in sets]))
-    d = energy_distance(apart, np.diag(apart)[:, None], np.diag(apart))
-    assert np.linalg.eigvalsh(matern(d, 1.0)).min() > -1e-9
-    assert np.linalg.eigvalsh(matern(d**2, 1.0)).min() < -1e-3
-
-
 def test_mean_distances_in_chunks_are_those_of_loops(monkeypatch):
     past, x = random_past(5, 3), np.random.default_rng(1).normal(size=(9, 5))
-    monkeypatch.setattr("coterie.selection.kernels._CHUNK", 30)
+    monkeypatch.setattr("coterie.selection.posterior._CHUNK", 30)
     slow = [[np.mean([np.linalg.norm(u - v) for v in y]) for y in sets_of(past)] for u in x]
     assert mean_distances(x, past.contexts, past.sizes) == pytest.approx(np.array(slow))
 
@@ -145,25 +135,6 @@ def test_the_posterior_is_that_of_a_gaussian_conditioned_by_inverses(seed):
     mean, deviation = posterior(past, **NUMBERS)(as_sums(sets, past))
     assert mean == pytest.approx(centre + unit * cross @ inverse @ values)
     assert deviation == pytest.approx(unit * np.sqrt(prior - np.einsum("ij,jk,ik->i", cross, inverse, cross)))
-
-
-def test_the_mean_is_ridge_regression_and_a_process_on_what_it_leaves():
-    """Rasmussen and Williams, eq. (2.40) to (2.42): generalised ridge regression for theta, then the residuals."""
-    past, numbers = random_past(20, 4), NUMBERS
-    sets = sets_of(random_past(5, 77))
-    h = past.features
-    k = covariance(past, between(past.contexts, past.sizes), numbers["length_scale"], 0.0, numbers["sigma"]) + numbers[
-        "noise"
-    ] ** 2 * np.eye(20)
-    inverse = np.linalg.inv(k)
-    values, centre, unit = standardised_rewards(past.rewards)
-    ridge = np.linalg.solve(np.eye(11) / numbers["slope"] ** 2 + h.T @ inverse @ h, h.T @ inverse @ values)
-    features = np.array([phi(x).sum(axis=0) / 10 for x in sets])
-    d = np.array([[slow_distance(x, y) for y in sets_of(past)] for x in sets])
-    cross = numbers["sigma"] ** 2 * matern(d, numbers["length_scale"])
-    expected = features @ ridge + cross @ inverse @ (values - h @ ridge)
-    mean, _ = posterior(past, **numbers)(as_sums(sets, past))
-    assert mean == pytest.approx(centre + unit * expected)
 
 
 def test_theta_finds_the_slope_that_made_the_rewards():

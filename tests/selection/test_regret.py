@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.selection import DEVICES, LIES, METHODS, PROBLEMS, Cics, liar_share, main, problem, regrets
 
+pytestmark = pytest.mark.long
 SEEDS = range(6)
 ROUNDS = 40
 

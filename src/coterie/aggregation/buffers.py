@@ -1,7 +1,7 @@
 """Running statistics (a model's buffers) beside its parameters: buffers are only averaged.
 
-Outside the range that clients measured, a running variance may be negative. So buffers get a mean whose weights are at
-least 0 and sum to one. A client that sends a change of its parameters sends its buffers as they are.
+A running variance outside the range that clients measured may be negative. So buffers get a mean with weights of at
+least 0 that sum to one, and a client that sends a change of its parameters sends its buffers as they are.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def stepped(
     """A server's next model, (d,) float64: ``weights + step change`` at the parameters, a mean at the buffers.
 
     change: (d,), the mean of the clients'.  mean: (d,), its buffers are the mean of the clients'.  step: >= 0. share:
-        >= 0, the part of all clients that these stand for, where ``change`` is a mean over all. Buffers go towards the
-        clients' by step times share, at most by 1.
+        >= 0, the part of all clients that these stand for, where ``change`` is a mean over all. Buffers move by step
+        times share, at most by 1.
     """
     moved, b = np.asarray(weights + step * change, dtype=np.float64), spec.buffers
     moved[b] = weights[b] + min(step * share, 1.0) * (mean[b] - weights[b])

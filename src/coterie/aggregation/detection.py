@@ -3,35 +3,31 @@
 Only a few scalars of each leader's model are opened. From these follow integer weights for the encrypted sum
 (``weighted``) and the divisor of the opened sum.
 
-``s_factors`` is eq. (6): 1 - MagNorm x DistNorm, both normalised to [0, 1] by the least and the largest of all leaders.
+``s_factors`` is eq. (6): 1 - MagNorm x DistNorm, each normalised to [0, 1] by the least and the largest of all leaders.
 
 ``robust`` is a mean of updates cut to one length, each weighted by its agreement with the others. It needs the squared
 norms n_i = l_i^2 of updates u_i and their dot products with an encrypted mean. With L the lower median of the l_i,
-cos_i the cosine of u_i with the mean of the *others*, e_i the noise of cos_i, med the median of all cos_i, and sd their
-standard deviation by the median of |cos_i - med|,
+cos_i the cosine of u_i with the mean of the *others*, e_i its noise, med the median of all cos_i, and sd their standard
+deviation by the median of |cos_i - med|,
 
     c_i = min(1, L / l_i)
     a_i = 1 - min(1, max(0, med - cos_i - e_i) / max(|med|, 3 sd))
     mean = sum_i a_i c_i u_i / sum_i a_i.
-
-So an update is left out only if its cosine plus noise is not above 0, lies three deviations of all cosines below the
-median, and as far below it as it is from 0. Honest updates may have a small or negative cosine.
 
 The encrypted mean is one of cut updates, too (``cut``). With M = sum_j f_j u_j and d_i = u_i M, the comparison with u_i
 follows in the clear:
 
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
-**What liars can do.** No term is longer than a_i L, so |mean| <= L, whatever updates are sent. Half of the k updates or
-more have a_i = 1, so the terms of m liars are at most min(1, 2 m / k) L of the mean. L is at most the length of an
-honest update while no more than half of all lie.
+**What liars can do.** No term is longer than a_i L, so |mean| <= L, whatever updates are sent. At least half of the k
+updates have a_i = 1, so the terms of m liars are at most min(1, 2 m / k) L of the mean. L is at most the length of an
+honest update while at most half of all lie.
 
-**No leader stays alone.** A sum in which one leader has nearly all would open its update. A leader's part is its
-weight, or for ``robust`` its weight times its length. The effective number of leaders of these parts is at least
-``FEWEST``; else weights are replaced, and ``Weights.fallback`` says why. For eq. (6), leaders up to the median
-suspicion then have one weight. ``robust`` takes all a_i as 1: more than half of all updates are as long as L or longer,
-so two parts at least are L. Where rounding to whole weights still leaves one leader alone, there is no sum. Lengths are
-opened with noise, so each counts as the shortest that it may be (``least``); where all may be zero, as opened.
+**No leader stays alone.** A sum in which one leader has nearly all would open its update. So the effective number of
+leaders, by weight (for ``robust`` by weight times length), is at least ``FEWEST``. Else weights are replaced, and
+``Weights.fallback`` says why: for eq. (6), leaders up to the median suspicion get one weight; ``robust`` takes all a_i
+as 1. If rounding still leaves one leader alone, there is no sum. Opened lengths have noise, so each counts as the
+shortest that it may be (``least``); where all may be zero, as opened.
 
 **What an energy can't show.** Values far beyond what is honest can make an energy wrap around. The opened mean is then
 longer than the opened lengths allow: ``too_long``.
@@ -263,18 +259,6 @@ def weighted(ciphers: Sequence[Any], weights: ArrayLike) -> Any:
     if total is None:
         raise UserError("no vector has a weight: there is nothing to sum up")
     return total
-
-
-def auroc(suspicion: ArrayLike, poisoned: ArrayLike) -> float:
-    """The chance that a poisoned contribution is more suspect than another one, ties counting half: ``(n,)`` each.
-
-    1 is perfect, 0.5 blind. Raises UserError unless there are both kinds.
-    """
-    score, bad = np.asarray(suspicion, dtype=np.float64), np.asarray(poisoned, dtype=bool)
-    if score.shape != bad.shape or not 0 < bad.sum() < bad.size:
-        raise UserError("an area under the ROC curve needs poisoned contributions and others, a score each")
-    ours, theirs = score[bad][:, None], score[~bad][None]
-    return float(((ours > theirs) + 0.5 * (ours == theirs)).mean())
 
 
 # ---- parts

@@ -1,8 +1,8 @@
 """Which parties a round took for malicious, and how often that was right: one definition for every defence.
 
-A defence notes ``{"influence": {name: weight}}``, the weight of each contribution that it judged, from 0. It may note
-``{"flagged": [names]}``; else those with less than half of the median influence are flagged. ``{"stands_for": {leader:
-[clients]}}`` names the clients that a party contributes for: its contribution is poisoned if one of them attacks.
+A defence notes ``{"influence": {name: weight}}``, each judged contribution's weight, from 0. It may note ``{"flagged":
+[names]}``; else those below half of the median influence are flagged. ``{"stands_for": {leader: [clients]}}`` names the
+clients behind a party: its contribution is poisoned if one of them attacks.
 """
 
 from __future__ import annotations

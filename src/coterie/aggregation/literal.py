@@ -4,8 +4,8 @@ All of eq. (6) as polynomials. A magnitude is the iteration of Cheon et al., "Nu
 homomorphically encrypted numbers", ASIACRYPT 2019, algorithm 1; extremes are found in rounds of pairs, and 1 / (largest
 - least) is Goldschmidt's product. 21 ``levels`` admit two leaders with three iterations, or four with one.
 
-**Where it fails.** |x| is found for |x| above 2^-iterations only, a share of the public bound. The inverse is too small
-for spreads below 2^-steps. Nobody can see that a factor is wrong: docs/detection.md has the numbers.
+**Where it fails.** |x| is found above 2^-iterations of the public bound only, the inverse for spreads above 2^-steps.
+Nobody can see that a factor is wrong: docs/detection.md.
 """
 
 from __future__ import annotations

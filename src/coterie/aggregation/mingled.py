@@ -3,16 +3,16 @@ Preference Profiling in CFL" (Zhang et al., NDSS 2025), with plain arrays.
 
 Client i is truly in cluster b and joins the mingled clusters CI_i, b among them. The server adds up the models, ``S_a =
 sum_i theta_i [a in CI_i]`` (eq. 5), and the one-hot indicators of the true cluster, ``x_ab = sum_i sigma_ib [a in
-CI_i]`` (eq. 6). If a cluster's false members stand for all of it, then ``S = H theta*`` with ``H = (x_ab)`` (eq. 7),
-which is solved for the cluster models theta*.
+CI_i]`` (eq. 6). If a cluster's false members stand for all of it, ``S = H theta*`` with ``H = (x_ab)`` (eq. 7), which
+is solved for the cluster models theta*.
 
 Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models (k, d) float32.
 
-Two departures from the text as printed. The right-hand side is the sums, not the means: H holds counts, and with means
-(eq. 8, alg. 2 line 6) the models shrink by the size of their clusters, see :func:`rebuild_literal`. Where H's condition
-is above a bound, a ridge around the previous models replaces the plain solve: theorem 3's premise |G*| >= (N - |G*|) p
-fails in the paper's own default setting (24 >= 48). (Theorem 4's bound is misprinted: eq. (29) asks for clusters of
-more than 9 (k-1)^2 / 4 clients, eq. (30) for fewer from k = 4 on.)
+Departures: the right-hand side is the sums, since with the printed means (eq. 8, alg. 2 line 6) the models shrink by
+the size of their clusters (:func:`rebuild_literal`). Where H's condition is above a bound, a ridge around the previous
+models replaces the plain solve: theorem 3's premise |G*| >= (N - |G*|) p fails in the paper's default setting (24 >=
+48). (Theorem 4's bound is misprinted: eq. (29) asks for clusters of more than 9 (k-1)^2 / 4 clients, eq. (30) for fewer
+from k = 4 on.)
 """
 
 from __future__ import annotations
@@ -84,8 +84,7 @@ def implausible(
     coefficients: (k, k) real, H before or after rounding.  sizes: (k,), the |G_a| that the server counted.
         participants: clients whose updates were added, if known.  least: identities that every client must have (T).
 
-    A client that first takes its own part out of all three checks more sharply. Lies that are consistent with one-hot
-    indicators stay undetected.
+    Lies that are consistent with one-hot indicators stay undetected.
     """
     x, sizes = np.asarray(coefficients), np.asarray(sizes)
     if x.ndim != 2 or x.shape[0] != x.shape[1] or sizes.shape != x.shape[:1]:
@@ -140,15 +139,15 @@ def rebuild(
 
     sums: (k, d), S.  coefficients: (k, k), H, counts or expected counts.  previous: (k, d), for empty clusters.
     max_condition: of the solved system, above 1 and up to ``MOST_CONDITION``. Rebuilding adds .02 to .07 of it to a
-        model's error, in units of the spread of models within a cluster (see :func:`rebuild_error`).
+        model's error, in units of the spread of models within a cluster. The condition is the
+        2-norm one of H with its columns scaled to length 1; for eq. (11) it is (1 + (k-1) p) / (1-p).
     ridge: for an H of a larger condition. True: minimise ``||H theta - S||^2 + lambda sum_b |h_b|^2 (theta_b -
         previous_b)^2``, h_b the columns of H and lambda the smallest that brings the condition down to
         ``max_condition``. False: keep all models.
 
-    A true cluster without members is a column of zeros and keeps its model. A mingled cluster without members is a row
-    of zeros and says nothing. Rows may outnumber columns: least squares. The condition is the 2-norm condition number
-    of H with its columns scaled to length 1, as the size of a cluster costs a solve nothing. For the ideal coefficients
-    (eq. 11) of any sizes it is (1 + (k-1) p) / (1-p).
+    A true cluster without members (a column of zeros) keeps its model. A mingled cluster without members is a row of
+    zeros.
+    Rows may outnumber columns: least squares.
 
     Raises PeerError for sums that are not finite, UserError for arguments that do not fit together.
     """
@@ -162,7 +161,7 @@ def rebuild(
     rows, columns = np.asarray(h.any(axis=1)), np.asarray(h.any(axis=0))
     if not columns.any():
         return kept_all(previous, "nobody took part, so all models were kept")
-    inverse, condition, lam = _left_inverse(h[np.ix_(rows, columns)], max_condition)
+    inverse, condition, lam = left_inverse(h[np.ix_(rows, columns)], max_condition)
     if lam > 0 and not ridge:
         words = f"the coefficients' condition number is {condition:.3g}, above {max_condition:g}"
         return kept_all(previous, f"{words}, so all models were kept", condition)
@@ -235,7 +234,7 @@ def _counts(counts: NDArray[Any], k: int) -> NDArray[np.int64]:
     return counts.astype(np.int64)
 
 
-def _left_inverse(live: Floats, max_condition: float) -> tuple[Floats, float, float]:
+def left_inverse(live: Floats, max_condition: float) -> tuple[Floats, float, float]:
     """L with L live = 1 (least squares, ridged if needed), the condition of live, and the ridge's lambda.
 
     live: (rows, columns) without columns of zeros. Its condition, with columns of length 1, is s_1 / s_n of the
@@ -280,30 +279,3 @@ def ideal_coefficients(sizes: NDArray[Any], rate: float) -> Floats:
     if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes >= 0)).all() or not 0 <= rate <= 1:
         raise UserError(f"expected sizes of at least 0 and a rate from 0 to 1, not {sizes} and {rate}")
     return np.asarray(sizes * (rate + (1 - rate) * np.eye(len(sizes))), dtype=np.float64)
-
-
-def rebuild_error(member: NDArray[np.bool_], true: NDArray[Any], *, max_condition: float = np.inf) -> Floats:
-    """(k,): how far a rebuilt model is from the exact mean of its cluster, RMS, where members' models spread by 1.
-
-    member: (N, k) bool, [a in CI_i].  true: (N,) whole, the true cluster of each client.  max_condition: as for
-        :func:`rebuild`, without the effect of a ridge. nan for a cluster without members; infinite for all where H is
-        singular.
-
-    If weights are the cluster's expected weights plus independent noise of standard deviation sigma, ``rebuild_error *
-    sigma`` is the exact standard deviation of (rebuilt - exact mean), given the sets.
-    """
-    member = np.asarray(member)
-    n, k = member.shape if member.ndim == 2 else (0, 0)
-    one_hot = np.arange(k) == np.asarray(true)[..., None]
-    if member.dtype != np.bool_ or one_hot.shape != (n, k) or not one_hot.any(axis=1).all() or not n:
-        raise UserError("expected sets (clients, clusters) of bool and the true cluster of each client")
-    if not member[one_hot].all():
-        raise UserError(f"client {int(np.flatnonzero(~member[one_hot])[0])} is not in the mingled cluster of its own")
-    live = one_hot.any(axis=0)
-    error = np.where(live, np.inf, np.nan)
-    m, z = member[:, member.any(axis=0)].T.astype(np.float64), one_hot[:, live].astype(np.float64)
-    h, mean = m @ z, z.T / z.sum(axis=0)[:, None]
-    inverse, condition, lam = _left_inverse(h, max_condition)
-    if lam > 0 or np.isfinite(condition):
-        error[live] = np.linalg.norm(inverse @ (m - h @ mean), axis=1)  # of every client's model in every rebuilt one
-    return np.asarray(error, dtype=np.float64)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.protocol.arrays import finite
 from coterie.protocol.errors import UserError
 
 Doubles = NDArray[np.float64]
@@ -40,7 +41,7 @@ def krum_scores(updates: NDArray[Any], f: int) -> Doubles:
 
     f: how many of the n may be malicious. Raises UserError for fewer than f + 3 updates.
     """
-    u = _checked(updates)
+    u = finite(updates, "updates", "n", "d")
     n = len(u)
     if f < 0 or n < f + 3:
         raise UserError(f"Krum against {f} attackers needs at least {max(f, 0) + 3} updates, not {n}")
@@ -77,7 +78,7 @@ def trimmed_mean(updates: NDArray[Any], k: int) -> Robust:
     Flagged are updates that stay in fewer than half as many coordinates as the median update. Of equal values later
     updates count as larger. Raises UserError unless 0 <= 2 k < n.
     """
-    u = _checked(updates)
+    u = finite(updates, "updates", "n", "d")
     n, d = u.shape
     if not 0 <= 2 * k < n:
         raise UserError(f"a trimmed mean of {n} updates can leave out from 0 to {(n - 1) // 2} at each end, not {k}")
@@ -93,7 +94,7 @@ def trimmed_mean(updates: NDArray[Any], k: int) -> Robust:
 
 def median(updates: NDArray[Any]) -> Robust:
     """The median of every coordinate (Yin et al., definition 1), as a trimmed mean."""
-    return trimmed_mean(updates, (len(_checked(updates)) - 1) // 2)
+    return trimmed_mean(updates, (len(finite(updates, "updates", "n", "d")) - 1) // 2)
 
 
 def fltrust(updates: NDArray[Any], own: NDArray[Any]) -> Robust:
@@ -102,7 +103,7 @@ def fltrust(updates: NDArray[Any], own: NDArray[Any]) -> Robust:
     own: (d,) the update that the server trained on its own data. Updates without trust are flagged; if there are no
         others, the aggregate is zero. Raises UserError for an own update that is zero or of another length.
     """
-    u, g = _checked(updates), np.asarray(own, dtype=np.float64)
+    u, g = finite(updates, "updates", "n", "d"), np.asarray(own, dtype=np.float64)
     if g.shape != u.shape[1:] or not np.isfinite(g).all() or not (length := float(np.linalg.norm(g))):
         raise UserError("FLTrust needs an update of the server's own that is finite, not zero, and of the model's size")
     lengths = np.linalg.norm(u, axis=1)
@@ -115,14 +116,7 @@ def fltrust(updates: NDArray[Any], own: NDArray[Any]) -> Robust:
 
 def _chosen(updates: NDArray[Any], chosen: NDArray[np.int64], left_out: NDArray[np.int64]) -> Robust:
     """The mean of the chosen updates."""
-    u = _checked(updates)
+    u = finite(updates, "updates", "n", "d")
     influence, flagged = np.zeros(len(u)), np.zeros(len(u), np.bool_)
     influence[chosen], flagged[left_out] = 1.0, True
     return Robust(u[np.sort(chosen)].mean(axis=0), influence, flagged)
-
-
-def _checked(updates: NDArray[Any]) -> Doubles:
-    u = np.asarray(updates, dtype=np.float64)
-    if u.ndim != 2 or not u.size or not np.isfinite(u).all():
-        raise UserError(f"expected updates (n, d) of finite numbers, got an array {u.shape}: leave such a client out")
-    return u

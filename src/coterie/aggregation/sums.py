@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 
 _BLOCK = 8192  # coordinates at a time, so that the passes of one addition stay in the cache
@@ -74,3 +75,17 @@ class WeightedMean:
         if not self.samples:
             raise UserError("the mean of no models does not exist: check that some client answered")
         return self._sum.value() / self.samples
+
+
+class RunningMix:
+    """Models (d,) mixed in one after the other, each at its share: w -> keep w + add (FedAsync, RFL-HA)."""
+
+    def __init__(self, size: int) -> None:
+        self.keep, self.add = 1.0, np.zeros(size)
+
+    def take(self, values: Vector, share: float) -> None:
+        self.keep *= 1 - share
+        self.add += share * (values - self.add)
+
+    def __call__(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.keep * weights + self.add

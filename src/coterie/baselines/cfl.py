@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 import coterie.method as fl
-from coterie.clustering.bipartition import bipartition
+from coterie.clustering.cosines import bipartition
 
 
 @fl.settings

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.aggregation.mixing import RunningMix
+from coterie.aggregation.sums import RunningMix
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols import late
 

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 import coterie.method as fl
-from coterie.clustering.agglomerative import agglomerated
+from coterie.clustering.cosines import agglomerated
 
 
 @fl.settings

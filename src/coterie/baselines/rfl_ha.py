@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 import coterie.method as fl
-from coterie.aggregation.mixing import RunningMix
+from coterie.aggregation.sums import RunningMix
 from coterie.protocols.selecting import Introducing, meet
 
 HEAD = "head"

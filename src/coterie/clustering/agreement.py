@@ -13,11 +13,10 @@ from coterie.protocol.errors import UserError
 class Agreement:
     """The clusters of some clients.
 
-    ari: adjusted Rand index against the data's own groups (Hubert and Arabie, Comparing partitions, 1985): 1 for equal
-        divisions, 0 on average for a random one; None where the data have no groups or fewer than two clients have a
-        cluster.  clusters: how many have members.  sizes: of those, in the order of their numbers; a client of several
-        counts in each.  per_client: mean number of clusters of clients that have any; 0 without such.  without: clients
-        without a cluster, which count in nothing else.
+    ari: adjusted Rand index against the data's own groups (Hubert and Arabie, 1985): 1 for equal divisions, 0 on
+        average for a random one; None without groups, or if fewer than two clients have a cluster.  clusters: how many
+        have members.  sizes: of those, in the order of their numbers; a client of several counts in each.  per_client:
+        mean number of clusters of clients that have any; 0 without such.  without: clients without a cluster.
     """
 
     ari: float | None

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-NOISE = -1
+from coterie.clustering.labels import NOISE, Labels
+
 THIRD = 3  # the radius reaches this neighbour at least
 FEW = 2000  # devices; above, eq. (5) goes without its logarithm
 
 _BLOCK = 1024  # rows at a time
 
-Labels = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 

@@ -1,14 +1,13 @@
 """How differently devices' data look: the modified Jensen-Shannon divergence of sparsity vectors, eq. (3) and (4) of
 "FedEPC: An Efficient and Privacy-Enhancing Clustering Federated Learning Method", and its calibration.
 
-A sparsity vector s has a share of zeros in [0, 1] for each of C channels; P = s / sum(s) is its distribution. Both
-terms of eq. (3) are one sum, of P and of s:
+A sparsity vector s has a share of zeros in [0, 1] for each of C channels; P = s / sum(s) is its distribution.
 
     js(x, y) = 1/2 sum_c [x_c ln(2 x_c / (x_c + y_c)) + y_c ln(2 y_c / (x_c + y_c))],      0 ln 0 = 0,
     MJS(s, t) = js(P, Q) + gamma js(s, t).
 
-Departures (reasons in docs/clustering.md): MJS is `calibrated` before it is compared with thresholds; a vector of zeros
-has the P of a constant vector.
+Departures (docs/clustering.md): MJS is `calibrated` before it is compared with thresholds; a vector of zeros has the P
+of a constant vector.
 """
 
 from __future__ import annotations
@@ -75,15 +74,15 @@ def calibrated(
 ) -> tuple[NDArray[np.floating[Any]], float]:
     """Divergences in units in which 0 is noise and 1 is usual: max(0, MJS - (h_i + h_j) / 4) / scale, and the scale.
 
-    mjs: (n, n) of `modified_divergence`.  floors: (n,), h_i >= 0 of `noise_floor`; (h_i + h_j) / 4 is what noise adds
-        to MJS.  scale: by default MJS of the median pair, or ``per_scale`` median floors if more; the median of
-        positive pairs where that is 0, or 1. The result has the type of ``mjs`` and a zero diagonal.
+    mjs: (n, n) of `modified_divergence`.  floors: (n,), h_i >= 0 of `noise_floor`.  scale: by default MJS of the median
+        pair, or ``per_scale`` median floors if more; the median of positive pairs where that is 0, or 1. The result has
+        the type of ``mjs`` and a zero diagonal.
 
     A floor above 2 ``per_scale`` median floors counts as that much: no device can lower its divergences by more than
     1/2 through its floor.
 
-    Raises UserError for a matrix that is not square or has negative or non-finite entries, for floors that are
-    negative, not finite or not one a device, and for a scale that is not positive.
+    Raises UserError for a matrix that is not square or has negative or non-finite entries, for impossible floors, and
+    for a scale that is not positive.
     """
     mjs, h = np.asarray(mjs), noise_floors(floors, len(mjs))
     if mjs.ndim != 2 or mjs.shape[0] != mjs.shape[1] or mjs.dtype.kind != "f":
@@ -185,8 +184,8 @@ def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
 
     js is a squared distance of Hilbert space, channel by channel (Fuglede and Topsoe, 2004), so it has a kernel.
     Nystroem's method projects on NODES values between the channel's least and largest (Williams and Seeger, NIPS 2000).
-    No squared distance comes out too large, and none is too small by more than the bound, 4 r with r the most that a
-    row's squared length loses (rounding to float32 not counted).
+    No squared distance comes out too large, and none is too small by more than the bound (rounding to float32 not
+    counted).
     """
     low, high = np.sqrt(x.min(axis=0)), np.sqrt(x.max(axis=0))
     place = (1 - np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)) / 2  # Chebyshev's, of the root: f is singular at 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.protocol.arrays import finite
 from coterie.protocol.errors import UserError
 
 Doubles = NDArray[np.float64]
@@ -21,7 +22,7 @@ def memberships(points: NDArray[Any], centres: NDArray[Any], fuzzifier: float = 
     points: (n, d), centres: (k, d), finite. A point on centres belongs to these alone, in equal parts. Raises UserError
         for other shapes or numbers.
     """
-    x, c = _checked(points, "points"), _checked(centres, "centres")
+    x, c = finite(points, "points", "n", "d"), finite(centres, "centres", "n", "d")
     if x.shape[1] != c.shape[1] or not len(c):
         raise UserError(f"points {x.shape} and centres {c.shape} need the same number of columns, and a centre")
     if not 1 < fuzzifier < np.inf:
@@ -47,7 +48,7 @@ def first_centres(points: NDArray[Any], count: int) -> Doubles:
 
     Ties go to the first point; centres may be equal. Raises UserError for no points or no centres.
     """
-    x = _checked(points, "points")
+    x = finite(points, "points", "n", "d")
     if not len(x) or count < 1:
         raise UserError(f"{count} centres of {len(x)} points: there must be one of each at least")
     chosen = [int(np.square(x - x.mean(axis=0)).sum(axis=1).argmin())]
@@ -62,16 +63,9 @@ def fuzzy_c_means(
     points: NDArray[Any], start: NDArray[Any], fuzzifier: float = 2.0, *, turns: int = 100, moved: float = 1e-6
 ) -> tuple[Doubles, Doubles]:
     """Memberships (n, k) and centres (k, d), from these centres until none moves by more than ``moved``."""
-    x, centres = _checked(points, "points"), _checked(start, "centres")
+    x, centres = finite(points, "points", "n", "d"), finite(start, "centres", "n", "d")
     for _ in range(turns):
         before, centres = centres, centres_of(x, memberships(x, centres, fuzzifier), centres, fuzzifier)
         if np.abs(centres - before).max() <= moved:
             break
     return memberships(x, centres, fuzzifier), centres
-
-
-def _checked(values: NDArray[Any], what: str) -> Doubles:
-    rows = np.asarray(values, np.float64)
-    if rows.ndim != 2 or not np.isfinite(rows).all():
-        raise UserError(f"{what} must be finite numbers (n, d), not {rows.shape} with NaN or infinity")
-    return rows

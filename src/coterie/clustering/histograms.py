@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.clustering.labels import by_first_row
 from coterie.protocol.errors import UserError
 
 Doubles = NDArray[np.float64]
@@ -41,8 +42,8 @@ def density_clusters(distances: Doubles, method: Density = "dbscan", radius: flo
 
     distances: (n, n), symmetric, 0 on the diagonal.  method: ``dbscan`` joins devices within ``radius`` of each other,
         over any chain (Ester et al., KDD 1996). ``optics`` (Ankerst et al., SIGMOD 1999) takes valleys of the
-        reachability plot of any depth (scikit-learn's xi), without a radius. Clusters are numbered by their first
-        device. Raises UserError for a radius that is not positive.
+        reachability plot (scikit-learn's xi), without a radius. Clusters are numbered by their first device. Raises
+        UserError for a radius that is not positive.
     """
     if not 0 < radius < np.inf:
         raise UserError(f"the radius of a density clustering must be positive and finite, not {radius}")
@@ -58,5 +59,4 @@ def density_clusters(distances: Doubles, method: Density = "dbscan", radius: flo
             found = OPTICS(min_samples=2, metric="precomputed").fit_predict(distances)
     alone = found < 0
     found = np.where(alone, found.max() + 1 + np.cumsum(alone), found)
-    numbers = {int(label): number for number, label in enumerate(dict.fromkeys(found.tolist()))}
-    return np.array([numbers[int(label)] for label in found], np.int64)
+    return by_first_row(found)

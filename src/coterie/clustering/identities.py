@@ -5,9 +5,9 @@ The server publishes a key for every cluster. A client compares the key of its t
 cluster under a hash of one bit, and joins those that match in all n bits: its true cluster always, each other one with
 probability p = 2^-n. The server cannot tell which match was no accident.
 
-Departures from the printed algorithm: eq. (3) compares cluster j's key with its own address, which always match, where
-the true cluster's key is meant; and the set starts empty at every try. Independent coins of probability p give sets of
-the same distribution (`coin_sets`; `IdentityLaw`), at no cost.
+Departures: eq. (3) compares cluster j's key with its own address, which always match, where the true cluster's key is
+meant; and the set starts empty at every try. Independent coins of probability p give the same distribution
+(`coin_sets`), at no cost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The law of MingledPie's identity sets: how many clusters a client joins, and what follows from that.
 
-Algorithm 1 of "MingledPie: A Cluster Mingling Approach for Mitigating Preference Profiling in CFL" puts a client into
-its true cluster and each of the other k - 1 with probability p, until the set is large enough. So the set is the true
-cluster and a uniformly random choice of F others, F binomial and conditioned on its minimum.
+Algorithm 1 of "MingledPie" puts a client into its true cluster and each of the other k - 1 with probability p, until
+the set is large enough: the true cluster and a uniformly random choice of F others, F binomial and conditioned on its
+minimum.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Adaptive isomorphic device clustering (AIDC): section 3.3 of "FedEPC: An Efficient and Privacy-Enhancing Clustering
 Federated Learning Method" (Tang and others, CMC 2025), eq. (3) to (8) and algorithm 2. See docs/clustering.md.
 
-Each device has a sparsity vector and a noise floor. Clusters are merged and split (`coterie.clustering.merging`) to a
-fixed point, from single devices, or with many devices from dense parts (`coterie.clustering.density`). A device in no
-part, and one with a high floor, goes to the nearest cluster, or stays alone.
+Each device has a sparsity vector and a noise floor. Clusters are merged and split (`merging`) to a fixed point, from
+single devices, or with many devices from dense parts (`density`). A device in no part, or with a high floor, goes to
+the nearest cluster or stays alone.
 """
 
 from __future__ import annotations
@@ -16,20 +16,13 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.clustering import divergence
 from coterie.clustering.affinity import lexicographic_order
-from coterie.clustering.changes import Event, differences, happenings, lasting_numbers
-from coterie.clustering.density import FEW, NOISE, literal_parts, parts
-from coterie.clustering.divergence import (
-    FLOORS_PER_SCALE,
-    calibrated,
-    divergence_to,
-    modified_divergence,
-    noise_floors,
-    sparsity_vector,
-    sparsity_vectors,
-)
-from coterie.clustering.merging import Change, Labels, merged, settled, split
+from coterie.clustering.density import FEW, literal_parts, parts
+from coterie.clustering.labels import NOISE, Labels, lasting_numbers, members_of
+from coterie.clustering.merging import Change, Event, differences, happenings, merged, settled, split
 from coterie.protocol.errors import UserError
+from coterie.protocol.options import AtLeastOne, Count, NotNegative, Positive, check_bounds
 
 __all__ = ["Aidc", "Event", "Groups", "cluster", "update"]
 
@@ -45,7 +38,7 @@ class Aidc:
 
     gamma: weight of eq. (4) in eq. (3).  theta_merge, theta_split: of eq. (7) and (8), in calibrated units: about 0 for
         two devices of like data, 1 or less for the median pair.  singles_to: up to so many devices merging starts from
-        single ones, beyond from the dense parts of eq. (5) and (6), as printed; 0: always from those.  eta: of eq. (6).
+        single ones, beyond from the dense parts of eq. (5) and (6); 0: always from those.  eta: of eq. (6).
         neighbours: nearest devices of which eq. (5) takes mean and deviation.  floors_per_scale: least median floors in
         a divergence of 1; fewer tell finer groups apart, more keep noise together.  diagonal: whether the mean of eq.
         (8) includes i = j, as printed.  passes: of merging and splitting, at most.
@@ -56,32 +49,22 @@ class Aidc:
         are then split again until the passes are over.
     """
 
-    gamma: float = 1.0
-    theta_merge: float = 0.15
-    theta_split: float = 0.18
-    singles_to: int = FEW
-    eta: float = 1.0
-    neighbours: int = 5
-    floors_per_scale: float = FLOORS_PER_SCALE
+    gamma: NotNegative = 1.0
+    theta_merge: NotNegative = 0.15
+    theta_split: NotNegative = 0.18
+    singles_to: Count = FEW
+    eta: NotNegative = 1.0
+    neighbours: AtLeastOne = 5
+    floors_per_scale: Positive = divergence.FLOORS_PER_SCALE
     diagonal: bool = True
-    passes: int = 10
+    passes: AtLeastOne = 10
     literal: bool = False
     reference: bool = False
-    seed: int = 0
+    seed: Count = 0
     force_thresholds: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("gamma", 0.0), ("eta", 0.0), ("theta_merge", 0.0), ("theta_split", 0.0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < np.inf:
-                raise UserError(f"{name} must be a finite number of at least 0, not {value!r}")
-        scale = self.floors_per_scale
-        if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < np.inf:
-            raise UserError(f"floors_per_scale must be a positive number, not {scale!r}")
-        for name, least in (("neighbours", 1), ("passes", 1), ("seed", 0), ("singles_to", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        check_bounds(self)
         if self.literal and self.reference:
             raise UserError(
                 "literal is algorithm 2, which compares all pairs, and reference is section 3.5: choose one"
@@ -99,9 +82,8 @@ class Groups(msgspec.Struct):
     names: (n,), different.  features: (n, C) float64, sparsity vectors.  floors: (n,) float64, noise floors.
     labels: (n,) int64, the number of each device's cluster, kept while the cluster lives and never reused.  scale: the
         calibrated unit in nats (1 where nothing is calibrated).
-    mjs: (n, n) float32, eq. (3), or the differences of section 3.5; None if dropped to save memory: `update` recomputes
-        it.  gamma: of eq. (3) in mjs.  reference: the device of section 3.5, or "".
-    following: the number of the next new cluster.
+    mjs: (n, n) float32, eq. (3), or the differences of section 3.5; `update` recomputes it if it is None.  gamma: of
+        eq. (3) in mjs.  reference: the device of section 3.5, or "".  following: the number of the next new cluster.
     """
 
     names: tuple[str, ...]
@@ -116,10 +98,7 @@ class Groups(msgspec.Struct):
 
     def members(self) -> dict[int, tuple[str, ...]]:
         """The devices of each cluster by its number, in ascending order."""
-        found: dict[int, list[str]] = {int(k): [] for k in np.unique(self.labels)}
-        for name, k in zip(self.names, self.labels.tolist(), strict=True):
-            found[k].append(name)
-        return {k: tuple(own) for k, own in found.items()}
+        return members_of(self.names, self.labels)
 
 
 def cluster(
@@ -132,10 +111,10 @@ def cluster(
     Raises UserError for no devices, names that are not different texts, and invalid features or floors.
     """
     settings = settings or Aidc()
-    s, names = sparsity_vectors(features), _names(names)
+    s, names = divergence.sparsity_vectors(features), _names(names)
     if len(names) != len(s):
         raise UserError(f"{len(names)} names of devices, but {len(s)} sparsity vectors")
-    h = noise_floors(floors, len(s))
+    h = divergence.noise_floors(floors, len(s))
     order = _order(s, h)
     reference = _drawn(names, order, settings)
     mjs = _divergences(s, names.index(reference) if reference else NOISE, settings, order)
@@ -198,12 +177,12 @@ def update(
 def _grouped(
     s: NDArray[np.float64], h: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc, order: NDArray[np.intp]
 ) -> tuple[Labels, NDArray[Any], float, list[Change]]:
-    """Clusters of all devices, calibrated divergences (rows in ``order``), their scale, and the changes."""
+    """Clusters of all devices, divergence.calibrated divergences (rows in ``order``), their scale, and the changes."""
     d, scale, floors = mjs[np.ix_(order, order)], 1.0, np.zeros_like(h) if settings.reference else h[order]
     if settings.literal:
         found, changes = _as_printed(s[order], d, settings)
     else:
-        d, scale = calibrated(d, floors, per_scale=settings.floors_per_scale)
+        d, scale = divergence.calibrated(d, floors, per_scale=settings.floors_per_scale)
         found, changes = _settled(s[order], d, floors, settings)
     labels = np.empty_like(found)
     labels[order] = found
@@ -259,9 +238,9 @@ def _divergences(
         distance = np.linalg.norm(s - s[reference], axis=1)
         return np.asarray(np.abs(distance[:, None] - distance), np.float32)
     if len(s) <= EXACT:
-        return modified_divergence(s, settings.gamma).astype(np.float32)
+        return divergence.modified_divergence(s, settings.gamma).astype(np.float32)
     back = np.argsort(order)  # products of matrices depend on the order of their rows, in the last bits
-    return np.asarray(modified_divergence(s[order], settings.gamma, exact=False)[np.ix_(back, back)])
+    return np.asarray(divergence.modified_divergence(s[order], settings.gamma, exact=False)[np.ix_(back, back)])
 
 
 def _updated(
@@ -282,7 +261,7 @@ def _updated(
         return _divergences(s, reference, settings, order)
     mjs = np.zeros((len(s), len(s)), np.float32)
     mjs[: len(stays), : len(stays)] = groups.mjs[np.ix_(stays, stays)]
-    rows = divergence_to(s[touched], s, settings.gamma).astype(np.float32) if touched.size else mjs[touched]
+    rows = divergence.divergence_to(s[touched], s, settings.gamma).astype(np.float32) if touched.size else mjs[touched]
     mjs[touched], mjs[:, touched] = rows, rows.T
     return mjs
 
@@ -319,9 +298,9 @@ def _names(names: Sequence[str]) -> tuple[str, ...]:
 def _own(name: str, vector: ArrayLike, floor: float, channels: int) -> tuple[NDArray[np.float64], float]:
     """One device's checked vector and floor."""
     try:
-        s = sparsity_vector(vector)
+        s = divergence.sparsity_vector(vector)
         if len(s) != channels:
             raise UserError(f"{len(s)} channels, where the others have {channels}")
-        return s, float(noise_floors([floor], 1)[0])
+        return s, float(divergence.noise_floors([floor], 1)[0])
     except UserError as error:
         raise UserError(f"device {name!r}: {error}") from None

@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.clustering.changes import lasting_numbers
-from coterie.clustering.density import NOISE
+from coterie.clustering.labels import NOISE, Labels, lasting_numbers, members_of
 from coterie.protocol.errors import UserError
 
 STARTS = 10
@@ -25,7 +24,6 @@ BETTER = 0.05
 _CONSTANT = 1e-12  # of a column's largest value: a deviation below it is none
 
 Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 
 class Clusters(msgspec.Struct, eq=False):
@@ -55,14 +53,14 @@ def regrouped(
 ) -> Clusters:
     """The clusters of these clients: k, or as many as have ``least`` members each if there are too few clients for k.
 
-    A too small cluster takes the nearest members of clusters that can spare some: so no client can make itself the
+    A too small cluster takes the nearest members of clusters that can spare some, so no client can make itself the
     leader of a cluster of its own.
 
     features: (n, d), rows in the order of the names. Every column is scaled to deviation 1; a constant one does not
         count.  groups: how many columns belong together, one group after the other; groups that differ at all count
-        alike.  before: the clustering to continue; clients may have joined and left. Where there are fewer distinct
-        rows than clusters, the largest cluster is halved in the order of the names. That order matters only among equal
-        rows. Raises UserError for k < 1 or least < 1, a name twice, or rows that are not n rows of finite numbers.
+        alike.  before: the clustering to continue. Where there are fewer distinct rows than clusters, the largest
+        cluster is halved in the order of the names. Raises UserError for k < 1 or least < 1, a name twice, or rows that
+        are not n rows of finite numbers.
     """
     rows = _checked(names, features, k, groups, least)
     before = before or Clusters()
@@ -96,10 +94,7 @@ def nearest(clusters: Clusters, row: ArrayLike) -> int:
 
 def members(clusters: Clusters) -> dict[int, tuple[str, ...]]:
     """The clients of each cluster, by its number, in ascending order of the numbers."""
-    found: dict[int, list[str]] = {int(number): [] for number in clusters.order}
-    for name, number in clusters.numbers.items():
-        found[number].append(name)
-    return {number: tuple(own) for number, own in found.items()}
+    return members_of(tuple(clusters.numbers), np.array(tuple(clusters.numbers.values())))
 
 
 def _checked(names: Sequence[str], features: ArrayLike, k: int, groups: Sequence[int] | None, least: int) -> Floats:

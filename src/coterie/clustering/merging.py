@@ -1,4 +1,4 @@
-"""Merging and splitting clusters: eq. (7) and (8) of "FedEPC", algorithm 2, l. 13-14, to a fixed point.
+"""Merging and splitting clusters: eq. (7) and (8) of "FedEPC", algorithm 2, l. 13-14, to a fixed point; and events.
 
 Labels are cluster numbers from 0 for each device (NOISE: none); d is a symmetric matrix of divergences (n, n) with a
 zero diagonal. If the split threshold is at least the merge threshold, a fixed point is reached after at most three
@@ -7,18 +7,17 @@ passes: no merged cluster's mean exceeds those within and between its parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.density import NOISE
+from coterie.clustering.labels import NOISE, Labels
 
 _BLOCK = 1024  # devices at a time
 
-Labels = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
@@ -137,3 +136,88 @@ def _labelled(n: int, members: list[NDArray[np.intp]]) -> Labels:
     for k, own in enumerate(own for own in members if own.size):
         labels[own] = k
     return labels
+
+
+# What became of clusters
+
+Kind = Literal["merge", "split", "placed", "alone", "joined", "left", "moved"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened to clusters.
+
+    By kind: clusters (their numbers); names (of devices that changed sides); value (a mean divergence).
+
+    - ``merge``: the cluster that stays and the one that is gone; those that came; eq. (7).
+    - ``split``: the cluster that stays and the new one; those that went; eq. (8).
+    - ``placed``: a noise device's cluster, or ``alone``: its own; to the nearest one.
+    - ``joined``, ``left``: the cluster; the device; to the others there (0 if it has left).
+    - ``moved``: the clusters before and after; the device; to the others there.
+    """
+
+    kind: Kind
+    clusters: tuple[int, ...]
+    names: tuple[str, ...]
+    value: float
+
+
+def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) -> tuple[Event, ...]:
+    """A clustering's changes as events, with the numbers of the clusters in which the sides ended."""
+    found = []
+    for change in changes:
+        small, large = change.first, change.second
+        if change.kind in ("merge", "split") and len(small) > len(large):
+            small, large = large, small
+        sides = [large, small] if change.kind in ("merge", "split") else [small]
+        clusters = tuple(int(labels[side[0]]) for side in sides)
+        found.append(Event(change.kind, clusters, tuple(names[i] for i in small), change.value))
+    return tuple(found)
+
+
+def differences(
+    names: Sequence[str], d: NDArray[Any], before: Labels, after: Labels, gone: Sequence[tuple[str, int]]
+) -> tuple[Event, ...]:
+    """What happened between two clusterings with lasting numbers.
+
+    names, d, before, after: of the later clustering's devices; before: NOISE for a new one.  gone: those that left,
+        with their clusters.
+    """
+    found = [Event("left", (k,), (name,), 0.0) for name, k in gone]
+    told = before == NOISE  # joined devices have an event of their own
+    for i in np.flatnonzero(told).tolist():
+        found.append(Event("joined", (int(after[i]),), (names[i],), _to_others(d, after, i)))
+    old, new = set(before[~told].tolist()), set(after.tolist())
+    for k in sorted(old - new):
+        own = np.flatnonzero(before == k)
+        into = _most(after[own])
+        came, others = own[after[own] == into], np.flatnonzero((before == into) & (after == into))
+        if others.size:
+            found.append(_event("merge", (into, k), names, came, mean_between(d, came, others)))
+            told[came] = True
+    for k in sorted(new - old):
+        own = np.flatnonzero((after == k) & (before != NOISE))
+        if not own.size:
+            continue  # of devices that have joined
+        out = _most(before[own])
+        went, whole = own[before[own] == out], np.flatnonzero(before == out)
+        found.append(_event("split", (out, k), names, went, heterogeneity(d, whole)))
+        told[went] = True
+    for i in np.flatnonzero(~told & (before != after)).tolist():
+        found.append(Event("moved", (int(before[i]), int(after[i])), (names[i],), _to_others(d, after, i)))
+    return tuple(found)
+
+
+def _event(kind: Kind, clusters: tuple[int, ...], names: Sequence[str], rows: NDArray[Any], value: float) -> Event:
+    return Event(kind, clusters, tuple(names[i] for i in rows), value)
+
+
+def _most(labels: Labels) -> int:
+    numbers, counts = np.unique(labels, return_counts=True)
+    return int(numbers[counts.argmax()])
+
+
+def _to_others(d: NDArray[Any], labels: Labels, i: int) -> float:
+    others = np.flatnonzero(labels == labels[i])
+    others = others[others != i]
+    return mean_between(d, np.array([i]), others) if others.size else 0.0

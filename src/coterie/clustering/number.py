@@ -1,9 +1,9 @@
 """How many clusters there are: the eigengap of an affinity, with a floor that noise does not pass.
 
-The eigengap names at least two (von Luxburg, 2007, section 8.3). Whether there are clusters is a test of how little of
-the embedding's spread is within them (Ng, Jordan and Weiss, NIPS 2001), against nine Gaussian clouds of the same
-covariance (Liu, Hayes, Nobel and Marron, JASA 2008): tighter than each cloud (10 %), and at most .6 of their mean
-spread. Clusters are tested in turn. The covariance follows from the distances (Torgerson's classical scaling).
+The eigengap names at least two (von Luxburg, 2007, section 8.3). They count if the embedding's spread within them (Ng,
+Jordan and Weiss, NIPS 2001) is less than in each of nine Gaussian clouds of the same covariance (Liu, Hayes, Nobel and
+Marron, JASA 2008), and at most .6 of their mean. Clusters are tested in turn. The covariance follows from the distances
+(Torgerson's classical scaling).
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The label-residual signature: which clients have the same task, however skewed their labels are.
 
-A client describes not its data, but how its samples of each label deviate from everybody's samples of that label. The
-sums of all clients' statistics give the means M_c of the labels and the within-label covariance (``Reference``). A
-signature is a client's whitened residuals: a block for each label, and a pooled one for shifts that all labels share.
+A signature says how a client's samples of each label deviate from everybody's. The sums of all clients' statistics give
+the means M_c of the labels and the within-label covariance (``Reference``). A signature is a client's whitened
+residuals: a block for each label, and a pooled one for shifts that all labels share.
 
 Each client makes two signatures, of two halves of its samples with independent noise. The inner product of one client's
 first half and another's second half is 0 on average, unless they have something in common. Random signs of rows and
 columns give such products without any groups (a sign-flip test). The eigenvalues that stand out are one fewer than the
 groups.
 
-Whitened differences of class means are those of Fisher's discriminant (The use of multiple measurements in taxonomic
-problems, 1936). The combination is this project's own. ``docs/systems/fedcaprivacy.md`` has its limits.
+Whitened differences of class means are those of Fisher's discriminant (1936). The combination is this project's own;
+its limits: ``docs/systems/fedcaprivacy.md``.
 """
 
 from __future__ import annotations

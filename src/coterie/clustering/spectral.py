@@ -3,13 +3,12 @@
 Departures from the printed algorithm (``literal=True`` keeps its text; on planted clusters it then fails):
 
 - D is the diagonal of the row sums of A. Printed ``diag(A)`` is the identity, because A has ones there.
-- U holds the eigenvectors of the *smallest* eigenvalues of L_norm. Printed ``[:, -c:]`` takes the largest, which is
-  right for A but not for its Laplacian.
+- U holds the eigenvectors of the *smallest* eigenvalues of L_norm. Printed ``[:, -c:]`` takes the largest.
 - The centre epsilon_k is the mean *row* of a cluster. Printed ``mean(E_norm[labels == k])`` is one number.
 - The paper's epsilon_k (a centre) and epsilon_j (a threshold) are called ``centre`` and ``budget``.
 
-The rows are first put into an order that depends on the distances alone, and all of it runs on one thread, so a shuffle
-of the input gives the same clusters bit for bit.
+Rows are first put into an order that depends on the distances alone, on one thread, so a shuffle of the input gives the
+same clusters bit for bit.
 """
 
 from __future__ import annotations
@@ -21,14 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.affinity import (
-    Gamma,
-    Kernel,
-    affinity,
-    cross_distances,
-    lexicographic_order,
-    pairwise_distances,
-)
+from coterie.clustering import affinity as of
+from coterie.clustering.affinity import Gamma, Kernel, affinity
+from coterie.clustering.labels import by_first_row
 from coterie.protocol.errors import UserError
 
 KMEANS_STARTS = 10
@@ -57,13 +51,13 @@ def soft_spectral(
     """Algorithm 2 over rows (n, d) real: flat models or sketches, shuffled or not, with or without a common mask.
 
     Neither order nor a common added vector (exact differences given) changes a row's clusters, bit for bit. c is at
-    most the number of distinct rows, and clusters that k-means left empty are dropped; ``Soft.fewer_because`` says so.
+    most the number of distinct rows, and empty clusters are dropped; ``Soft.fewer_because`` says so.
 
-    gamma, kernel: see `affinity`, of eq. (8) and a_jk alike; ``"median"`` is taken anew for each. literal: the
-        algorithm as printed. Raises UserError for rows that are not finite numbers and for clusters < 1.
+    gamma, kernel: see `affinity`; ``"median"`` is taken anew for eq. (8) and a_jk. literal: the algorithm as printed.
+        Raises UserError for rows that are not finite numbers and for clusters < 1.
     """
-    distances = pairwise_distances(rows)
-    order = lexicographic_order(rows)  # decides between rows that distances alone cannot tell apart
+    distances = of.pairwise_distances(rows)
+    order = of.lexicographic_order(rows)  # decides between rows that distances alone cannot tell apart
     ordered = distances[np.ix_(order, order)]
     return _reordered(soft_spectral_from_distances(ordered, clusters, gamma, kernel, literal=literal), order)
 
@@ -145,7 +139,7 @@ def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel,
     found = int(labels.max()) + 1
     members = [E[labels == k] for k in range(found)]  # none of them empty
     centre = np.stack([np.full(c, m.mean()) if literal else m.mean(axis=0) for m in members])
-    to_centre = cross_distances(E, centre)  # l. 14: |E_norm[j] - epsilon_k|
+    to_centre = of.cross_distances(E, centre)  # l. 14: |E_norm[j] - epsilon_k|
     a = affinity(to_centre, gamma, kernel)
     reasons = [f"only {distinct} distinct rows among {n}"] if distinct < clusters else []
     reasons += [f"k-means left {c - found} of {c} clusters empty"] if found < c else []
@@ -183,8 +177,7 @@ def _kmeans(points: Floats, clusters: int) -> NDArray[np.int64]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: told in the result
         raw = KMeans(clusters, n_init=KMEANS_STARTS, random_state=0).fit_predict(points)
-    _, first, inverse = np.unique(raw, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse].astype(np.int64)
+    return by_first_row(raw)
 
 
 def _reordered(soft: Soft, order: NDArray[np.intp]) -> Soft:

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from coterie.data.catalogue import FOUR
 from coterie.data.formats import Arrays, check_claim, read_npz
 from coterie.data.targets import is_number, whole
-from coterie.protocol.errors import UserError, suggest
-from coterie.protocol.extras import to_install
+from coterie.protocol.errors import UserError, suggest, to_install
 from coterie.protocol.model_spec import TaskKind
 
 SPLIT, KIND, NAMES = "split", "kind", "targets"

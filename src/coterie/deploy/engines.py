@@ -6,8 +6,7 @@ from coterie.deploy.engine import Engine, Tls
 from coterie.deploy.home import Home
 from coterie.deploy.names import safe, urls
 from coterie.deploy.plan import Plan
-from coterie.protocol.errors import RunError, UserError
-from coterie.protocol.extras import to_install
+from coterie.protocol.errors import RunError, UserError, to_install
 
 
 def check_installed() -> None:

@@ -21,8 +21,7 @@ from pathlib import Path
 
 from coterie.deploy.engine import OWN_RIGHTS, PRESENCE, STREAM, SUBJECT, Access, EngineError
 from coterie.deploy.names import OPERATOR, bracketed, safe
-from coterie.protocol.errors import UserError
-from coterie.protocol.extras import to_install
+from coterie.protocol.errors import UserError, to_install
 
 ACCOUNT, SYSTEM = "COTERIE", "$SYS"
 READY_S = 10.0

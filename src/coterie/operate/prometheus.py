@@ -14,8 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from coterie.deploy.status import PartyStatus, RunStatus
-from coterie.protocol.errors import UserError
-from coterie.protocol.extras import to_install
+from coterie.protocol.errors import UserError, to_install
 
 try:
     from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest

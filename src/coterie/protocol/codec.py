@@ -3,15 +3,14 @@
 ``decode`` is safe for any bytes: nested containers are refused before anything is built, so memory and time are bounded
 by the length of the input. Decoded arrays are read-only.
 
-An emulated ciphertext has the **weight** of a real one without its length. Weights are counted wherever bytes are
-counted (links, meters, views), and never written, hashed or kept. Weighted bytes are a header and the content, in
-little-endian order:
+An emulated ciphertext has the **weight** of a real one without its length. Weights count wherever bytes are counted,
+and are never written, hashed or kept. Weighted bytes are a header and the content, in little-endian order:
 
     magic C1 "hollow" 00, weight u64
 
 Only the emulated ciphers make them; no other key or ciphertext vector begins so. A message weighs as much as if each of
-its ``bytes`` fields were as long as its weight. The recipient checks the weight that the envelope states. A single
-field's weight is a claim until its cipher has checked it.
+its ``bytes`` fields were as long as its weight. The recipient checks the weight that the envelope states; a single
+field's is a claim until its cipher has checked it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Effects: the heavy work that a handler asks for instead of doing it. ``interpreters.py`` computes them.
 
-An effect is pure. Its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
-party's own data, which the runner supplies. A simulation may compute many together, and equal ones once.
+An effect is pure: its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
+party's own data. So a simulation may compute many together, and equal ones once.
 
 Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
 """
@@ -51,7 +51,7 @@ class Fit:
     weights: (d,) float32 start.  solver: one of ``coterie.training.solvers``.  epochs: whole passes.
     seed: >= 0, decides the order of the batches.  state: the solver's named (d,) vectors.
     sample_weights: (n,) float32 >= 0, q_i of each training sample in its stored order. A batch's loss is sum_i q_i l_i
-    / |batch|, so weights of 1 (and None) give the plain mean. Needs cross entropy.
+    / |batch|. Needs cross entropy.
     """
 
     weights: Vector
@@ -86,8 +86,8 @@ class OwnData:
 
     x: (n, ...) float32 and y: (n,) int64, its training samples in their stored order.  device: its own profile
     (``coterie.devices.Profile``), if known.  model: the federation's network (``coterie.training.model.Model``).
-    accelerator: where the network runs, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
-    presence: seconds of the device's presence between two instants, where it knows its habits.
+    accelerator: where it runs, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.  presence: seconds of the device's presence
+    between two instants, if known.
     """
 
     x: NDArray[np.float32]
@@ -149,8 +149,7 @@ def _place(function: Any) -> str:
 class Local:
     """``function(own, *arguments)`` of the party's own data: ``-> its result``, whose arrays are read-only.
 
-    function: registered by ``@local(name)``, or its name. Others are refused with a TypeError, so nothing else is ever
-    computed from a party's data.
+    function: registered by ``@local(name)``, or its name. Others are refused with a TypeError.
     """
 
     function: LocalFunction[Any] | str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -91,3 +92,18 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """The end of an error's sentence: ``"; did you mean 'lr'?"``, or ``"."`` if no known word is close."""
     close = nearest(word, known)
     return f"; did you mean {close!r}?" if close else "."
+
+
+def to_install(extra: str) -> str:
+    """``pip install 'pandas>=2.2' 'pyarrow>=17'``, however Coterie was installed.
+
+    Not ``coterie[tables]``: no package index has Coterie, so there the name may be anybody's.
+    """
+    from importlib.metadata import PackageNotFoundError, requires  # slow to import
+
+    try:
+        wanted = [one for one in requires("coterie") or () if re.search(rf"extra == ['\"]{extra}['\"]", one)]
+    except PackageNotFoundError:  # a source tree that is only on the path
+        wanted = []
+    packages = " ".join(f"'{one.partition(';')[0].strip()}'" for one in wanted)
+    return f"pip install {packages or repr(f'.[{extra}]') + ' in the folder of Coterie'}"

@@ -53,8 +53,7 @@ def check_elsewhere(
 ) -> None:
     """Raises UserError if the module of ``module:ATTRIBUTE`` could come from ``folder``. Imports nothing.
 
-    folder: possibly written by others: it must not bring the code that it names.  otherwise: another remedy for a user
-    who trusts it.
+    folder: possibly written by others.  otherwise: another remedy for a user who trusts it.
     """
     parts, home = path.partition(":")[0].split("."), folder.resolve()
     for entry in (*sys.path, os.getcwd()):

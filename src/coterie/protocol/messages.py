@@ -1,8 +1,8 @@
 """Messages are frozen, typed and flat, and name the roles at their two ends.
 
 A field is one of ``int, float, bool, str, bytes``, a ``Bundle`` of byte strings, an array type marked with ``ArrayOf``,
-or one of these or ``None``. Several values travel as an array, or as one ``bytes`` with a stated layout, so no byte
-string can make a decoder build more than was sent. Ciphertexts stay ``bytes`` until their sender is verified.
+or one of these or ``None``. So no byte string can make a decoder build more than was sent. Ciphertexts stay ``bytes``
+until their sender is verified.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
@@ -106,43 +106,11 @@ class LazyMapping(Mapping[str, T]):
         return len(self.names)
 
 
-class Listed(Mapping[str, T]):
-    """A value for each of these names, in order."""
-
-    def __init__(self, names: Names, values: Sequence[T]) -> None:
-        self.names, self.listed = names, values
-
-    def __getitem__(self, name: str) -> T:
-        place = self.names.place(name)
-        if place is None:
-            raise KeyError(name)
-        return self.listed[place]
-
-    def values(self) -> ValuesView[T]:
-        return _Values(self)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-class _Values(ValuesView[T]):
-    def __init__(self, of: Listed[T]) -> None:
-        super().__init__(of)
-        self._listed = of.listed
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._listed)
-
-
 def listed(names: Sequence[str], values: Sequence[T]) -> Mapping[str, T]:
     """A value for each name: a dict, or for ``Names`` a mapping without one."""
-    return Listed(names, values) if isinstance(names, Names) else dict(zip(names, values, strict=True))
+    if isinstance(names, Names):
+        return LazyMapping(names, lambda name: values[names.index(name)], held=0)
+    return dict(zip(names, values, strict=True))
 
 
 def each(names: Sequence[str], make: Callable[[str], T]) -> Mapping[str, T]:

@@ -1,10 +1,10 @@
 """Parties: each holds only what it may hold, and receives only what it is sent.
 
-Between messages a party keeps only its ``state`` and ``secret``, which are ``msgspec.Struct``s. So it can be rebuilt
-before any message from their bytes and its initial knowledge (``setup_info.py``).
+Between messages a party keeps only its ``state`` and ``secret``, which are ``msgspec.Struct``s. It can be rebuilt
+before any message from their bytes and its set-up info.
 
-A handler is a transaction. It works on a fork of both, which replaces them if the handler returns and is dropped if it
-raises. Arrays in it are shared, and so read-only. Other objects in it must not be changed in place.
+A handler is a transaction on a fork of both, which replaces them if it returns and is dropped if it raises. Arrays in
+it are shared, and so read-only. Other objects in it must not be changed in place.
 """
 
 from __future__ import annotations
@@ -129,8 +129,7 @@ class Component:
     """A part of a party, such as keys. It brings handlers, a secret, messages that a coordinator takes, and set-up.
 
     ``keys = Keys(...)`` in the body of a party's class gives every such party ``party.keys``, with itself as ``party``,
-    and ``party.secret.keys``, a ``Secret()`` of the component. Its methods may be handlers (``on``), which become the
-    party's. The object itself keeps nothing.
+    and ``party.secret.keys``, a ``Secret()`` of the component. Handlers among its methods (``on``) become the party's.
     when: with which settings its handlers are asked.
     """
 
@@ -200,10 +199,10 @@ class Party:
 
     A subclass is made by ``Client(own, common, config)``. ``also=("leader",)`` names further roles whose messages it
     handles and sends.
-    State, Secret: structs of which each party has its own. If all fields have defaults, some of them ``from_party``,
-    the party makes them itself.
+    State, Secret: structs of which each party has its own, made with the party if all fields have defaults, some of
+    them ``from_party``.
     takes: the messages that a coordinator may take in a later round than they arrived in.
-    parts: its ``Component``s by name; their secrets and handlers are its own, too.
+    parts: its ``Component``s by name.
     """
 
     role: ClassVar[str]
@@ -268,11 +267,11 @@ class Party:
         return self.randomness.secrets(self.name, purpose, round)
 
     def kept(self, purpose: str, of: bytes, round: int = 0) -> Secrets:
-        """Secret randomness for noise on the values ``of``: equal values get equal noise.
+        """Secret randomness for noise on the values ``of``: equal values get equal noise, other values independent
+        noise.
 
-        A party that is killed, resumes from an earlier state and releases these values again sends the same. Other
-        values get independent noise. ``of`` must be all that the noise is added to. It follows from the party's
-        identity; in emulated runs from seed, purpose and round; without an identity it is that of ``secrets``.
+        So a party that resumes from an earlier state and releases these values again sends the same. ``of`` must be all
+        that the noise is added to. In emulated runs, and without an identity, it is that of ``secrets``.
         """
         if self.randomness.emulated or self.own.identity is None:
             return self.secrets(purpose, round)
@@ -286,7 +285,7 @@ class Party:
         """The nominal work of an effect on this party's own data; the party must know the model's shape.
 
         A training passes forwards and backwards over all samples in every epoch. A forward pass is a third of that
-        (``Evaluate``; ``Losses``, once a model). All other effects cost nothing unless a system says so.
+        (``Evaluate``; ``Losses``, once a model). Other effects cost nothing.
         """
         passes = 0.0
         if isinstance(effect, Fit):

@@ -1,11 +1,11 @@
 """The source of random numbers.
 
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
-from the operating system in real runs, and from the seed in emulated ones, which therefore repeat and resume exactly.
-Each draw names its party, purpose, round and attempt, so a repeated handler draws the same numbers.
+from the operating system in real runs, and from the seed in emulated ones. Each draw names its party, purpose, round
+and attempt, so a repeated handler draws the same numbers.
 
 Noise for privacy is drawn in real runs from a secret that the party keeps (``Derived``): equal values get equal noise,
-also after a party was killed and resumed from an earlier state. So they are released once.
+also after a party was killed and resumed from an earlier state.
 """
 
 from __future__ import annotations

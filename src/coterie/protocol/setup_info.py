@@ -1,7 +1,7 @@
 """A party's knowledge before it starts: what everybody knows, and what it alone knows.
 
 Nothing of it belongs to the experiment: data sets, observers, late clients. The operator signs the roster
-(``crypto/roster.py``), so a party that knows the operator's key knows which to trust.
+(``crypto/roster.py``).
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Common:
     starts: (k, d) float32, the initial weights of k models; most systems have one.
     mode: ``paper``, ``literal`` or ``hardened``.  emulated: whether the ciphers are.
     public: how many public samples the hub has as its own data.
-    deployed: whether parties are on separate machines. Then nobody can read a client's model from the hub. So a client
-    keeps the model that it is sent, and the hub sends the last one when the run is over.
+    deployed: whether parties are on separate machines. Then a client keeps the model that it is sent, and the hub sends
+    the last one when the run is over.
     quorum: how many clients must have their keys before round 1; 0 for all. The others get theirs when they come.
     """
 

@@ -23,7 +23,7 @@ class Spool:
     """``put`` returns a ticket, and ``take`` gives its bytes back once. Raises RunError when the disk is full.
 
     A bytes object that is put many times (a broadcast) is held, counted and written once. Files lie in a private
-    temporary folder, which is removed by ``close``, or with the spool.
+    temporary folder, which goes with the spool.
     """
 
     def __init__(self, limit_bytes: int = 256 << 20) -> None:

@@ -1,11 +1,10 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-The fold decides what to keep of each answer. A fold that raises ``PeerError`` refuses that one message. The refusal is
-counted and the step goes on. So a fold must check a message before it changes anything.
+The fold decides what to keep of each answer. A fold that raises ``PeerError`` refuses that one message, which is
+counted, and the step goes on. So a fold must check a message before it changes anything.
 
-The hub coordinates all parties in its ``setup`` and its ``round``. Any other party coordinates if one of its handlers
-yields steps, such as a client that leads its cluster. Requests to it wait meanwhile. A step without a deadline ends
-after ``PATIENCE_S``, or once nothing more can come.
+The hub coordinates in its ``setup`` and ``round``, any other party in a handler that yields steps; requests to it wait
+meanwhile. A step without a deadline ends after ``PATIENCE_S``, or once nothing more can come.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ Step = Ask | Post | Take | Cost | Wake | Nominal
 class Answers:
     """The outcomes of a step's requests, by their keys (usually the parties' names).
 
-    got: keys of the answered requests, in order of arrival.  after_s: by key of those, the seconds from the request to
-    the answer's arrival; empty for a ``take``.  missing: by key, why there is no answer.
+    got: keys of the answered requests, in order of arrival.  after_s: by key of those, seconds from request to answer;
+    empty for a ``take``.  missing: by key, why there is no answer.
     declined: those in ``missing`` that the party itself refused (``REFUSED``).
     """
 
@@ -98,10 +97,9 @@ def for_each(
 ) -> Steps[Answers]:
     """Ask many at once, and wait for the answers or ``deadline_s`` seconds. ``fold(key, message)`` consumes each.
 
-    requests: by the party's name, or by any key to ask one party several things:
-    ``{k: To("helper", Convert(k)) for k in ...}``. Every request has its own answer and outcome. They are handled in
-    the order in which they are sent. A mapping may make each message on look-up, so that not all of them are held at
-    once.  reply: the type of the answers, or types, which the fold tells apart.
+    requests: by the party's name, or by any key to ask one party several things: ``{k: To("helper", Convert(k)) for k
+    in ...}``. They are handled in the order in which they are sent. A mapping may make each message on look-up.  reply:
+    the type of the answers, or types, which the fold tells apart.
     """
     answers: Answers = yield Ask(requests, reply, fold, deadline_s)
     return answers
@@ -150,10 +148,11 @@ def spend(cost: Cost) -> Steps[None]:
 
 
 def compute(effect: Effect, cost: Cost | None = None) -> Steps[Any]:
-    """Run an effect of the coordinator itself, on its own data. Returns its result, after its virtual time.
+    """Run an effect of the coordinator itself, on its own data (a hub's: ``--public``). Returns its result, after its
+    virtual time.
 
-    A hub's own data are the run's public samples (``--public``).  cost: its nominal work, by default that of
-    ``Party.nominal``. Raises TypeError for no effect, and the effect's own errors: a PeerError if it is refused.
+    cost: its nominal work, by default that of ``Party.nominal``. Raises TypeError for no effect, and the effect's own
+    errors: a PeerError if it is refused.
     """
     if not isinstance(effect, Effect):
         raise TypeError(f"compute takes an effect, not {effect!r:.80}")

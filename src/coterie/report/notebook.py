@@ -7,8 +7,7 @@ from html import escape
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from coterie.protocol.errors import UserError
-from coterie.protocol.extras import to_install
+from coterie.protocol.errors import UserError, to_install
 from coterie.runs.logs import numbers
 
 if TYPE_CHECKING:

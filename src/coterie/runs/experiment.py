@@ -18,7 +18,7 @@ from coterie.devices.links import Delays, FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.devices.traces import Traces, parse, traces
 from coterie.protocol.errors import RunError, UserError
-from coterie.protocol.names import LazyMapping, Listed, Names, each, listed
+from coterie.protocol.names import LazyMapping, Names, each, listed
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.setup_info import Identity, Roster
 from coterie.protocol.steps import NoAnswerError, Steps, wake
@@ -433,7 +433,7 @@ def shown_of(config: Resolved, clients: Sequence[str]) -> tuple[str, ...]:
 
 def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> Mapping[str, int]:
     """Local epochs E_i of every client: d_i E_m. d_i is the fleet's if its devices differ in it, else drawn."""
-    names = devices.names if isinstance(devices, Listed) else tuple(devices)
+    names = devices.names if isinstance(devices, LazyMapping) else tuple(devices)
     if len({profile.budget for profile in devices.values()}) > 1:
         return each(names, lambda name: max(1, round(devices[name].budget * settings.max_epochs)))
     return local_epochs(names, settings, seed)

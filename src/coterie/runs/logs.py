@@ -15,8 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from coterie.protocol.errors import CoterieError, RunError, UserError
-from coterie.protocol.extras import to_install
+from coterie.protocol.errors import CoterieError, RunError, UserError, to_install
 from coterie.record.files import atomic_write, writing
 from coterie.runs.config import Resolved
 from coterie.runs.settings import unknown

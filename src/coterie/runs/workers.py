@@ -14,8 +14,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from coterie.protocol.effects import Fit, Losses
-from coterie.protocol.errors import UserError
-from coterie.protocol.extras import to_install
+from coterie.protocol.errors import UserError, to_install
 from coterie.runs.config import Resolved, to_toml
 from coterie.runs.on_data import OnData, Wanted
 from coterie.training.workers import longest_first

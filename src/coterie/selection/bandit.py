@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.errors import UserError
-from coterie.selection import kernels
+from coterie.protocol.options import AtLeastOne, Count, NotNegative, Positive, check_bounds
+from coterie.selection import posterior
 from coterie.selection.contexts import (
     COLUMNS,
     affordable,
@@ -28,8 +29,7 @@ from coterie.selection.contexts import (
     standardised,
     usable,
 )
-from coterie.selection.kernels import SetSums
-from coterie.selection.posterior import Belief, Past, coefficients, posterior, printed_posterior
+from coterie.selection.posterior import Belief, Past, SetSums
 from coterie.selection.search import Devices, Floats, every_set, greedy_with_swaps
 
 FEATURES = 1 + 2 * len(COLUMNS)
@@ -46,39 +46,26 @@ class Cics:
         standard deviation of a reward; slope: that of each entry of theta; all three in units of the standard deviation
         of the rewards in the window.  window: so many past rounds are remembered.  cheapest: a cost below this share of
         the cluster's median cost counts as the median, unless no set would then keep the budget; 0 believes all.
-        exhaustive_to: up to so many devices all sets are compared.  pool, swaps: beyond, the devices that a greedy step
-        compares, and the random moves that follow.
+        exhaustive_to: up to so many devices all 2^n sets are compared.  pool, swaps: beyond, the devices that a greedy
+        step compares, and the random moves that follow.
     literal: eq. (10), (11) and algorithm 3 as printed, on contexts and costs as they are.
     """
 
-    confidence: float = 0.1
-    exploration: float = 1.0
-    length_scale: float = 10.0
-    sigma: float = 1.0
-    noise: float = 0.3
-    slope: float = 1.0
-    window: int = 128
-    cheapest: float = 0.1
-    exhaustive_to: int = 12
-    pool: int = 64
-    swaps: int = 256
+    confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.1
+    exploration: NotNegative = 1.0
+    length_scale: Positive = 10.0
+    sigma: NotNegative = 1.0
+    noise: Positive = 0.3
+    slope: NotNegative = 1.0
+    window: AtLeastOne = 128
+    cheapest: NotNegative = 0.1
+    exhaustive_to: Annotated[int, msgspec.Meta(ge=0, le=16)] = 12
+    pool: AtLeastOne = 64
+    swaps: Count = 256
     literal: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.confidence < 1:
-            raise UserError(f"confidence must lie strictly between 0 and 1, not be {self.confidence!r}")
-        for name in ("length_scale", "noise"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{name} must be a finite number above 0, not {getattr(self, name)!r}")
-        for name in ("exploration", "sigma", "slope", "cheapest"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"{name} must be a finite number of at least 0, not {getattr(self, name)!r}")
-        for name, lowest in (("window", 1), ("pool", 1), ("swaps", 0), ("exhaustive_to", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-                raise UserError(f"{name} must be a whole number of at least {lowest}, not {value!r}")
-        if self.exhaustive_to > 16:
-            raise UserError(f"exhaustive_to compares 2^n sets; at most 16 devices, not {self.exhaustive_to}")
+        check_bounds(self)
 
 
 class Bandit(msgspec.Struct, frozen=True):
@@ -138,9 +125,9 @@ def choose(
         `time_costs`.  budget: T_max, in the unit of the costs.  least, most: fewest and most devices of a set, or None.
         rng: decides among equal sets, and draws for the search beyond ``exhaustive_to`` devices.
 
-    A device with an infinite context, or with a cost that is negative, infinite or NaN, is never selected. The choice
-    is empty if there is no device, or if no ``least`` devices keep the budget; such a round teaches nothing. Raises
-    UserError for wrong shapes, for a budget that is negative or NaN, and for ``most`` below ``least``.
+    A device with an infinite context or an impossible cost is never selected. The choice is empty if no ``least``
+    devices keep the budget; such a round teaches nothing. Raises UserError for wrong shapes, for a budget that is
+    negative or NaN, and for ``most`` below ``least``.
     """
     from threadpoolctl import threadpool_limits
 
@@ -181,9 +168,9 @@ def choose(
 def learned(bandit: Bandit, contexts: Any, chosen: Sequence[int], reward: float, settings: Cics) -> Bandit:
     """Algorithm 3, lines 7 and 8: the state after this set brought this reward.
 
-    contexts: (n, 5), those that the set was chosen by.  reward: in any unit, for instance the drop of the cluster's
-        loss. A non-finite one (failed training) counts as the lowest in the window, and as at most 0. Raises UserError
-        for a set that is empty, or names a device twice or one that is not there.
+    contexts: (n, 5), those that the set was chosen by.  reward: in any unit. A non-finite one (failed training) counts
+        as the lowest in the window, and as at most 0. Raises UserError for a set that is empty, or names a device twice
+        or one that is not there.
     """
     rows = as_contexts(contexts)
     index = np.array(sorted(chosen), np.int64)
@@ -208,19 +195,19 @@ def theta(bandit: Bandit, settings: Cics) -> Floats:
 
     In units of the rewards' standard deviation; 0 at first.
     """
-    return coefficients(bandit.past(), settings.length_scale, settings.noise, settings.slope, settings.sigma)
+    return posterior.coefficients(bandit.past(), settings.length_scale, settings.noise, settings.slope, settings.sigma)
 
 
 def _belief(bandit: Bandit, settings: Cics) -> Belief:
     if settings.literal:
-        return printed_posterior(bandit.past(), settings.length_scale, settings.noise)
-    return posterior(bandit.past(), settings.length_scale, settings.noise, settings.slope, settings.sigma)
+        return posterior.printed_posterior(bandit.past(), settings.length_scale, settings.noise)
+    return posterior.posterior(bandit.past(), settings.length_scale, settings.noise, settings.slope, settings.sigma)
 
 
 def _devices(bandit: Bandit, rows: Floats, able: NDArray[np.int64], costs: Floats, settings: Cics) -> Devices:
     known = _known(rows, settings)
     own = known[able]
-    past = kernels.mean_distances(own, bandit.contexts, bandit.sizes)
+    past = posterior.mean_distances(own, bandit.contexts, bandit.sizes)
     return Devices(own, costs, past, _features(known)[able])
 
 
@@ -233,7 +220,7 @@ def _known(rows: Floats, settings: Cics) -> Floats:
 
 def _features(known: Floats) -> Floats:
     """A device's part (n, 11) of Phi: phi / n. So a reward depends on the participating share of the cluster."""
-    return kernels.phi(known) / max(len(known), 1)
+    return posterior.phi(known) / max(len(known), 1)
 
 
 def infeasible(costs: Floats, budget: float, least: int, devices: int) -> str | None:

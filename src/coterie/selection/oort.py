@@ -1,26 +1,27 @@
 """Oort's selection of participants: Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection",
 OSDI 2021, algorithm 1 and sections 4.2 to 4.4.
 
-A client's utility is its statistical utility, |B| sqrt(mean squared loss), plus a bonus for staleness, times a penalty
-if it is slower than the preferred duration. A share of each round explores untried clients, by speed. The pacer prefers
-longer durations when the rounds bring less than before.
-
-The functions are pure; `Pool` is the state between rounds. docs/selection.md lists decisions where the paper is silent.
+A client's utility is |B| sqrt(mean squared loss), plus a bonus for staleness, times a penalty if it is slower than the
+preferred duration. A share of each round explores untried clients, by speed. The pacer prefers longer durations when
+the rounds bring less than before. `Pool` is the state between rounds. docs/selection.md lists decisions where the paper
+is silent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.errors import UserError
+from coterie.protocol.options import AtLeastOne, NotNegative, check_bounds
 
 Floats = NDArray[np.float64]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -36,24 +37,18 @@ class Oort:
     most: how often a client may be selected; None: no limit.
     """
 
-    exploration: float = 0.9
-    decay: float = 0.98
-    least_exploration: float = 0.2
-    penalty: float = 2.0
-    cutoff: float = 0.95
-    clip: float = 0.95
-    window: int = 20
-    step: float = 0.2
-    most: int | None = None
+    exploration: Share = 0.9
+    decay: Share = 0.98
+    least_exploration: Share = 0.2
+    penalty: NotNegative = 2.0
+    cutoff: Share = 0.95
+    clip: Share = 0.95
+    window: AtLeastOne = 20
+    step: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.2
+    most: Annotated[int | None, msgspec.Meta(ge=1)] = None
 
     def __post_init__(self) -> None:
-        for name in ("exploration", "decay", "least_exploration", "cutoff", "clip", "step"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"Oort's {name} must lie in [0, 1], not be {getattr(self, name)!r}")
-        if not (0 <= self.penalty < np.inf):
-            raise UserError(f"Oort's penalty must be a finite number of at least 0, not {self.penalty!r}")
-        if self.window < 1 or self.step == 0 or (self.most is not None and self.most < 1):
-            raise UserError("Oort's window and most must be at least 1, and its step more than 0")
+        check_bounds(self, "Oort's {}")
 
 
 class Pool(msgspec.Struct, frozen=True):

@@ -4,8 +4,8 @@
     places = gumbel_top_k(utility, count(gamma_up, len(utility)), epsilon1, secrets)
 
 Rows are a model's parameters, without its buffers. A selection by the o-factor depends on the data: each choice is
-epsilon_1-DP, and it costs epsilon_1 x k in the ledger. At epsilon_1 = 1 the best parameter is only e^(1/2) = 1.6 times
-as likely as the worst.
+epsilon_1-DP, and costs epsilon_1 x k in the ledger. At epsilon_1 = 1 the best parameter is 1.6 times as likely as the
+worst.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.protocol.arrays import finite
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
 
@@ -33,7 +34,7 @@ def density(values: NDArray[Any]) -> Doubles:
     Bandwidth by Silverman's rule (1986), on a grid of a quarter of it: linear in d. Raises UserError unless there are
     values, all finite.
     """
-    row = _row("values", values)
+    row = finite(values, "values", "d")
     width, sd = float(np.ptp(row)), float(row.std())
     if width == 0.0:
         return np.ones(len(row))
@@ -72,7 +73,9 @@ def o_factor(
         between, where it is 0, exceed all others by up to 1e12.
     Raises UserError for rows of different lengths, NaN and infinity.
     """
-    rows = [_row(name, row) for name, row in (("local", local), ("last", last), ("before", before), ("dense", dense))]
+    rows = [
+        finite(row, name, "d") for name, row in (("local", local), ("last", last), ("before", before), ("dense", dense))
+    ]
     if len({len(row) for row in rows}) > 1:
         raise UserError(f"the o-factor takes rows of one length, not {[len(row) for row in rows]}")
     own, first, second, heights = rows
@@ -83,7 +86,7 @@ def o_factor(
 
 def max_min(scores: NDArray[Any]) -> Doubles:
     """Norm(o-factor): (d,) scores -> utilities in [0, 1], all 0 where scores are equal."""
-    row = _row("scores", scores)
+    row = finite(scores, "scores", "d")
     width = float(np.ptp(row))
     return np.zeros(len(row)) if width == 0.0 else np.clip((row - row.min()) / width, 0.0, 1.0)
 
@@ -91,11 +94,11 @@ def max_min(scores: NDArray[Any]) -> Doubles:
 def gumbel_top_k(utility: NDArray[Any], k: int, epsilon1: float, secrets: Secrets) -> NDArray[np.int64]:
     """(k,) different places, ascending, drawn one after the other with probability proportional to exp(epsilon1 u / 2).
 
-    The sensitivity of a utility in [0, 1] is at most 1, so each draw is epsilon1-DP (McSherry and Talwar 2007). The k
+    A utility in [0, 1] has a sensitivity of at most 1, so each draw is epsilon1-DP (McSherry and Talwar 2007). The k
     largest of epsilon1 u / 2 plus Gumbel noise are these draws (Durfee and Rogers 2019). Raises UserError unless
     utilities lie in [0, 1], 1 <= k <= d and epsilon1 is positive and finite.
     """
-    row = _row("utility", utility)
+    row = finite(utility, "utility", "d")
     if row.min() < 0 or row.max() > 1:
         raise UserError(f"utilities lie in [0, 1], not in [{row.min():g}, {row.max():g}]: normalise them first")
     _check_number(k, len(row))
@@ -125,13 +128,6 @@ def count(gamma: float, size: int) -> int:
     if not 0 < gamma <= 1 or size < 1:
         raise UserError(f"a share of parameters lies in (0, 1], of at least one, not {gamma} of {size}")
     return max(1, int(gamma * size))
-
-
-def _row(name: str, values: NDArray[Any]) -> Doubles:
-    row = np.asarray(values, np.float64)
-    if row.ndim != 1 or not len(row) or not np.isfinite(row).all():
-        raise UserError(f"{name}: expected a row of finite numbers, not shape {row.shape}")
-    return row
 
 
 def _check_number(k: int, size: int) -> None:

@@ -20,9 +20,9 @@ def dues(before: Mapping[int, float], sizes: Mapping[int, int], number: int) -> 
 def places(owed: Mapping[int, float], room: Mapping[int, int], number: int, least: int = 1) -> dict[int, int]:
     """How many devices of each cluster may train in a round in which ``number`` may.
 
-    Each place goes to the cluster that is owed most (the lowest number of several) and has room. Its first ones are
-    ``least`` together. So no cluster waits for ever, and over many rounds places are in proportion to sizes. room: the
-    most devices of each cluster that can train. Raises UserError for a negative number, and for a least number below 1.
+    Each place goes to the cluster that is owed most (the lowest number of several) and has room, its first ``least``
+    together. So no cluster waits for ever, and over many rounds places are in proportion to sizes. room: the most
+    devices of each cluster that can train. Raises UserError for a negative number, and for a least number below 1.
     """
     if number < 0 or least < 1:
         raise UserError(f"{number} places of a round, of which a cluster takes at least {least}")
@@ -43,7 +43,7 @@ def still_owed(
 ) -> dict[int, float]:
     """What is left of dues after these places were given: at most about ``least``, and 0 in sum.
 
-    A cluster without room for its places keeps a claim on ``least`` of them. What it loses goes to the others, by their
+    A cluster without room for its places keeps a claim on ``least`` of them; what it loses goes to the others, by their
     ``sizes``. Places that nobody got, since too few were left for ``least``, are owed to nobody: else all dues of like
     clusters would grow to one bound, and the first ones would get every place.
     """

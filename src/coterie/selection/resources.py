@@ -1,9 +1,9 @@
 """Five resources, what a client can upload and download with them, and which client leads its cluster (OFL).
 
 OFL is "Opportunistic Federated Learning for Resource-heterogeneous and Privacy-aware Clients". A client has a limit L_R
-of each of five resources in a time step, and uploading or downloading a parameter costs some of each (section 3.5). Eq.
-(4) asks for the shares gamma_up and gamma_down of the model that use the step best: a linear programme in two
-variables. ``ratios`` looks at every vertex, in exact fractions.
+of each of five resources in a time step, and a parameter costs some of each (section 3.5). Eq. (4) asks for the shares
+gamma_up and gamma_down of the model that use the step best: a linear programme in two variables. ``ratios`` looks at
+every vertex, in exact fractions.
 """
 
 from __future__ import annotations
@@ -140,8 +140,7 @@ def score(limits: Limits, costs: Costs, size: int, weights: Mapping[str, float] 
     """How well a client is provided, in [0, 1]: the weighted mean over the resources of h / (1 + h).
 
     h = L_R / ((C_{R,up} + C_{R,down}) size) is how many whole models a step would do, in both directions. A claim gives
-    at most 1 and lowers no other client's score. The paper gives no formula for its leader of "relatively high
-    performance".
+    at most 1 and lowers no other client's score. The paper gives no formula.
     weights: by resource, at least 0 and not all 0, by default equal. Raises UserError for others.
     """
     given = dict.fromkeys(KINDS, 1.0) if weights is None else dict(weights)
@@ -159,7 +158,7 @@ def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: f
     """The leader of a cluster: argmax of score / (1 + penalty * terms served) (algorithm 1, l. 12, and section 6.1).
 
     With penalty 1 this is D'Hondt's rule: in the long run a client's share of the terms is its share of the scores.
-    With penalty 0 the best provided client always leads. The paper says only that a long-serving leader falls behind.
+    With penalty 0 the best provided client always leads. The paper has no formula.
     served: by name, by default 0. Ties: fewer terms, then the order of ``scores``. Raises UserError for a cluster
         without members, a negative penalty, or a score that is no number of at least 0.
     """

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.selection.contexts import affordable
-from coterie.selection.kernels import SetSums, distances
+from coterie.selection.posterior import SetSums, distances
 
 Floats = NDArray[np.float64]
 Score = Callable[[SetSums], Floats]
@@ -19,7 +19,7 @@ _BATCH = 32  # moves that are valued together; the best of them is made
 
 @dataclass(frozen=True)
 class Devices:
-    """n devices: contexts (n, 5), costs (n,), past and features as in `Sums`, a row each."""
+    """n devices: contexts (n, 5), costs (n,), past and features as in `SetSums`, a row each."""
 
     contexts: Floats
     costs: Floats
@@ -80,8 +80,7 @@ def greedy_with_swaps(
 
     The device that gives the best set, out of at most ``pool`` random ones that fit, is added until none fits or there
     are ``most``. Three sets are then improved by random moves, ``swaps`` in all: the best set on this way, its last
-    set, and the cheapest devices that fit. A move exchanges, adds or removes one device. At most pool * |A| + swaps + 1
-    sets are valued, |A| the size of the way's last set.
+    set, and the cheapest devices that fit. A move exchanges, adds or removes one device.
     """
     if not affordable(np.sort(devices.costs)[:least].sum(), budget) or len(devices) < least:
         return None

@@ -1,12 +1,12 @@
 """The coordination of one generator of steps: the hub's round, or the handler of a leader.
 
-It knows no clock, queue or network. Its driver calls ``start`` once, and then the other methods as events happen, with
-their times. At the time ``wake_s`` it delivers arrivals before ``expire``.
+It knows no clock, queue or network. Its driver calls ``start`` once, and then the other methods as events happen. At
+the time ``wake_s`` it delivers arrivals before ``expire``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
@@ -17,6 +17,9 @@ from coterie.protocol.messages import Message
 from coterie.protocol.party import Cost, To
 from coterie.transport.envelope import USED, Envelope, EnvelopeError, Sent, Waiting
 from coterie.transport.member import Member
+
+Coming = tuple[int, str, float]
+"""A known event: the request's number, the kind of message ("" for no answer), the second."""
 
 
 @dataclass
@@ -144,24 +147,17 @@ class Coordination:
         request = self._open.get(number)
         return request is not None and request.dst == src and request.outcome is None
 
-    def has_all(self, coming: Iterable[tuple[int, str]]) -> bool:
-        """Whether nothing else can come that the open step waits for.
-
-        coming: known events: the request's number, the kind of message ("" for no answer).
-        """
-        known = list(coming)
+    def has_all(self, coming: Sequence[Coming]) -> bool:
+        """Whether nothing else can come that the open step waits for. coming: known events."""
         if isinstance(self._step, steps.Ask):
-            return self.awaited.keys() <= {number for number, _ in known}
+            return self.awaited.keys() <= {number for number, _, _ in coming}
         if isinstance(self._step, steps.Take):
             kind = self._step.kind.__name__
-            return len(self._got) + sum(kind == of for _, of in known) >= self._step.at_least
+            return len(self._got) + sum(kind == of for _, of, _ in coming) >= self._step.at_least
         return True
 
-    def ends_s(self, coming: Iterable[tuple[int, str, float]]) -> float:
-        """The latest second at which the open step ends.
-
-        coming: known events: the request's number, the kind of message ("" for no answer), the second.
-        """
+    def ends_s(self, coming: Sequence[Coming]) -> float:
+        """The latest second at which the open step ends. coming: known events."""
         step, ends_s = self._step, inf
         if isinstance(step, steps.Ask):
             waits = self._waits(step)

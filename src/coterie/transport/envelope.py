@@ -1,8 +1,8 @@
 """Envelopes: a message's metadata, which its sender signs together with the payload's digest.
 
-A relay sees an envelope and the payload's bytes, and may drop either. Any change to them is refused: the signature
-covers every field and the digest, and a message between two parties other than the hub is sealed with the same fields
-bound in. So a message is accepted only by its recipient, in its session, round and attempt, and under its number.
+A relay sees an envelope and the payload's bytes, and may drop either. Any change is refused: the signature covers every
+field and the digest, and a message between two parties other than the hub is sealed with the same fields bound in. So
+only its recipient accepts it, in its session, round and attempt, and under its number.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class EnvelopeError(PeerError):
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One message, without its payload.
 
-    role: that the sender acts in.  session: names one run of one federation.  round, attempt: those of the
-        coordinator's message that led to it.  number: grows with every message of its sender.  answers: the number of
-        its request, or 0.  sealed: whether only the recipient can read the payload.  weight: bytes of the payload with
-        real ciphertexts.  digest: SHA-256 of the payload as sent.
+    role: that the sender acts in.  session: of one run of one federation.  round, attempt: of the coordinator's message
+        that led to it.  number: grows with every message of its sender.  answers: the number of its request, or 0.
+        sealed: whether only the recipient can read the payload.  weight: bytes of the payload with real ciphertexts.
+        digest: SHA-256 of the payload as sent.
     """
 
     src: str
@@ -131,9 +131,9 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 class Numbers(msgspec.Struct):
     """A party's memory of its links: no message is handled twice, out of order or in another attempt.
 
-    sent: the last number that it used.  taken: by sender, the last number that it took.  round: the newest that it has
-        heard of from the hub.  attempts: by round, its attempt, where it was tried again.  kept: by sender and number,
-        outcomes of the requests of the sender's newest round.
+    sent: the last number that it used.  taken: by sender, the last number that it took.  round: the hub's newest.
+        attempts: by round tried again, its attempt.  kept: by sender and number, outcomes of the requests of the
+        sender's newest round.
     """
 
     sent: Count = 0

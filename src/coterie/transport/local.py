@@ -1,14 +1,13 @@
 """The local transport: all parties in one process, on a virtual clock.
 
 Every message passes through the codec, an envelope and its signature: byte counts are exact, and no party reads
-another's objects. The network is a star: the hub relays sealed messages between two other parties.
+another's objects. The hub relays sealed messages between two other parties.
 
 Arrivals follow from sizes, nominal costs and device profiles alone. Handlers run in batches with the results of running
-them one by one in order of arrival (``Queues.next``). At one time coordinators act after all other parties, and the hub
-last. If ``links`` delays a party by rounds, its answer is sent when that later round begins, and the hub's step does
-not wait for it.
+them one by one in order of arrival (``Queues.next``). At one time coordinators act after all other parties, the hub
+last. An answer that ``links`` delays by rounds is sent when that later round begins, and the hub's step does not wait.
 
-Only an attacker can repeat a message here, so answers are stored only while ``intercept`` is set.
+Answers are stored only while ``intercept`` is set: only an attacker can repeat a message here.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class LocalTransport:
         """Run one round (or the set-up) of the coordinator and return its result.
 
         Changes commit at the end. Messages received by then have been handled. An error of the coordinator or a handler
-        is raised, and the changes of both are undone; a run continues from a snapshot.
+        is raised, and the changes of both are undone.
         settle: also wait until all messages under way have been handled. The clock then shows the last one's time.
         attempt: if above 0, tries the round again from what all parties had committed before it (needs ``retries``).
         """
@@ -149,7 +148,7 @@ class LocalTransport:
                 self.clock_s = settled_s if settle else self.clock_s
                 return
             if jobs and safe_s <= turn_s:
-                ends_s = self.clock_s if hub.coordination.done else hub.ends_s()
+                ends_s = self.clock_s if hub.coordination.done else hub.coordination.ends_s(hub.known())
                 batch = [job for job in jobs if job.done[0] <= max(ends_s, safe_s)]
                 sizes = [_COPIES * self.spool.size(job.parcel.ticket) for job in batch]
                 for part in parts(batch, sizes, self.effects.chunk, self.batch_bytes):
@@ -222,8 +221,7 @@ class LocalTransport:
         while (effect := coordination.effect) is not None:
             if isinstance(effect, Cost):
                 seconds = self.links.work_s(leader.name, effect)
-                self.meter.spent_virtual(coordination.role, "coordinate", seconds)
-                self.meter.worked(self.links.device(leader.name), seconds)
+                self.meter.worked(coordination.role, "coordinate", self.links.device(leader.name), seconds)
                 coordination.spent(seconds, leader.at[0])
                 continue
             (value,) = compute([(leader.name, coordination.role, effect)], self.effects, self.meter)
@@ -316,9 +314,8 @@ class LocalTransport:
             member.party.now_s = job.done[0]
             role = member.party.role
             if opened is not None:
-                role = opened.role
-                self.meter.spent_virtual(role, envelope.kind, job.done[0] - job.start[0])
-                self.meter.worked(self.links.device(envelope.dst), job.done[0] - job.start[0])
+                role, seconds = opened.role, job.done[0] - job.start[0]
+                self.meter.worked(role, envelope.kind, self.links.device(envelope.dst), seconds)
             work = member.receive(envelope, frame, parcel.arrives_s, opened=opened)
             todo.append((job, Call(member.name, role, envelope.kind, work)))
         results = run_handlers([call for _, call in todo], self.effects, self.meter)

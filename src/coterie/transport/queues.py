@@ -16,7 +16,7 @@ from coterie.protocol.interpreters import by_group
 from coterie.protocol.party import Party, Work
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Step
-from coterie.transport.coordination import Coordination
+from coterie.transport.coordination import Coming, Coordination
 from coterie.transport.envelope import Envelope, Handled, Opened
 from coterie.transport.transcript import Meter
 from coterie.transport.wire import START, Instant, Parcel, after
@@ -76,18 +76,15 @@ class Leader:
     def parcels(self) -> list[Parcel]:
         return [event for _, _, event in sorted(self._events) if isinstance(event, Parcel)]
 
-    def known(self) -> list[tuple[int, str]]:
-        """The events that are known, as ``Coordination.has_all`` takes them."""
-        events = [event for _, _, event in self._events]
-        coming = [(one.envelope.answers, one.envelope.kind) for one in events if isinstance(one, Parcel)]
-        return coming + [(one.number, "") for one in events if isinstance(one, Lost) and one.number is not None]
-
-    def ends_s(self) -> float:
-        """The latest second at which its open step ends, by known events."""
-        events = [(order[0], event) for order, _, event in self._events]
-        coming = [(e.envelope.answers, e.envelope.kind, s) for s, e in events if isinstance(e, Parcel)]
-        lost = [(e.number, "", s) for s, e in events if isinstance(e, Lost) and e.number is not None]
-        return self.coordination.ends_s(coming + lost)
+    def known(self) -> list[Coming]:
+        """The events that are known."""
+        found: list[Coming] = []
+        for (at_s, *_), _, event in self._events:
+            if isinstance(event, Parcel):
+                found.append((event.envelope.answers, event.envelope.kind, at_s))
+            elif event.number is not None:
+                found.append((event.number, "", at_s))
+        return found
 
 
 @dataclass(frozen=True)
@@ -103,8 +100,8 @@ class HandlerRun:
 class Queues:
     """Each party handles its own messages in order of arrival, one at a time; a coordination gets its own.
 
-    work: a party's next message, opened, and its nominal seconds by the party's committed state. Opened messages are
-        held until they are handled, within ``room`` bytes.
+    work: a party's next message, opened, and its nominal seconds by committed state. Opened messages are held until
+        they are handled, within ``room`` bytes.
     leaders: the parties that coordinate now.  delayed: messages that ``Links.rounds`` holds back, in the order of
         writing.  busy: by party, until when.
     """

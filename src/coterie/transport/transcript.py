@@ -78,9 +78,9 @@ class Transcript:
 class Meter:
     """The counters of one round. Keys: roles; ``"role/work"``; ``"role/Message: reason"``.
 
-    released: by message that the ledger counts, its senders, repeated. Bytes are the weights of messages.
+    released: by message that the ledger counts, its senders, repeated. Bytes are the weights of messages;
         ``envelope_bytes``, by role of the sender, come on top and take no virtual time.
-    device_seconds: virtual, ``"type/compute"`` and ``"type/radio"``, of a type's devices together.
+    device_seconds: virtual, ``"type/compute"`` and ``"type/radio"``, of all devices of a type.
     device_messages: bytes of the largest message of a device type.
     """
 
@@ -113,12 +113,9 @@ class Meter:
         finally:
             self.seconds[f"{role}/{work}"] += time.perf_counter() - started  # type: ignore[assignment]
 
-    def spent_virtual(self, role: str, work: str, seconds: float) -> None:
-        """Count virtual seconds."""
+    def worked(self, role: str, work: str, device: str, seconds: float) -> None:
+        """Count virtual seconds of work, by role and by the device's type; "" for none."""
         self.virtual_seconds[f"{role}/{work}"] += seconds  # type: ignore[assignment]
-
-    def worked(self, device: str, seconds: float) -> None:
-        """Count virtual seconds of a device's processor, by its type; "" for none."""
         if device:
             self.device_seconds[f"{device}/compute"] += seconds  # type: ignore[assignment]
 

@@ -127,7 +127,7 @@ def numbered(parties: Mapping[str, Any]) -> Names | None:
 
 
 class Links:
-    """Virtual seconds of a party's transfers and work, and whether it is there. These links have no delays."""
+    """Virtual seconds of a party's transfers and work, and its presence. These links have no delays."""
 
     def down_s(self, party: str, size: int) -> float:
         """Seconds until ``size`` bytes sent to this party have arrived."""

@@ -26,7 +26,7 @@ from mingledpie_parts import (
     trained,
 )
 
-from coterie.aggregation.mingled import rebuild_error
+from benchmarks.ridge import rebuild_error
 from coterie.clustering.identities import ClusterKeys
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.messages import unbundle

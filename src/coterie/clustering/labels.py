@@ -1,0 +1,41 @@
+"""Labels of clusters: a number from 0 for each row, or NOISE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+NOISE = -1
+Labels = NDArray[np.int64]
+
+
+def by_first_row(labels: NDArray[Any]) -> Labels:
+    """The same clusters (n,), numbered 0, 1, ... by their first row."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse].astype(np.int64)
+
+
+def members_of(names: Sequence[str], labels: Labels) -> dict[int, tuple[str, ...]]:
+    """The names of each cluster by its number, in ascending order."""
+    return {int(k): tuple(names[i] for i in np.flatnonzero(labels == k).tolist()) for k in np.unique(labels)}
+
+
+def lasting_numbers(before: Labels, after: Labels, following: int) -> tuple[Labels, int]:
+    """The clusters ``after`` (n,), counted from 0, under the numbers ``before`` (n,) (NOISE: not there yet).
+
+    The pair of clusters with most common devices is one cluster, then that of the rest, and so on; ties go to the lower
+    numbers. The others get numbers from ``following`` on, whose next value is returned.
+    """
+    there = before != NOISE
+    pairs, common = np.unique(np.stack([before[there], after[there]], axis=1), axis=0, return_counts=True)
+    number: dict[int, int] = {}
+    for old, new in pairs[np.argsort(-common, kind="stable")].tolist():
+        if old not in number.values() and new not in number:
+            number[new] = old
+    for new in range(int(after.max()) + 1):
+        if new not in number:
+            number[new], following = following, following + 1
+    return np.array([number[k] for k in after.tolist()], dtype=np.int64), following
