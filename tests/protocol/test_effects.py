@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from federation import Pulled, rig
+from federation import Pulled
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -357,16 +357,6 @@ def test_a_run_whose_clients_describe_their_data() -> None:
     assert line["notes"]["participants"] == len(few) < 6
     assert line["refused"] == {"client/Describe: a class beyond 9": 6 - len(few)}
     made.close()
-
-
-def test_the_same_federation_with_made_up_data() -> None:
-    """The table of these tests has it, too: a client's one sample is its target."""
-    targets = np.random.default_rng(0).normal(size=(5, 12))
-    run = rig(SYSTEM, targets)
-    assert run.round(1)["participants"] == 5
-    for name, target in zip(run.common.clients, targets, strict=True):
-        np.testing.assert_array_equal(run.hub.state.counts[name], np.eye(10)[0])
-        np.testing.assert_array_equal(run.hub.state.means[name], 2 * target.astype(np.float32))
 
 
 def test_a_table_of_one_s_own_starts_from_what_is_there() -> None:

@@ -164,11 +164,15 @@ class Server(Party, role="server"):
         self.state.notes.append((name, up.round, float(up.w[0])))
 
 
+def wired(*parties: Party, **options: Any) -> LocalTransport:
+    """The transport of these parties, the hub first."""
+    options = {"effects": Doubling(), "keyring": KEYS, **options}
+    return LocalTransport({party.name: party for party in parties}, parties[0].name, **options)
+
+
 def federation(
     clients: Sequence[Client], deadline_s: float | None = None, **options: Any
 ) -> tuple[Server, LocalTransport]:
     """A server, its clients and their transport."""
     server = Server([c.name for c in clients], deadline_s)
-    options.setdefault("effects", Doubling())
-    options.setdefault("keyring", KEYS)
-    return server, LocalTransport({p.name: p for p in (server, *clients)}, "server", **options)
+    return server, wired(server, *clients, **options)

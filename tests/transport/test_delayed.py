@@ -7,15 +7,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from transport_toys import KEYS, RANDOMNESS, Client, Doubling, Go, Table, Up
+from transport_toys import RANDOMNESS, Client, Doubling, Go, Table, Up, wired
 
-from coterie.protocol import state
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Cost, Party, To, on
 from coterie.protocol.setup_info import Own
 from coterie.protocol.steps import Steps, for_each, take
 from coterie.transport.local import LocalTransport
-from coterie.transport.wire import Snapshot
 
 LATE = {("c1", 1): 3, ("c1", 2): 1, ("c2", 2): 1, ("c0", 4): 1}
 """By client and round of the request: rounds late. c1's answer to round 2 must wait behind that to round 1."""
@@ -57,13 +55,12 @@ class Hub(Party, role="server"):
 
 
 NAMES = ("c0", "c1", "c2")
+LINKS = Table(dict.fromkeys(NAMES, 0.25), dict.fromkeys(NAMES, 0.25), late=LATE)
 
 
 def federation(chunk: int = 10, deadline_s: float | None = None) -> tuple[Hub, LocalTransport]:
     hub = Hub(NAMES, deadline_s)
-    parties: dict[str, Party] = {"server": hub, **{name: Slow(name) for name in NAMES}}
-    links = Table(dict.fromkeys(NAMES, 0.25), dict.fromkeys(NAMES, 0.25), late=LATE)
-    return hub, LocalTransport(parties, "server", Doubling(chunk), keyring=KEYS, links=links, spool_bytes=100)
+    return hub, wired(hub, *map(Slow, NAMES), effects=Doubling(chunk), links=LINKS, spool_bytes=100)
 
 
 def rounds(hub: Hub, transport: LocalTransport, first: int, last: int) -> list[Any]:
@@ -112,9 +109,8 @@ def test_a_hub_that_does_not_take_late_answers_loses_them() -> None:
             go = dict.fromkeys(self.names, Go(r, np.zeros(1, np.float32)))
             return (yield from for_each(go, Up, lambda *_: None))
 
-    hub, (_, transport) = Deaf(NAMES), federation()
-    parties = {**transport.parties, "server": hub}
-    transport = LocalTransport(parties, "server", Doubling(), keyring=KEYS, links=transport.links)
+    hub = Deaf(NAMES)
+    transport = wired(hub, *map(Slow, NAMES), links=LINKS)
     lost = []
     for r in range(1, 6):
         transport.drive(hub.round(r), r)
@@ -126,22 +122,6 @@ def test_a_hub_that_does_not_take_late_answers_loses_them() -> None:
         {f"c1 Up of round {r}": "too late" for r in (1, 2, 3)},
         {"c0 Up of round 4": "too late"},
     ]
-
-
-@pytest.mark.parametrize("stop", range(5))
-def test_resumed_after_any_round_it_is_the_same_run(stop: int) -> None:
-    hub, transport = federation(2)
-    whole = rounds(hub, transport, 1, 5), hub.state.log
-    hub, transport = federation(2)
-    lines = rounds(hub, transport, 1, stop)
-    saved, frames = msgspec.msgpack.encode(transport.snapshot()), list(transport.frames())
-    states = state.dump({name: party.state for name, party in transport.parties.items()})
-    transport.close()
-    hub, transport = federation(2)
-    for name, loaded in state.load(states, {n: type(p.state) for n, p in transport.parties.items()}).items():
-        transport.parties[name].state = loaded
-    transport.restore(msgspec.msgpack.decode(saved, type=Snapshot), frames)
-    assert (lines + rounds(hub, transport, stop + 1, 5), hub.state.log) == whole
 
 
 def test_a_request_that_is_repeated_does_not_bring_its_answer_early() -> None:
@@ -176,7 +156,6 @@ def test_what_a_late_client_says_to_others_is_held_too() -> None:
                 heard.append((msg.round, self.now_s))
 
     hub = Hub(NAMES)
-    parties: dict[str, Party] = {"server": hub, **{name: Talker(name) for name in NAMES}}
-    transport = LocalTransport(parties, "server", Doubling(), links=Table(late=LATE), keyring=KEYS)
+    transport = wired(hub, *map(Talker, NAMES), links=Table(late=LATE))
     rounds(hub, transport, 1, 5)
     assert heard == [(1, 3.0), (2, 3.0), (3, 3.0), (4, 4.0), (5, 5.0)]

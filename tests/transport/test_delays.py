@@ -22,7 +22,7 @@ from coterie.protocols.local_training import asked_in, sample_clients
 from coterie.record.folder import CONFIG, read_lines
 from coterie.runs import Interrupted, RunConfig, build, run
 from coterie.runs.comparison import plan
-from coterie.runs.config import from_toml, resolve, to_toml
+from coterie.runs.config import from_toml, resolve
 from coterie.runs.experiment import delays_of
 from coterie.runs.registry import SYSTEMS, get
 
@@ -111,8 +111,13 @@ def test_randomness_of_delays_is_that_of_the_seed_and_round_alone() -> None:
 
 # -- every system ------------------------------------------------------------------------------------------------------
 
-MODES = [pytest.param(name, mode, id=f"{name}-{mode}") for name, of in SYSTEMS.items() for mode in of.modes]
-ROUNDS = 4
+QUICK = ("fedavg", "scaffold", "fedcaprivacy", "mingledpie", "fedepc", "pafed", "rfl_ha")
+MODES = [
+    pytest.param(name, mode, marks=() if mode == "paper" and name in QUICK else pytest.mark.long, id=f"{name}-{mode}")
+    for name, of in SYSTEMS.items()
+    for mode in of.modes
+]
+ROUNDS = 3
 
 
 def lines_of(config: RunConfig) -> list[dict[str, Any]]:
@@ -144,10 +149,13 @@ def test_every_system_obeys(name: str, mode: str) -> None:
     assert [set_up, *lines] == lines_of(config)
 
 
-@pytest.mark.parametrize("name", ["fedcaprivacy", "mingledpie", "scaffold", "pafed"])
+@pytest.mark.parametrize(
+    "name",
+    ["pafed", *(pytest.param(name, marks=pytest.mark.long) for name in ("fedcaprivacy", "mingledpie", "scaffold"))],
+)
 def test_a_run_resumes_with_delayed_answers_under_way(name: str, tmp_path: Path) -> None:
     config = RunConfig(
-        name, clients=6, rounds=4, partition="iid", model="linear", crypto="emulated", delta=0.5, checkpoint_every=1,
+        name, clients=6, rounds=3, partition="iid", model="linear", crypto="emulated", delta=0.5, checkpoint_every=1,
         settings={"max_epochs": 1, **({"clusters": 3} if name in ("fedcaprivacy", "mingledpie") else {})},
     )  # fmt: skip
 
@@ -217,13 +225,6 @@ def test_what_nobody_says_is_up_to_the_system() -> None:
 def test_what_makes_no_sense_is_refused_before_anything_runs(options: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
         resolve(RunConfig("fedavg", **options))
-
-
-def test_a_config_file_repeats_them(tmp_path: Path) -> None:
-    config = resolve(RunConfig("ifca", delta=0.25, delay="geometric:0.5"))
-    (tmp_path / "a.toml").write_text(to_toml(config))
-    assert resolve(from_toml(tmp_path / "a.toml")) == config
-    assert resolve(from_toml(tmp_path / "a.toml", delta=0.5)).delta == 0.5
 
 
 def test_the_command_line_takes_them_and_sends_set_on_its_way(tmp_path: Path) -> None:

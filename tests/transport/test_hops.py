@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from every_system import CASES, SIZE, Case, parameters
+from every_system import CASES, SIZE, Case, first, parameters
 from federation import Rig, planted, rig
 from hops import Hops
 
@@ -67,7 +67,13 @@ def run_of(case: Case, clients: int, groups: int) -> list[int]:
     return [hops.last(), *(hops.counted(lambda r=r: run.round(r)) for r in range(1, ROUNDS + 1))]
 
 
-@pytest.mark.parametrize("case", parameters(CASES))
+QUICK = {"fedavg", "rfl_ha", "fedcaprivacy", "mingledpie", "fedepc", "pafed"}
+"""In mode paper; all others are long."""
+
+
+@pytest.mark.parametrize(
+    "case", parameters(CASES, lambda case: case[1] == "paper" and case[0] in QUICK and first(case))
+)
 def test_hops_do_not_grow_with_clients_and_clusters(case: Case) -> None:
     few, many = run_of(case, 6, 2), run_of(case, 13, 4)
     assert few == many

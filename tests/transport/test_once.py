@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from transport_toys import Client, Doubling, Go, Server, Table, Up, federation, resigned
 
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import Message, message
-from coterie.protocol.party import To, on
+from coterie.protocol.party import on
 from coterie.protocol.steps import REFUSED, UNACCEPTABLE, take
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
+from tests.transport.test_relay import Player
 
 W = np.zeros(1, np.float32)
 USED = "its number was used before"
@@ -85,47 +84,6 @@ def test_a_late_answer_that_comes_twice_is_taken_once() -> None:
     assert transport.meter.refused == {f"server/Up: {USED}": 3}
 
 
-@pytest.mark.parametrize("instead", [True, False])
-def test_a_captured_older_request_is_refused_and_never_run_again(instead: bool) -> None:
-    """The frame of round 1 comes again in round 2, instead of the new one or before it."""
-    captured: list[Any] = []
-
-    def replay(envelope: Envelope, frame: bytes) -> list[Any]:
-        if envelope.kind == "Go":
-            captured.append((envelope, frame))
-        if envelope.kind == "Go" and envelope.round == 2:
-            return [captured[0]] if instead else [captured[0], frame]
-        return [frame]
-
-    client = Client("x", 1)
-    server, transport = attacked([client], replay)
-    transport.drive(server.round(1), 1)
-    answers = transport.drive(server.round(2), 2)
-    assert transport.meter.refused == {f"client/Go: {USED}": 1}
-    if instead:
-        assert answers.missing == {"x": "lost on the way"}
-        assert client.state.rounds == [1]
-    else:
-        assert answers.got == ("x",)
-        assert client.state.rounds == [1, 2]
-
-
-def test_a_captured_older_answer_is_refused_by_the_hub() -> None:
-    captured: list[Any] = []
-
-    def replay(envelope: Envelope, frame: bytes) -> list[Any]:
-        if envelope.kind == "Up":
-            captured.append((envelope, frame))
-            return [captured[0]]
-        return [frame]
-
-    server, transport = attacked([Client("x", 1)], replay)
-    assert transport.drive(server.round(1), 1).got == ("x",)
-    assert transport.drive(server.round(2), 2).missing == {"x": "lost on the way"}
-    assert transport.meter.refused == {f"server/Up: {USED}": 1}
-    assert [r for _, r, _ in server.state.notes] == [1]
-
-
 def test_a_refusal_is_repeated_too_and_the_handler_does_not_run_again() -> None:
     runs: list[int] = []
 
@@ -139,6 +97,28 @@ def test_a_refusal_is_repeated_too_and_the_handler_does_not_run_again() -> None:
     assert transport.drive(server.round(1), 1).missing == {"x": REFUSED}
     assert transport.meter.refused == {"client/Go: I will not": 2}
     assert runs == [1]
+
+
+@pytest.mark.parametrize("kind", ["Go", "Up"])
+@pytest.mark.parametrize("instead", [True, False])
+def test_what_was_captured_in_an_older_round_is_refused_and_never_handled_again(kind: str, instead: bool) -> None:
+    """The request or the answer of round 1 comes again in round 2, instead of the new one or before it."""
+    captured: list[Any] = []
+
+    def replay(envelope: Envelope, frame: bytes) -> list[Any]:
+        if envelope.kind != kind:
+            return [frame]
+        captured.append((envelope, frame))
+        return [captured[0]] if instead else [*captured[:-1], frame]
+
+    client = Client("x", 1)
+    server, transport = attacked([client], replay)
+    transport.drive(server.round(1), 1)
+    answers = transport.drive(server.round(2), 2)
+    assert transport.meter.refused == {f"{'client' if kind == 'Go' else 'server'}/{kind}: {USED}": 1}
+    assert answers.missing == ({"x": "lost on the way"} if instead else {})
+    assert client.state.rounds == ([1] if instead and kind == "Go" else [1, 2])
+    assert [r for _, r, _ in server.state.notes] == ([1] if instead else [1, 2])
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -224,47 +204,12 @@ def test_a_lost_answer_comes_with_the_repeated_request() -> None:
     assert client.state.n == 1
 
 
-@message(src="client", dst="client")
-class Ball(Message, frozen=True):
-    """Between clients."""
-
-    number: int
-
-
-@message(src="client", dst="client")
-class Back(Message, frozen=True):
-    """Its answer."""
-
-    number: int
-
-
-class Player(Client, role="client"):
-    class State(msgspec.Struct):
-        n: int = 0
-        backs: list[int] = msgspec.field(default_factory=list)
-
-    @on(Go)
-    def go(self, msg: Go, src: str) -> tuple[To, ...]:
-        return To("y", Ball(msg.round)), To("server", Up(msg.round, msg.w))
-
-    @on(Ball)
-    def ball(self, msg: Ball, src: str) -> Back:
-        self.state.n += 1
-        return Back(msg.number)
-
-    @on(Back)
-    def back(self, msg: Back, src: str) -> None:
-        self.state.backs.append(msg.number)
-
-
 def test_sealed_messages_between_clients_come_twice_and_are_handled_once() -> None:
     x, y = Player("x"), Player("y")
-    server, transport = federation([x, y])
-    transport.intercept = lambda envelope, frame: [frame, frame]
-    server.clients = ["x"]
+    server, transport = attacked([x, y], lambda envelope, frame: [frame, frame])
     for r in (1, 2):
         transport.drive(server.round(r), r)
-    assert (y.state.n, x.state.backs) == (2, [1, 2])
+    assert (y.state.balls, x.state.backs) == ([1, 2], [1, 2])
     assert transport.spool.held_bytes == 0  # nothing of what was kept for repetition outlives its round
 
 
@@ -281,9 +226,7 @@ def test_a_frame_of_another_link_does_not_open(lies: bool) -> None:
         return [resigned(envelope, balls[0]) if lies else balls[0]]
 
     x, y = Player("x"), Player("y")
-    server, transport = federation([x, y])
-    transport.intercept = swap
-    server.clients = ["x"]
+    server, transport = attacked([x, y], swap)
     transport.drive(server.round(1), 1)
     assert transport.meter.refused == {f"client/Back: {'sealed by somebody else' if lies else FORGED}": 1}
     assert x.state.backs == []

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transport_toys import KEYS, RANDOMNESS, Doubling
+from transport_toys import RANDOMNESS, Doubling, wired
 
 from coterie.protocol import codec
 from coterie.protocol.errors import RunError
@@ -22,7 +22,6 @@ from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.setup_info import Own
 from coterie.protocol.steps import Ask, Post, Steps, Take
 from coterie.transport import wire
-from coterie.transport.local import LocalTransport
 from coterie.transport.wire import Links
 
 
@@ -55,12 +54,6 @@ class World(Links):
 
     def work_s(self, party: str, cost: Cost) -> float:
         return cost.crypto_s
-
-    def rounds(self, party: str, round: int) -> int:
-        return 0
-
-    def fate(self, party: str, round: int, request: int) -> str:
-        return "ok"
 
     def draw(self, name: str, n: int, token: Token) -> random.Random:
         return random.Random(f"{self.seed} {name} {n} {token.number}")
@@ -122,14 +115,7 @@ class Run:
 def under_test(world: World, script: list[Step], chunk: int) -> Run:
     hub = Hub(Own("server", RANDOMNESS))
     nodes = [Node(name, world) for name in NAMES]
-    transport = LocalTransport(
-        {p.name: p for p in (hub, *nodes)},
-        "server",
-        Doubling(chunk),
-        links=world,
-        keyring=KEYS,
-        spool_bytes=100,
-    )
+    transport = wired(hub, *nodes, effects=Doubling(chunk), links=world, spool_bytes=100)
     run = Run()
 
     def coordinator() -> Steps[None]:
@@ -299,7 +285,7 @@ def test_messages_that_chase_each_other_without_time_are_noticed() -> None:
         yield Post({"a": Token(1, 0)})
 
     hub = Hub(Own("server", RANDOMNESS))
-    transport = LocalTransport({"server": hub, "a": Restless(Own("a", RANDOMNESS))}, "server", Doubling(), keyring=KEYS)
+    transport = wired(hub, Restless(Own("a", RANDOMNESS)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wire, "_MAX_STEPS", 100)
         with pytest.raises(RunError, match="without end"):

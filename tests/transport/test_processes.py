@@ -61,6 +61,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+QUICK = {("fedavg", "paper"), ("rfl_ha", "paper"), ("mingledpie", "paper")}
+"""A plain one, one with leaders and one with keys; the others are long."""
+
+
 def apart(system: str, made: Rig, targets: np.ndarray, rounds: int) -> dict[str, Ended]:
     """Run the same federation in processes, and put its parties into the states that they ended with."""
     context = multiprocessing.get_context("forkserver")
@@ -92,7 +96,7 @@ def apart(system: str, made: Rig, targets: np.ndarray, rounds: int) -> dict[str,
 
 @pytest.mark.parametrize(
     ("name", "mode", "settings"),
-    [pytest.param(*case, marks=() if case[1] == "paper" else pytest.mark.long) for case in CASES],
+    [pytest.param(*case, marks=() if case[:2] in QUICK else pytest.mark.long) for case in CASES],
     ids=["-".join(map(str, case[:2])) for case in CASES],
 )
 def test_models_are_those_of_one_process(name: str, mode: str, settings: dict[str, Any]) -> None:

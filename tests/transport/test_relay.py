@@ -199,22 +199,6 @@ def captured(kind: str) -> tuple[Envelope, bytes]:
     return next(one for one in found if one[0].kind == kind)
 
 
-def test_repeated_messages_are_handled_once_and_in_their_order() -> None:
-    """Every message again after each later one of its link: what was handled answers with the same bytes."""
-    before: dict[tuple[str, str], list[Any]] = {}
-
-    def relay(envelope: Envelope, frame: bytes) -> list[Any]:
-        link = before.setdefault((envelope.src, envelope.dst), [])
-        link.append((envelope, frame))
-        return [*link, *reversed(link)]
-
-    server, transport = players(relay)
-    for r in (1, 2):
-        assert set(transport.drive(server.round(r), r).got) == {"x", "y", "z"}
-    assert seen(transport) == HONEST
-    assert len(server.state.notes) == 6
-
-
 def test_a_message_of_another_session_is_refused() -> None:
     """The same parties with other keys; and as it would be, were it named for their session."""
     envelope, frame = captured("Go")

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from transport_toys import KEYS, RANDOMNESS, Client, Doubling, Go, Server, Table, Up, federation, resigned
+from transport_toys import KEYS, RANDOMNESS, Client, Go, Server, Table, Up, federation, resigned, wired
 
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Cost, Party, To, on
 from coterie.protocol.setup_info import Own
-from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, Steps, ask, for_each, post, take
+from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, Steps, for_each, post, take
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 
@@ -58,10 +58,7 @@ class Helper(Party, role="helper"):
 
 
 def run(steps: Steps[Any], *parties: Party) -> tuple[Any, LocalTransport]:
-    server = Server(())
-    transport = LocalTransport(
-        {p.name: p for p in (server, *parties)}, "server", Doubling(), keyring=KEYS, links=Table()
-    )
+    transport = wired(Server(()), *parties, links=Table())
     return transport.drive(steps, 1), transport
 
 
@@ -90,16 +87,6 @@ def test_each_request_has_its_own_answer_and_outcome() -> None:
     assert transport.clock_s == 30.0
 
 
-def test_without_a_deadline_the_step_ends_with_the_last_request() -> None:
-    def steps() -> Steps[Any]:
-        requests = {n: To("helper", Convert(n)) for n in (3, 13, 1)}
-        return (yield from for_each(requests, Converted, lambda *_: None))
-
-    answers, transport = run(steps(), Helper())
-    assert (answers.got, dict(answers.missing)) == ((3, 1), {13: REFUSED})
-    assert transport.clock_s == 17.0
-
-
 def test_an_answer_counts_for_the_request_that_it_names_and_from_whoever_was_asked() -> None:
     """One helper answers what the other was asked: that answers nothing, and can be taken."""
 
@@ -121,9 +108,7 @@ def test_an_answer_counts_for_the_request_that_it_names_and_from_whoever_was_ask
         more = yield from take(Converted, lambda k, m: heard.append((k, m.square)))
         return answers, more
 
-    server = Server(())
-    parties = {p.name: p for p in (server, Helper(), Thief("thief"))}
-    transport = LocalTransport(parties, "server", Doubling(), keyring=KEYS, links=Table())
+    transport = wired(Server(()), Helper(), Thief("thief"), links=Table())
     transport.intercept = steal
     answers, more = transport.drive(steps(), 1)
     assert heard == [("helper", 4), ("thief", 99)]
@@ -131,6 +116,7 @@ def test_an_answer_counts_for_the_request_that_it_names_and_from_whoever_was_ask
 
 
 def test_posts_take_several_too_and_requests_are_made_as_they_are_sent() -> None:
+    """Without a deadline the step ends with the last answer."""
     made: list[int] = []
 
     class Made(Mapping[int, To]):
@@ -149,8 +135,8 @@ def test_posts_take_several_too_and_requests_are_made_as_they_are_sent() -> None
         yield from for_each(Made(), Converted, lambda *_: None)
 
     helper = Helper()
-    run(steps(), helper)
-    assert helper.state.seen == [5, 6, 1, 2, 3]
+    _, transport = run(steps(), helper)
+    assert (helper.state.seen, transport.clock_s) == ([5, 6, 1, 2, 3], 17.0)
     assert made == [1, 2, 3]
 
 
@@ -172,12 +158,7 @@ class Moody(Server, role="server"):
 def moody(retries: bool = True) -> tuple[Moody, list[Client], LocalTransport]:
     clients = [Client("c0", 1, 1.0), Client("c1", 2)]
     server = Moody(["c0", "c1"], 2.0)
-    parties = {p.name: p for p in (server, *clients)}
-    return (
-        server,
-        clients,
-        LocalTransport(parties, "server", Doubling(), keyring=KEYS, links=Table(up={"c1": 5.0}), retries=retries),
-    )
+    return server, clients, wired(server, *clients, links=Table(up={"c1": 5.0}), retries=retries)
 
 
 def test_a_round_that_is_tried_again_takes_everybody_back_to_its_start() -> None:
@@ -257,10 +238,3 @@ def test_only_a_transport_that_remembers_can_try_again() -> None:
         transport.drive(server.round(1, fails=True), 1)
     with pytest.raises(RunError, match="made without retries"):
         transport.drive(server.round(1), 1, attempt=1)
-
-
-def test_one_answer_is_asked_for_in_the_same_way() -> None:
-    def steps() -> Steps[int]:
-        return (yield from ask("helper", Convert(4), Converted)).square
-
-    assert run(steps(), Helper())[0] == 16

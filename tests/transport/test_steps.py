@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from transport_toys import KEYS, Client, Doubling, Go, Server, Table, Up
+from transport_toys import Client, Doubling, Go, Server, Table, Up, wired
 
 from coterie.protocol.effects import Evaluate, Fit, Losses
 from coterie.protocol.errors import CryptoError, PeerError, RunError
@@ -31,9 +31,7 @@ W = np.zeros(1, np.float32)
 
 
 def run(parties: list[Any], steps: Any, r: int = 1, **options: Any) -> tuple[Any, LocalTransport]:
-    options.setdefault("effects", Doubling())
-    options.setdefault("keyring", KEYS)
-    transport = LocalTransport({p.name: p for p in parties}, "server", **options)
+    transport = wired(*parties, **options)
     return transport.drive(steps, r), transport
 
 
@@ -441,3 +439,20 @@ def test_a_drive_that_settles_waits_for_all_that_was_posted() -> None:
     assert (transport.clock_s, [p.state.n for p in parties[1:]]) == (5.0, [1, 1])
     transport.drive(post({}), 4, settle=True)  # of this round there is nothing
     assert (transport.clock_s, [p.state.n for p in parties[1:]]) == (5.0, [2, 1])
+
+
+def test_a_busy_client_answers_in_order_each_time_from_committed_state() -> None:
+    """One slow client asked three times with a deadline that it always misses: 0, 1, 2 -> done at 5, 10, 15."""
+    client, server = Client("c", 1, 5.0), Server(("c",))
+    heard: list[Any] = []
+
+    def round_(r: int) -> Steps[None]:
+        yield from for_each({"c": Go(r, np.array([r], np.float32))}, Up, lambda *_: None, deadline_s=1.0)
+        if r == 3:
+            yield from take(Up, lambda name, up: heard.append((up.round, float(up.w[0]), server.now_s)), at_least=3)
+
+    transport = wired(server, client, links=Table())
+    for r in (1, 2, 3):
+        transport.drive(round_(r), r)
+    assert heard == [(1, 2.0, 5.0), (2, 3.0, 10.0), (3, 4.0, 15.0)]
+    assert (transport.clock_s, client.state.n) == (15.0, 3)
