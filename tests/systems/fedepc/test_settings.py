@@ -40,7 +40,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"time_budget": 5.0, "straggler": 2.0}, "straggler=2.0 has no effect with time_budget=5.0"),
     ({"settle": 0}, "settle must be at least 1"),
     ({"converged": 0.0, "settle": 2}, "settle=2 has no effect with converged=0"),
-    ({"singles_to": -1}, "singles_to must be a whole number of at least 0"),
+    ({"singles_to": -1}, "singles_to must be at least 0"),
     ({"theta_split": 0.1}, "theta_split = 0.1 is below theta_merge"),
     ({"confidence": 1.0}, "confidence"),
     ({"mu": -1.0}, "mu must be"),

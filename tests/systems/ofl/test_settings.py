@@ -32,7 +32,7 @@ TARGETS = planted([0, 0, 0, 1, 1, 1, 2, 2, 2], 24)
         ({"epsilon": 8.0}, "heuristic"),
         ({"mechanism": "standard", "epsilon": 0.0}, "budget of epsilon 0"),
         ({"mechanism": "standard", "epsilon": 8.0, "dp_delta": 1.0}, "delta"),
-        ({"mechanism": "standard", "noise": 0.0}, "noise multiplier"),
+        ({"mechanism": "standard", "noise": 0.0}, "noise_multiplier of uploads"),
         ({"mechanism": "standard", "clip": inf}, "clip"),
         ({"mechanism": "standard", "epsilon1": 2.0}, "no effect"),
         ({"clip": 2.0}, "no effect"),
