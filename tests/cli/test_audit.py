@@ -117,7 +117,7 @@ def test_what_was_received_is_what_the_views_have(recorded: Callable[[str], Path
         seen = [s for view in views.values() if view.role == role["role"] for s in view.seen]
         assert sum(row["count"] for row in role["received"]) == len(seen)
         assert sum(row["bytes"] for row in role["received"]) == sum(s.size for s in seen)
-        assert role["learns"] == SYSTEMS["mingledpie"].sees[role["role"]].learns
+        assert role["learns"] == SYSTEMS["mingledpie"].views("paper")[role["role"]].learns
     kinds = Counter({(row["kind"], row["relayed"]): row["count"] for row in roles["server"]["received"]})
     assert kinds[("Update", False)] == 12
     assert kinds[("Granted", True)] == 6  # sealed for the clients

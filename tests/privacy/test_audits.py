@@ -177,7 +177,7 @@ from coterie.protocol.effects import Fit
 from coterie.protocol.messages import Doubles, Message, message
 from coterie.protocol.party import Party, on
 from coterie.protocol.steps import for_each
-from coterie.protocol.system import Sees, System
+from coterie.protocol.system import System
 from coterie.protocols.local_training import LocalTraining, batch_seed
 import msgspec
 
@@ -192,7 +192,7 @@ class Back(Message, frozen=True):
     model: Doubles
 
 class Client(Party, role="client"):
-    @on(Go)
+    @on(Go, answers=Back)
     def train(self, msg, src):
         start, seed = msg.model.astype(np.float32), batch_seed(self, msg.number)
         fitted = yield Fit(start, self.config.solver(), self.epochs, seed)
@@ -215,7 +215,7 @@ SYSTEM = System(
     "plain_mean", "Plain mean", citation="none", config=LocalTraining,
     parties=lambda config: {"server": Server, "client": Client},
     models=lambda federation: dict.fromkeys(federation.common.clients, federation.look("server").state.weights),
-    sees={"server": Sees((Back,), "every model"), "client": Sees((Go,), "the mean")},
+    learns={"server": "every model", "client": "the mean"},
 )
 """
 

@@ -24,7 +24,6 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Doubles, Floats, Signed, message
 from coterie.protocol.party import Work, on
 from coterie.protocol.steps import Steps
-from coterie.protocol.system import Sees
 from coterie.protocols.averaging import Averaging, Client, Server, Train
 from coterie.protocols.local_training import asked_in, batch_seed, training_cost
 from coterie.report import render
@@ -164,7 +163,7 @@ def extra_of(own: OwnData, extra: str, seed: int) -> Any:
 
 
 class Telling(Client, role="client"):
-    @on(Train, training_cost)
+    @on(Train, training_cost, answers=Told)
     def train(self, msg: Train, src: str) -> Work[Told]:
         fitted: Fitted = yield Fit(msg.weights, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         seed = int(self.rng("extra", msg.round).integers(1 << 62))
@@ -186,7 +185,7 @@ TELLING = replace(
     title="Telling",
     config=Config,
     parties=lambda config: {"server": Listening, "client": Telling},
-    sees={"server": Sees((Told,), "everything"), "client": Sees((Train,), "the model")},
+    learns={"server": "everything", "client": "the model"},
     releases=None,
 )
 SYSTEM = "tests.privacy.test_audits_fields:TELLING"

@@ -24,7 +24,7 @@ from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Party, Work, on
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Sees, System
+from coterie.protocol.system import System
 from coterie.protocols.local_training import LocalTraining, batch_seed
 from coterie.runs import RunConfig, build
 from coterie.runs.interpreter import LocalEffects
@@ -288,7 +288,7 @@ class Described(Message, frozen=True):
 class Client(Party, role="client"):
     """Computes two functions of its own data, and trains between them."""
 
-    @on(Describe)
+    @on(Describe, answers=Described)
     def describe(self, msg: Describe, src: str) -> Work[Described]:
         counts = yield Local(class_counts, (msg.classes,))
         fitted: Fitted = yield Fit(self.common.initial, self.config.solver(), 1, batch_seed(self, msg.round))
@@ -331,7 +331,7 @@ SYSTEM = System(
     config=DescribingConfig,
     parties=lambda config: {"server": Server, "client": Client},
     models=lambda federation: {c.name: c.common.initial for c in federation.of_role("client")},
-    sees={"server": Sees((Described,), "class counts and means"), "client": Sees((Describe,), "nothing")},
+    learns={"server": "class counts and means", "client": "nothing"},
 )
 
 

@@ -99,7 +99,6 @@ def system(grants: Sequence[Grant]) -> System:
         config=LocalTraining,
         parties=lambda config: {"hub": Hub, KEY_CENTRE: centre, "helper": Helper, "client": Client},
         models=lambda federation: {},
-        sees={},
         encrypted=True,
     )
 

@@ -147,7 +147,6 @@ SYSTEM = System(
     config=Config,
     parties=lambda _: {"server": Server, KEY_CENTRE: key_centre, "helper": Helper, "device": Device},
     models=lambda federation: {},
-    sees={},
     encrypted=True,
 )
 

@@ -70,13 +70,17 @@ def made(case: Case, **options: Any) -> Rig:
 
 
 def first(case: Case) -> bool:
-    """Whether no other case of the same system and mode stands before it."""
-    return case is next(one for one in CASES if one[:2] == case[:2])
+    """Whether no other case of the same system and mode, with or without joint keys, stands before it."""
+
+    def kind(one: Case) -> tuple[str, str, bool]:
+        return one[0], one[1], one[2].get("keys") == "threshold"
+
+    return case is next(one for one in CASES if kind(one) == kind(case))
 
 
 def one_mode(case: Case) -> bool:
-    """Whether this is the first case of its system's mode ``paper``."""
-    return case[1] == "paper" and first(case)
+    """Whether no other case of the same system stands before it, in any mode."""
+    return case is next(one for one in CASES if one[0] == case[0])
 
 
 def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:

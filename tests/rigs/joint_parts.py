@@ -98,7 +98,6 @@ SYSTEM = System(
     config=Config,
     parties=parties,
     models=lambda federation: {},
-    sees={},
     encrypted=True,
 )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from federation import Rig, misbehaving, planted, rig
 
 from coterie.crypto import roster
@@ -26,6 +27,8 @@ TARGETS = planted(GROUPS, SIZE, apart=3.0)
 EVERYBODY = [f"client/{i}" for i in range(len(GROUPS))]
 FORMS = [("paper", "products"), ("hardened", "uploads"), ("hardened", "products")]
 """Mode and hardening of each kind of ``layout.py``."""
+EACH_FORM = [FORMS[0], *(pytest.param(*form, marks=pytest.mark.long) for form in FORMS[1:])]
+REALLY = [pytest.param(True, id="emulated"), pytest.param(False, id="real", marks=pytest.mark.long)]
 FLOAT32 = 2.0**-22  # a few roundings of a number near 1
 
 change = msgspec.structs.replace

@@ -35,6 +35,7 @@ SIZE = 20
 TARGETS = planted([0, 0, 0, 1, 1, 2, 2, 2], SIZE, apart=3.0)
 SMALL = {"paper": "insecure-1024-deep", "hardened": "insecure-1024-deep", "literal": "insecure-1024-long"}
 EIGHT = replace(INSECURE["insecure-1024-long"], name="eight", prime_bits=(50, *8 * (36,), 60))  # enough for one Min()
+REALLY = [pytest.param(True, id="emulated"), pytest.param(False, id="real", marks=pytest.mark.long)]
 FLOAT32 = 2.0**-20  # a few roundings of a number near 8
 
 change = msgspec.structs.replace

@@ -25,7 +25,7 @@ from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import Steps, post, take
-from coterie.protocol.system import Sees, System
+from coterie.protocol.system import System
 from coterie.protocols.local_training import LocalTraining, batch_seed
 
 
@@ -69,7 +69,7 @@ class Client(Party, role="client"):
     def cost(self, msg: Train) -> Cost:
         return Cost(samples=self.samples * self.epochs, flops_per_sample=1e9)
 
-    @on(Train, cost)
+    @on(Train, cost, answers=(Update, Hint))
     def train(self, msg: Train, src: str) -> Work[tuple[To, ...]]:
         start = msg.weights if self.state.last is None else (msg.weights + self.state.last) / 2
         fitted: Fitted = yield Fit(
@@ -132,7 +132,7 @@ SYSTEM = System(
     config=ToyConfig,
     parties=lambda config: {"hub": Hub, "helper": Helper, "client": Client},
     models=lambda f: {c.name: f.parties["hub"].state.weights for c in f.of_role("client")},
-    sees={"hub": Sees((Update,), "all"), "client": Sees((Train,), "all"), "helper": Sees((Hint,), "all")},
+    learns={"hub": "all", "client": "all", "helper": "all"},
     modes=("paper", "hardened"),
     encrypted=True,
     observe=lambda f: {

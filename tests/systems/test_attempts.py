@@ -8,7 +8,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 import pytest
-from every_system import CASES, Case, first, made, parameters
+from every_system import CASES, Case, made, one_mode, parameters
 from federation import Pulled, Repeatable, Rig, on_the_wire
 from joint_parts import HOLDERS, KEY, VECTORS, held, joint, opened, opened_by, small_keys, summed
 from joint_parts import made as made_key
@@ -87,7 +87,7 @@ def again(run: Rig) -> None:
             run.federation.parties.restart(name)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("case", parameters(CASES, first))
+@pytest.mark.parametrize("case", parameters(CASES, one_mode))
 def test_a_repeated_attempt_gives_the_same_models(case: Case) -> None:
     whole, run = made(case), made(case, wire=retrying)
     count = sent_in(case)

@@ -48,10 +48,16 @@ VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("ifca", "paper"): [{"clusters": 2}, {"clusters": 2, "start": "pretrained"}],
 }
 CASES = [
-    pytest.param(name, mode, settings, id="-".join([name, mode, *map(str, settings.values())]))
+    pytest.param(
+        name,
+        mode,
+        settings,
+        id="-".join([name, mode, *map(str, settings.values())]),
+        marks=() if mode == system.modes[-1] and not at else pytest.mark.long,
+    )
     for name, system in SYSTEMS.items()
     for mode in system.modes
-    for settings in VARIANTS.get((name, mode), [{}])
+    for at, settings in enumerate(VARIANTS.get((name, mode), [{}]))
 ]
 
 
@@ -103,13 +109,14 @@ def test_every_party_is_made_again_from_its_bytes_before_any_message(
     assert len(set(plain)) > 1
 
 
+@pytest.mark.long
 def test_with_real_paillier_too() -> None:
     settings = {"clusters": 2}
     plain = models_of(made("fedcaprivacy", "paper", settings), restarting=False)
     assert models_of(made("fedcaprivacy", "paper", settings, "real"), restarting=True) == plain
 
 
-@pytest.mark.parametrize("pads", [True, False], ids=["pads", "no pads"])
+@pytest.mark.parametrize("pads", [True, pytest.param(False, marks=pytest.mark.long)], ids=["pads", "no pads"])
 def test_with_joint_keys_too(pads: bool) -> None:
     settings = {"keys": "threshold", "pads": pads}
     plain = models_of(made("own_page:SYSTEM", "paper", settings), restarting=False)

@@ -16,7 +16,7 @@ from coterie.protocols.local_training import LocalTraining, sample_size
 from coterie.runs.comparison import plan
 from coterie.runs.registry import SYSTEMS
 
-SIZE, ROUNDS = 600, 4
+SIZE, ROUNDS = 600, 3
 TARGETS = planted([0] * 6 + [1] * 4 + [2, 3], SIZE)
 MODEL_BYTES = 2 * SIZE
 """Half of the least that a model takes: what is smaller is no model, sealed or not."""
@@ -54,8 +54,15 @@ def counted(name: str, mode: str, share: float) -> tuple[LocalTraining, int, int
     return run.config, trained, got
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5])
-@pytest.mark.parametrize(("name", "mode"), [(name, mode) for name, one in SYSTEMS.items() for mode in one.modes])
+@pytest.mark.parametrize("share", [0.25, pytest.param(0.5, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        pytest.param(name, mode, marks=() if mode == one.modes[0] else pytest.mark.long)
+        for name, one in SYSTEMS.items()
+        for mode in one.modes
+    ],
+)
 def test_nobody_exceeds_the_stated_share_in_silence(name: str, mode: str, share: float) -> None:
     config, trained, got = counted(name, mode, share)
     beyond, most = config.beyond_budget().keys(), sample_size(len(TARGETS), share)

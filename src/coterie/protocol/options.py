@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -76,11 +76,12 @@ def check_bounds(config: Any, what: str = "{}") -> None:
 
 def _fault(value: Any, kind: Any, meta: msgspec.Meta) -> str:
     """What a value must do and doesn't, or nothing."""
-    if value is None and isinstance(None, kind):
-        return ""
-    fits = isinstance(value, Real if kind is float else kind) and not isinstance(value, bool)
+    parts = get_args(kind) or (kind,)
+    if (value is None and type(None) in parts) or (isinstance(value, str) and any(map(get_args, parts))):
+        return ""  # no bounds, and words are those of a ``Literal``
+    fits = isinstance(value, Real if float in parts else int) and not isinstance(value, bool)
     if not fits:
-        return "be a number" if kind is float else "be a whole number"
+        return "be a number" if float in parts else "be a whole number"
     within = (
         (meta.ge is None or value >= meta.ge)
         and (meta.gt is None or value > meta.gt)

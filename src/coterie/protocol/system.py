@@ -147,9 +147,6 @@ class System:
     observe: arrays and numbers for the report.
     learns: by role, in words, what it learns; or the same of a config and a mode. What it receives follows from the
     handlers of the parties (``received``).
-    sees: instead, by role, the messages that it receives and what it learns.  sees_in: in modes in which it differs.
-    sees_with: of a config and a mode, the same for settings that change it, else None.  more: messages that parties
-    read only under such settings.
     own_model: a client's prediction model from its own state alone. Deployments need it.
     fine_tunes: whether each client has one model of a federation, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
@@ -171,7 +168,6 @@ class System:
     config: type
     parties: Callable[[Any], Mapping[str, PartyFactory]]
     models: Callable[[Federation], Mapping[str, ClientModel]]
-    sees: Mapping[str, Sees] = field(default_factory=dict)
     learns: Mapping[str, str] | Callable[[Any, str], Mapping[str, str]] = field(default_factory=dict)
     modes: tuple[str, ...] = ("paper",)
     encrypted: bool = False
@@ -180,9 +176,6 @@ class System:
     own_model: Callable[[Any], ClientModel] | None = None
     fine_tunes: bool = True
     pool: Callable[[Federation], Iterable[NDArray[Any]]] | None = None
-    sees_in: Mapping[str, Mapping[str, Sees]] = field(default_factory=dict)
-    sees_with: Callable[[Any, str], Mapping[str, Sees] | None] = field(default=lambda config, mode: None)
-    more: tuple[type[Message], ...] = ()
     settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     check: Callable[[Any, Common], None] = field(default=lambda config, common: None)
@@ -261,29 +254,24 @@ class System:
 
     def views(self, mode: str, config: Any = None) -> Mapping[str, Sees]:
         """What each role sees in this mode, under these or the default settings."""
-        if not self.sees:
-            config = config or self.config(**self.defaults(mode))
-            words = self.learns(config, mode) if callable(self.learns) else self.learns
-            kinds = self._received(mode, config, lambda handler: handler.when(config, mode))
-            return {role: Sees(kinds.get(role, ()), learns) for role, learns in words.items()}
-        special = None if config is None else self.sees_with(config, mode)
-        return self.sees_in.get(mode, self.sees) if special is None else special
+        config = config or self.config(**self.defaults(mode))
+        words = self.learns(config, mode) if callable(self.learns) else self.learns
+        parties = self._types(mode, config)
+        kinds = received(parties, lambda handler: handler.when(config, mode))
+        roles = frozenset[str]().union(*(party.roles for party in parties.values()))
+        return {role: Sees(kinds.get(role, ()), learns) for role, learns in words.items() if role in roles}
 
     def kinds(self, config: Any = None) -> tuple[type[Message], ...]:
         """Every message type that a party may read, in any mode, under these or the default settings."""
-        found = dict.fromkeys(self.more)
+        found: dict[type[Message], None] = {}
         for mode in self.modes:
-            found |= dict.fromkeys(kind for of in self.views(mode, config).values() for kind in of.receives)
-            used = config or self.config(**self.defaults(mode))
-            received = self._received(mode, used, lambda handler: True)
-            found |= dict.fromkeys(kind for kinds in received.values() for kind in kinds)
+            parties = self._types(mode, config or self.config(**self.defaults(mode)))
+            for kinds in received(parties, lambda handler: True).values():
+                found |= dict.fromkeys(kinds)
         return tuple(found)
 
-    def _received(
-        self, mode: str, config: Any, asked: Callable[[Handler], bool]
-    ) -> Mapping[str, tuple[type[Message], ...]]:
-        parties = {role: party_type(of) for role, of in self.factories(config, mode).items()}
-        return received(parties, asked)
+    def _types(self, mode: str, config: Any) -> Mapping[str, type[Party]]:
+        return {role: party_type(of) for role, of in self.factories(config, mode).items()}
 
     def seen_by(self, mode: str, config: Any = None) -> dict[str, str]:
         """In words, what each role receives and learns in this mode, and what a broker between machines learns."""

@@ -24,7 +24,7 @@ from coterie.crypto.ckks import SANITISING_BITS, CipherVector
 from coterie.crypto.split_key import CommitteeShare, Partial, split_keygen, switched
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message, unbundle
-from coterie.protocol.party import Component, Cost, from_hub, on
+from coterie.protocol.party import Component, Cost, When, always, from_hub, on
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
 from coterie.protocols.key_centre import EVALUATION, DealtKeys, Draw, Grant
 
@@ -108,13 +108,14 @@ class SwitchedFor(msgspec.Struct):
 class Seat(Component):
     """The part of a client that may be on the committee, beside its ``keys``.
 
-    grant: its name.  limits(party): how many members answer, and a member's scalars per round.
+    grant: its name.  limits(party): how many members answer, and a member's scalars per round.  when: there is one.
     """
 
     Secret = SwitchedFor
     secret: SwitchedFor
 
-    def __init__(self, grant: str, limits: Callable[[Any], tuple[int, int]]) -> None:
+    def __init__(self, grant: str, limits: Callable[[Any], tuple[int, int]], when: When = always) -> None:
+        super().__init__(when)
         self.grant, self.limits = grant, limits
 
     @on(Stand, answers=Standing)

@@ -45,11 +45,13 @@ def positive(config: Any, *names: str) -> None:
 
 
 def check_choices(config: Any) -> None:
-    """Raises UserError for the first ``Literal`` field with another value."""
+    """Raises UserError for the first field with a word that its ``Literal`` does not have."""
     for name, kind in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        if get_origin(kind) is Literal and value not in get_args(kind):
-            raise UserError(f"{name} must be one of {', '.join(map(str, get_args(kind)))}, not {value!r}")
+        value, is_literal = getattr(config, name), get_origin(kind) is Literal
+        words = get_args(kind) if is_literal else [w for part in get_args(kind) for w in get_args(part)]
+        if words and value not in words and (is_literal or isinstance(value, str)):
+            known = f"{'' if is_literal else 'a number or '}one of {', '.join(map(str, words))}"
+            raise UserError(f"{name} must be {known}, not {value!r}")
 
 
 def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:

@@ -310,7 +310,7 @@ def total_cost(client: KeyedParty, msg: Total) -> Cost:
     return receiving_cost(client, lengths(client.spec).get(msg.cluster, 0))
 
 
-def signature_cost(client: KeyedParty) -> Cost:
+def signature_cost(client: KeyedParty, msg: Characterise) -> Cost:
     return Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(2 * DIMENSION))
 
 

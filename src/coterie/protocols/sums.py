@@ -26,21 +26,14 @@ from coterie.protocol.messages import M, Message
 from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import NoAnswerError, Steps
-from coterie.protocol.system import PartyFactory, Sees
-from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, HeldKeys, KeyCentre, Keys, Pair
+from coterie.protocol.system import PartyFactory
+from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys, Pair
 from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed
 from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import Joint, JointKeys
-from coterie.protocols.threshold_making import HOLDER_MESSAGES, HUB_MESSAGES, make_keys
+from coterie.protocols.threshold_making import make_keys
 from coterie.protocols.threshold_opening import KeyOpening, open_sum
-from coterie.protocols.threshold_pads import (
-    PAD_HOLDER_MESSAGES,
-    PAD_HUB_MESSAGES,
-    JointPads,
-    loaded,
-    open_padded,
-    padding,
-)
+from coterie.protocols.threshold_pads import JointPads, loaded, open_padded, padding
 
 SERVER, CLIENT = "server", "client"
 
@@ -88,16 +81,6 @@ class Sums:
 
         return parties
 
-    def sees(self, server: Sees, client: Sees) -> Mapping[str, Sees]:
-        """For ``System.sees``: what these two receive besides messages about keys, and what they learn."""
-        of_hub: tuple[type[Message], ...] = (*ENROLMENT, *HUB_MESSAGES, *PAD_HUB_MESSAGES, *server.receives)
-        of_client: tuple[type[Message], ...] = (Granted, *HOLDER_MESSAGES, *PAD_HOLDER_MESSAGES, *client.receives)
-        return {
-            SERVER: Sees(of_hub, server.learns),
-            KEY_CENTRE: Sees((Deal,), "when keys are wanted"),
-            CLIENT: Sees(of_client, client.learns),
-        }
-
     # ---- at a client
 
     def cost(self, client: Any, msg: Message) -> Cost:
@@ -129,12 +112,18 @@ class Sums:
         return np.asarray(values, np.float32)
 
 
+def _joint_of(config: SumKeys) -> Joint | None:
+    """What of the key's declaration says which messages are about it."""
+    return Joint("", "", (CLIENT,), pads=config.pads) if config.keys == "threshold" else None
+
+
 class SumClient(Party, role=CLIENT):
     """A client that seals vectors for ``sums`` and reads their means."""
 
     sums: ClassVar[Sums]
     keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
-    making, opening, pads = KeyMaking(), KeyOpening(), JointPads()
+    making, opening = KeyMaking(joint_of=_joint_of), KeyOpening(joint_of=_joint_of)
+    pads = JointPads(joint_of=_joint_of)
 
     def fit(self, start: Vector, r: int) -> Fit:
         return Fit(start, self.config.solver(), self.epochs, batch_seed(self, r))

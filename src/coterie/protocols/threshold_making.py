@@ -20,29 +20,7 @@ from coterie.protocols import threshold_holder as holder
 from coterie.protocols import threshold_keys as keys
 from coterie.protocols.key_centre import EVALUATION, KEY_CENTRE, deal_again
 from coterie.protocols.threshold_keys import Consent, Joint, Lost, Of, Terms, group, lines, named, text
-from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, open_closed
-
-HOLDER_MESSAGES: tuple[type[Message], ...] = (
-    holder.Begin,
-    holder.Reveal,
-    holder.Exchange,
-    holder.Piece,
-    holder.JointKey,
-    Announce,
-    Decrypt,
-)
-"""What a holder receives, if nothing goes wrong, of a key without products that is not handed over."""
-
-HUB_MESSAGES: tuple[type[Message], ...] = (
-    holder.Committed,
-    holder.Revealed,
-    holder.Endorsed,
-    holder.Complete,
-    holder.Known,
-    Consent,
-    Partials,
-)
-"""What the hub receives then."""
+from coterie.protocols.threshold_opening import Closed, open_closed
 
 
 @dataclass(frozen=True)

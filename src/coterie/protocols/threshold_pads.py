@@ -92,13 +92,6 @@ class Answer(OfKey, frozen=True):
     part: bytes
 
 
-PAD_HOLDER_MESSAGES: tuple[type[Message], ...] = (Count, AnswerFor)
-"""What a sender receives where only sums are opened."""
-
-PAD_HUB_MESSAGES: tuple[type[Message], ...] = (Answer,)
-"""What the hub receives then, besides ``Consent``."""
-
-
 class JointPads(AboutJoint):
     """How a party helps with vectors under joint pads, its own included, beside its ``keys`` and ``joint``."""
 

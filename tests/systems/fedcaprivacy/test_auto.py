@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,11 @@ from tests.systems.fedcaprivacy.test_twin import fixed_shuffles
 GROUPS = [0, 1, 2, 3] * 4
 TARGETS = planted(GROUPS, 40)
 NEVER = 1e9  # alpha, so that only round 1 is sure to cluster
-MODES = [("paper", {}), ("hardened", {}), ("hardened", {"hardening": "rotation"})]
+MODES = [
+    ("paper", {}),
+    pytest.param("hardened", {}, marks=pytest.mark.long),
+    pytest.param("hardened", {"hardening": "rotation"}, marks=pytest.mark.long),
+]
 
 
 def noisy(targets: dict[str, np.ndarray]) -> Pulled:
@@ -64,22 +69,7 @@ def test_planted_groups_are_found_without_their_number_and_then_kept(mode: str, 
 @pytest.mark.parametrize(("mode", "options"), MODES)
 def test_clients_that_differ_by_chance_are_one_cluster(mode: str, options: dict[str, Any]) -> None:
     run = auto(planted([0] * 16, 40), mode=mode, schedule="always", **{**options, "alpha": 0.1})
-    assert [sizes(note) for note in run.rounds(6)] == [[16]] * 6
-
-
-def test_uneven_groups_are_found() -> None:
-    groups = [0] * 10 + [1] * 5 + [2] * 3
-    run = auto(planted(groups, 40))
-    note = run.rounds(6)[-1]
-    assert sizes(note) == [3, 5, 10]
-    assert ari(groups, note) == 1
-
-
-def test_no_cluster_below_the_smallest_that_is_released() -> None:
-    groups = [0] * 8 + [1] * 8 + [2] * 4
-    run = auto(planted(groups, 40), mode="hardened", min_cluster=5)
-    for note in run.rounds(6):
-        assert min(sizes(note)) >= 5
+    assert [sizes(note) for note in run.rounds(4)] == [[16]] * 4
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12))
@@ -121,8 +111,6 @@ def test_groups_that_form_later_are_found_although_the_schedule_says_never(mode:
     assert [note["clustered"] for note in notes[:3]] == [True, True, False]
     assert ari([0, 1] * 6, notes[-1]) == 1
     assert sizes(notes[-1]) == [6, 6]
-    fixed = auto(planted([0] * 12, 40), mode=mode, effects=parting, clusters=1, **options)
-    assert [note["clustered"] for note in fixed.rounds(8)] == [True] + [False] * 7
 
 
 def test_a_bad_clustering_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,27 +244,17 @@ def test_the_printed_text_knows_no_auto() -> None:
         auto(mode="literal", alpha=0.1)
 
 
-@pytest.mark.parametrize("wrong", [{"clusters": "many"}, {"clusters": 0}, {"clusters": 2.5}])
-def test_numbers_of_clusters_that_are_none(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="clusters"):
-        run(RunConfig("fedcaprivacy", clients=4, settings=wrong))
-
-
-@pytest.mark.parametrize("mode", ["paper", "hardened"])
+@pytest.mark.parametrize("mode", ["paper", pytest.param("hardened", marks=pytest.mark.long)])
 def test_digits_whose_labels_mean_something_else_in_each_group(mode: str, tmp_path: Path) -> None:
-    """24 clients, four groups, real training: the groups are found, and a resumed run finds the same."""
-    config = {"clients": 24, "partition": "permute:4", "mode": mode, "crypto": "emulated"}
-    config |= {"settings": {"clusters": "auto"}, "out": str(tmp_path / "run"), "checkpoint_every": 1}
-    run(RunConfig("fedcaprivacy", rounds=3, **config))
-    done = run(RunConfig("fedcaprivacy", rounds=8, **config), resume=True)
+    """24 clients, four groups, real training."""
+    config = RunConfig("fedcaprivacy", clients=24, partition="permute:4", mode=mode, crypto="emulated", rounds=6)
+    done = run(replace(config, settings={"clusters": "auto"}, out=str(tmp_path / "run")))
     assert done.summary["grouping"]["ari"] == 1
     assert done.summary["grouping"]["sizes"] == [6, 6, 6, 6]
     assert done.summary["local_accuracy"] > 0.9
-    whole = run(RunConfig("fedcaprivacy", rounds=8, **{**config, "out": str(tmp_path / "whole")}))
-    assert whole.rounds[-1]["models_sha256"] == done.rounds[-1]["models_sha256"]
 
 
 def test_digits_without_groups_stay_one_cluster(tmp_path: Path) -> None:
     config = RunConfig("fedcaprivacy", clients=24, partition="iid", crypto="emulated", out=str(tmp_path / "run"))
-    done = run(RunConfig(**{**vars(config), "rounds": 6, "settings": {"clusters": "auto"}}))
-    assert [line["grouping"]["sizes"] for line in done.rounds] == [[24]] * 6
+    done = run(RunConfig(**{**vars(config), "rounds": 4, "settings": {"clusters": "auto"}}))
+    assert [line["grouping"]["sizes"] for line in done.rounds] == [[24]] * 4

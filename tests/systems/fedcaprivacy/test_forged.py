@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from fedcaprivacy_parts import by_models
-from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
+from fedcaprivacy_parts import at_own_model
+from fedcaprivacy_parts import two_groups as _two_groups
+from federation import Rig, misbehaving, on_the_wire
 from tampering import flipped
 
 from coterie.crypto.roster import signed, signing_key
-from coterie.protocol.errors import PeerError, RunError
-from coterie.protocols.anonymous import SERVICE, Relayed
-from coterie.protocols.cluster_sums import USER, ClusterModel, ClusterSum, Convert
-from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted, Ready
-from coterie.systems.fedcaprivacy import SYSTEM
-from coterie.systems.fedcaprivacy.messages import Aggregate, Clustered, Train
+from coterie.protocols.cluster_sums import ClusterModel, ClusterSum, Convert
+from coterie.systems.fedcaprivacy.messages import Aggregate, Clustered
 
-TARGETS = planted([0, 0, 0, 1, 1, 1], 40)
 change = msgspec.structs.replace
-
-
-def two_groups(**settings: object) -> Rig:
-    options = {"clusters": 2, "effects": lambda targets: Pulled(targets, noise=0.02), "alpha": 1e9, **settings}
-    return rig(SYSTEM, TARGETS, **by_models(**options))
-
-
-def at_own_model(run: Rig) -> list[bool]:
-    own = np.stack([run.party(name).state.weights for name in run.common.clients])
-    return (run.models() == own).all(axis=1).tolist()
+two_groups = partial(_two_groups, alpha=1e9)
 
 
 def count_signature(csp: Any, m: ClusterSum | ClusterModel) -> bytes:
@@ -48,25 +36,20 @@ def phi_of(message: Clustered) -> np.ndarray:
 
 
 FORGED_PHI: list[tuple[str, Callable[[Clustered], Clustered]]] = [
-    ("another round", lambda m: change(m, round=7)),
-    ("no positions", lambda m: change(m, positions=m.positions[:0], membership=None)),
     ("no positions, empty phi", lambda m: change(m, positions=m.positions[:0], membership=phi_of(m)[:0])),
     ("a position twice", lambda m: change(m, positions=np.zeros(6, np.int64))),
     ("a position too many", lambda m: change(m, positions=np.array([0, 1, 2, 3, 4, 6]))),
-    ("a negative position", lambda m: change(m, positions=np.array([0, 1, 2, 3, 4, -1]))),
     ("too few rows", lambda m: change(m, membership=phi_of(m)[:5])),
     ("too many rows", lambda m: change(m, membership=np.vstack([phi_of(m), phi_of(m)[:1]]))),
     ("too many clusters", lambda m: change(m, membership=np.hstack([phi_of(m)] * 2))),
-    ("no clusters", lambda m: change(m, membership=phi_of(m)[:, :0])),
     ("a row without a cluster", lambda m: change(m, membership=phi_of(m) & (np.arange(6) > 0)[:, None])),
     ("no phi where it was asked for", lambda m: change(m, membership=None)),
 ]
 
 
 @pytest.mark.parametrize(("name", "forge"), FORGED_PHI, ids=[name for name, _ in FORGED_PHI])
-@pytest.mark.parametrize("mode", SYSTEM.modes)
-def test_a_forged_phi_is_refused_and_the_round_skipped(name: str, forge: Callable, mode: str) -> None:
-    run = two_groups(mode=mode)
+def test_a_forged_phi_is_refused_and_the_round_skipped(name: str, forge: Callable) -> None:
+    run = two_groups()
     on_the_wire(run.transport, Clustered, forge)
     note = run.round(1)
     assert note["skipped"] == "csp did not answer Cluster: its answer was refused"
@@ -112,16 +95,11 @@ def fresh(csp: Any, m: ClusterSum) -> bytes:
 
 
 FORGED_SUM: list[tuple[str, Callable[[Any, ClusterSum], ClusterSum]]] = [
-    ("signature flipped", lambda csp, m: change(m, signature=flipped(m.signature))),
     ("count signature flipped", lambda csp, m: change(m, count_signature=flipped(m.count_signature))),
-    ("ciphertext flipped", lambda csp, m: change(m, cipher=flipped(m.cipher, 60))),
     ("wrong count", lambda csp, m: resigned(csp, change(m, count=2))),
-    ("wrong round", lambda csp, m: resigned(csp, change(m, round=2))),
     ("wrong cluster", lambda csp, m: resigned(csp, change(m, cluster=1))),
     ("a sum of two", lambda csp, m: resigned(csp, change(m, cipher=of_terms(csp, m, 2)))),
     ("without masks", lambda csp, m: resigned(csp, change(m, cipher=fresh(csp, m)))),
-    ("truncated", lambda csp, m: resigned(csp, change(m, cipher=m.cipher[:-1]))),
-    ("empty", lambda csp, m: resigned(csp, change(m, cipher=b""))),
 ]
 
 
@@ -165,23 +143,6 @@ def test_the_sum_of_another_round_is_refused() -> None:
     assert set(run.round(2)["clusters"]["unreleased"]) == {"0", "1"}
 
 
-def test_a_conversion_of_another_number_of_models_than_announced_is_refused() -> None:
-    run = two_groups(mode="hardened", sketch_dim=16)
-    on_the_wire(run.transport, Convert, lambda m: change(m, count=m.count + 1))
-    note = run.round(1)
-    assert run.refusals("csp", "Convert") == 2
-    assert set(note["clusters"]["unreleased"]) == {"0", "1"}
-
-
-def test_a_blinded_vector_of_another_length_is_refused() -> None:
-    run = two_groups()
-    key = run.hub.keys.public("service")
-    short = key.encrypt(np.zeros(39)).blind(key.mask(39, np.random.default_rng(0).bytes)).to_bytes()
-    on_the_wire(run.transport, Relayed, lambda m: change(m, cipher=short) if m.position == 0 else m)
-    assert len(run.round(1)["left_out"]) == 1
-    assert run.refusals("csp", "Relayed") == 1
-
-
 def test_a_vector_counts_once_in_a_sum_however_often_it_is_named() -> None:
     """Else the service would sign for three participants a sum that has one model in it."""
     run = two_groups()
@@ -190,28 +151,14 @@ def test_a_vector_counts_once_in_a_sum_however_often_it_is_named() -> None:
     assert run.refusals("csp", "Aggregate") == len(lies) == 2
 
 
-@pytest.mark.parametrize("positions", [[], [99], [-1]])
-def test_a_sum_over_positions_that_are_not_there_is_refused(positions: list[int]) -> None:
-    run = two_groups()
-    on_the_wire(run.transport, Aggregate, lambda m: change(m, positions=np.array(positions, np.int64)))
-    assert set(run.round(1)["clusters"]["unreleased"]) == {"0", "1"}
-    assert run.refusals("csp", "Aggregate") == 2
-
-
 # -- cluster models ----------------------------------------------------------------------------------------------------
 
 FORGED_MODEL: list[tuple[str, Callable[[Rig, ClusterModel], ClusterModel]]] = [
-    ("the business server's signature", lambda run, m: change(m, signature=flipped(m.signature))),
     (
         "the service's signature",
         lambda run, m: signed(run.hub.own, change(m, count_signature=flipped(m.count_signature))),
     ),
     ("both swapped", lambda run, m: change(m, signature=m.count_signature, count_signature=m.signature)),
-    ("the ciphertext", lambda run, m: change(m, cipher=flipped(m.cipher, 60))),
-    ("the count", lambda run, m: change(m, count=m.count + 1)),
-    ("no count", lambda run, m: change(m, count=0)),
-    ("the round", lambda run, m: change(m, round=m.round + 1)),
-    ("the cluster", lambda run, m: change(m, cluster=m.cluster + 1)),
     (
         "a count that only the business server signed",
         lambda run, m: signed(run.hub.own, change(m, count=2)),
@@ -249,51 +196,3 @@ def test_a_genuine_cluster_model_of_an_earlier_round_does_not_come_back() -> Non
     run.round(2)
     assert dict(run.refused) == {"participant/ClusterModel: a mean of 3 models of round 1 for round 2": 1}
     assert (run.models()[1] != before).any()
-
-
-# -- enrolment ---------------------------------------------------------------------------------------------------------
-
-
-def test_only_the_key_centre_grants_keys() -> None:
-    """A participant that hands the service what it was granted itself is refused, and no key changes."""
-    run = two_groups()
-    keys = run.party("csp").keys.own_bytes(SERVICE)
-    mine = next(m for _, m in run.view("client/2").messages(Granted))
-    misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + to("csp", mine))
-    note = run.rounds(2)[-1]
-    assert note["participants"] == 6
-    assert run.party("csp").keys.own_bytes(SERVICE) == keys
-    assert run.refusals("csp", "Granted") == 1
-
-
-@pytest.mark.parametrize("deal", [Deal(1, "", ""), Deal(2, "", ""), Deal(2, USER, "client/2"), Deal(2, SERVICE, "")])
-def test_a_participant_that_asks_for_keys_is_refused_and_nobody_gets_new_ones(deal: Deal) -> None:
-    run = two_groups()
-    issued = run.party("client/0").keys.own_bytes(USER), run.party("csp").keys.own_bytes(SERVICE)
-    misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + to(KEY_CENTRE, deal))
-    assert run.rounds(2)[-1]["participants"] == 6
-    assert dict(run.refused) == {"key_centre/Deal: a Deal from client/2; only the hub may send one": 1}
-    assert (run.party("client/0").keys.own_bytes(USER), run.party("csp").keys.own_bytes(SERVICE)) == issued
-
-
-def test_a_set_up_in_which_a_participant_refuses_its_keys_says_how_many_are_missing() -> None:
-    def refuse(party: Any, message: Granted, ready: Any) -> None:
-        raise PeerError("no keys for me")
-
-    with pytest.raises(RunError, match="business_server waits for 7 Ready, has 6"):
-        bad_set_up(Granted, refuse)
-
-
-def test_saying_ready_twice_stands_for_nobody_else() -> None:
-    """client/0 says so twice, and once for a dealing that never was."""
-    run = bad_set_up(Granted, lambda p, m, answer: to("business_server", Ready(2, ""), Ready(1, ""), Ready(1, "")))
-    assert run.refusals("business_server", "Ready") == 2
-    assert run.round(1)["participants"] == 6
-
-
-def bad_set_up(kind: type, answer: Callable) -> Rig:
-    """A set-up in which client/0 misbehaves from the start."""
-    return rig(SYSTEM, TARGETS, clusters=2, wrap=lambda made: misbehaving(made.parties["client/0"], kind, answer))
-
-
-# -- the wrong way round -----------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def same_clusters(a: np.ndarray, b: np.ndarray) -> bool:
 # -- the fast path equals the twin -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("training", [engine, plain_loop])
+@pytest.mark.parametrize("training", [engine, pytest.param(plain_loop, marks=pytest.mark.long)])
 def test_three_rounds_on_digits_equal_the_twin(training: Callable[[Experiment], Train]) -> None:
     """Bit for bit with the same training. A plain loop rounds gradients otherwise in the last bits, so that a weight
     may fall on the other side of a fixed-point step and a later round starts from there: within two steps, and nearly
@@ -210,7 +210,7 @@ def same_run(one: Experiment, other: Experiment, rounds: int) -> None:
 
 def test_real_paillier_gives_the_models_of_its_emulation_bit_for_bit() -> None:
     """Also the same notes, virtual seconds and bytes: the cipher is all that differs. Round 2 reuses phi."""
-    same_run(digits(crypto="real", clients=3), digits(crypto="emulated", clients=3), rounds=2)
+    same_run(digits(crypto="real", clients=2), digits(crypto="emulated", clients=2), rounds=2)
 
 
 @pytest.mark.long
@@ -247,7 +247,11 @@ def fixed_shuffles() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("mode", "settings"),
-    [("paper", {}), ("hardened", {"hardening": "sketch", "schedule": "always"}), ("literal", {"schedule": "always"})],
+    [
+        ("paper", {}),
+        pytest.param("hardened", {"hardening": "sketch", "schedule": "always"}, marks=pytest.mark.long),
+        pytest.param("literal", {"schedule": "always"}, marks=pytest.mark.long),
+    ],
 )
 def test_keys_masks_and_shuffles_move_no_result(mode: str, settings: dict) -> None:
     """Real runs draw everything secret from the operating system, and give the emulated run's models.

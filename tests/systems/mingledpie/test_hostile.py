@@ -12,24 +12,21 @@ from emulated import rounded
 from federation import Pulled, Rig, misbehaving, on_the_wire
 from mingledpie_parts import (
     EVERYBODY,
-    GROUPS,
+    REALLY,
     TARGETS,
     change,
-    cluster_means,
     held,
     key_of,
     near,
     parts_of,
     pies,
     signed,
-    trained,
     with_part,
 )
 
 from coterie.crypto import ckks
 from coterie.crypto.residues import Residues
 from coterie.protocol.effects import Fit, Fitted
-from coterie.protocol.messages import bundle
 from coterie.systems.mingledpie.messages import Train, Update
 
 FEW = slice(0, 12, 2)
@@ -101,30 +98,15 @@ def under_another_key(name: str = "") -> Callable[[Any, Update], Update]:
 
 BAD = [
     Bad("stale models", lambda p, u: signed(p, change(u, basis=0)), "to the models of round 0; this is round 2"),
-    Bad("models of the future", lambda p, u: signed(p, change(u, basis=7)), "to the models of round 7"),
     Bad("one cluster only", naming(0), "names 1 clusters; the threshold requires 2"),
-    Bad("no cluster", naming(), "names 0 clusters; the threshold requires 2"),
     Bad("an unknown cluster", naming(0, 3), "[0, 3] is no ascending list of clusters 0 to 2"),
-    Bad("a negative cluster", naming(-1, 0), "[-1, 0] is no ascending list"),
     Bad("a cluster twice", naming(0, 0, 1), "[0, 0, 1] is no ascending list"),
     Bad("clusters out of order", naming(1, 0), "[1, 0] is no ascending list"),
     Bad("identities in hardened mode", naming(0, 1), "names clusters [0, 1] in a mode without identities", "hardened"),
     Bad("another key", under_another_key(), "key"),
     Bad("other parameters", under_another_key("ckks-8192-mul"), "key"),
-    Bad("other parameters, hardened", under_another_key("ckks-4096-add"), "key", "hardened"),
     Bad("one number too few", first(encrypted(22)), "22 values where 23 were expected"),
     Bad("a sum of two", own_part(lambda p, c: c + c), "2 terms where 1 were expected"),
-    Bad("weighted", own_part(lambda p, c: c.scale(5)), "5 terms where 1 were expected"),
-    Bad("truncated", first(lambda p: encrypted(23)(p)[:-1]), "bytes"),
-    Bad(
-        "one more ciphertext", lambda p, u: signed(p, change(u, ciphers=bundle([*parts_of(p, u)] * 2))), "a bundle of 2"
-    ),
-    Bad(
-        "a scalar is missing",
-        lambda p, u: signed(p, change(u, ciphers=bundle(parts_of(p, u)[:-1]))),
-        "4 parts were expected",
-        "hardened",
-    ),
     Bad(
         "a vector for a scalar",
         first(lambda p: key_of(p).encrypt(np.ones(1)).to_bytes(), index=2),
@@ -145,7 +127,7 @@ BAD = [
     ),
     Bad("a block too few", first(encrypted(2 * 21)), "42 values where 63 were expected", "hardened", "uploads"),
 ]  # fmt: skip
-REAL = ("another key", "other parameters", "one number too few", "a sum of two", "truncated", "no level left")
+REAL = ("another key", "a sum of two")
 CASES = [(bad, True) for bad in BAD] + [(bad, False) for bad in BAD if bad.name in REAL]
 
 
@@ -162,21 +144,6 @@ def test_a_bad_update_is_refused_and_the_others_go_on(bad: Bad, emulated: bool) 
     assert note["participants"] == 5
     assert note["membership"][0] == []
     assert len({held(run, name).tobytes() for name in SIX}) == 1  # it hears of the round's sums like everybody
-
-
-def test_what_was_refused_is_not_in_the_sums() -> None:
-    """In no slot: in exact mode the models are the means of the others, also where only the last part was wrong."""
-    run = six(mode="hardened", shared_layers="bias")
-    misbehaving(
-        run.party("client/1"), Train, lambda p, r, u: with_part(p, u, 4, key_of(p).encrypt(np.ones(2)).to_bytes())
-    )
-    run.round(1)
-    assert run.refusals("server", "Update") == 1
-    assert run.party("client/0").state.why == ""
-    others = np.delete(TARGETS[FEW], 1, axis=0)
-    expected = cluster_means(trained(near(), others, [0, 1, 1, 2, 2]), [0, 1, 1, 2, 2], near())[:, :17]
-    assert np.abs(held(run)[:, :17] - expected).max() < 0.1  # the noise of training
-    assert np.abs(held(run)[:, 17:] - others[:, 17:].mean(axis=0)).max() < 0.1
 
 
 def test_who_comes_first_with_another_form_does_not_shut_the_others_out() -> None:
@@ -206,7 +173,7 @@ def test_somebody_elses_update_is_refused() -> None:
     assert "signature" in next(iter(run.refused))
 
 
-@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+@pytest.mark.parametrize("emulated", REALLY)
 def test_a_damaged_ciphertext_under_a_good_signature_is_told_by_those_who_open_the_sums(emulated: bool) -> None:
     """A client signs noise: well-formed, under the right key, and opening to nothing that models are. Everybody keeps
     its models and says why; the next round goes on without it, and nobody is left behind.
@@ -255,12 +222,11 @@ class Breaking(Pulled):
         return result
 
 
-@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 65.0, -1e30])
-def test_a_client_encrypts_no_weights_that_are_not_finite_or_too_large(value: float, emulated: bool) -> None:
+@pytest.mark.parametrize("value", [float("nan"), -float("inf"), 65.0])
+def test_a_client_encrypts_no_weights_that_are_not_finite_or_too_large(value: float) -> None:
     """It sends nothing: nobody else could see them. It is told, and the round goes on."""
     broken = type("Broken", (Breaking,), {"value": value})
-    run = pies(TARGETS[FEW], starts=near(), effects=broken, emulated=emulated, max_condition=1e6)
+    run = pies(TARGETS[FEW], starts=near(), effects=broken, max_condition=1e6)
     note = run.round(1)
     assert note["participants"] == 5
     ((reason, _),) = run.refused.items()
@@ -269,7 +235,3 @@ def test_a_client_encrypts_no_weights_that_are_not_finite_or_too_large(value: fl
     assert run.party("client/1").state.trained == 0
     assert run.party("client/1").secret.sets == {}  # a handler is a transaction
     assert len({held(run, name).tobytes() for name in SIX}) == 1
-
-
-def test_groups_are_what_these_tests_take_them_for() -> None:
-    assert GROUPS[FEW] == [0, 0, 1, 1, 2, 2]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from federation import Rig, misbehaving, planted
 from mingledpie_parts import (
+    EACH_FORM,
     EVERYBODY,
     FORMS,
     GROUPS,
@@ -66,19 +67,14 @@ def off(run: Rig) -> np.ndarray:
 WRONG = {
     "nothing": (0, 0, 0),
     "two hot": (1, 1, 0),
-    "all hot": (1, 1, 1),
     "half": (0.5, 0.5, 0),
-    "a tenth more": (1.1, 0, 0),
     "negative": (-1, 0, 0),
-    "large": (5, 0, 0),
     "very large": (20, -10, -9),
-    "many": (-3, 5, -2),
     "fractional and shifted": (1.5, -0.5, 0),
 }
 
 
-CASES = [(name, *form) for form in FORMS for name in WRONG if (name, form[1]) != ("very large", "uploads")]
-"""Times a model, the largest are more than the cipher holds: see the next test."""
+CASES = [(name, *FORMS[0]) for name in WRONG] + [("half", *form) for form in FORMS[1:]]
 
 
 @pytest.mark.parametrize(("name", "mode", "hardening"), CASES)
@@ -126,7 +122,7 @@ def test_what_the_cipher_has_no_room_for_can_not_be_encrypted() -> None:
     assert next(iter(run.refused)).startswith("client/Train: value ")
 
 
-@pytest.mark.parametrize(("mode", "hardening"), FORMS)
+@pytest.mark.parametrize(("mode", "hardening"), EACH_FORM)
 def test_after_a_refused_round_the_next_one_is_as_ever(mode: str, hardening: str) -> None:
     run = pies(mode=mode, hardening=hardening)
     honest = run.party("client/0").handlers
@@ -154,12 +150,9 @@ def test_without_looking_one_client_shrinks_everybodys_models(monkeypatch: pytes
     assert (off(run)[1:] > 3 * off(honest)[1:]).any()
 
 
-@pytest.mark.parametrize("hardening", ["uploads", "products"])
-def test_without_looking_one_client_counts_several_times_in_exact_mode(
-    hardening: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_looking_one_client_counts_several_times_in_exact_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     blind(monkeypatch)
-    run = pies(mode="hardened", hardening=hardening)
+    run = pies(mode="hardened")
     lying(run, "client/0", (4, 0, 0))
     assert run.round(1)["rebuilt"]["by"] == N
     assert np.abs(held(run)[0] - (THETA[:4].sum(axis=0) + 3 * THETA[0]) / 7).max() < 1e-5
@@ -186,20 +179,11 @@ def test_the_one_hot_of_a_wrong_cluster_is_an_honest_clients_and_goes_through() 
     assert np.abs(held(exact)[2] - MEANS[2]).max() < 1e-5
 
 
-def test_in_mingled_form_the_wrong_cluster_must_be_one_that_it_has_joined() -> None:
-    """Otherwise it is a member of a cluster whose mingled cluster has one less."""
-    run = pies(max_condition=1e6)
-    lying(run, "client/0", (0, 0, 1), identities=(0, 1))
-    assert run.round(1)["rebuilt"]["by"] == 0
-    assert "11 clients by the diagonal, but 12 took part" in run.party("client/1").state.why
-
-
-@pytest.mark.parametrize("hardening", ["uploads", "products"])
-def test_two_counts_that_are_shifted_consistently_slip_through(hardening: str) -> None:
+def test_two_counts_that_are_shifted_consistently_slip_through() -> None:
     """(2, -1, 0): twice in one cluster, and away from another. All counts are such as one-hot indicators give, and both
     models are wrong: the first has its weights twice, the second without them, divided by one less.
     """
-    run = pies(mode="hardened", hardening=hardening)
+    run = pies(mode="hardened")
     lying(run, "client/0", (2, -1, 0))
     note = run.round(1)
     assert note["rebuilt"] == {"by": N, "refused_by": 0}
@@ -230,14 +214,3 @@ def test_two_that_lie_together_slip_through_with_fractions() -> None:
     lying(run, "client/4", (0.75, -0.5, 0.75))
     assert run.round(1)["rebuilt"]["by"] == N
     assert off(run).min() > 0.5
-
-
-def test_a_poisoned_model_under_an_honest_indicator_is_beyond_what_encryption_can_show() -> None:
-    """Within the room of the cipher anybody may send anything: a model of -50s joins its cluster like any other."""
-    targets = TARGETS.copy()
-    targets[0] = -50.0
-    starts = near()
-    starts[0] = -5.0
-    run = pies(targets, starts=starts, mode="hardened")
-    assert run.round(1)["rebuilt"] == {"by": N, "refused_by": 0}
-    assert run.models()[0].max() < -10

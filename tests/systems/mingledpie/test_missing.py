@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from federation import Pulled, Rig, Steady, misbehaving, on_the_wire
 from mingledpie_parts import (
+    EACH_FORM,
     EVERYBODY,
-    FORMS,
     GROUPS,
     TARGETS,
-    change,
     choices,
     chosen,
     held,
@@ -21,7 +20,6 @@ from mingledpie_parts import (
     mingled_sums,
     near,
     pies,
-    signed,
     solved,
     trained,
     with_indicator,
@@ -50,7 +48,7 @@ def alike(run: Rig, *but: str) -> bool:
 # -- lost messages -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["paper", "hardened"])
+@pytest.mark.parametrize("mode", ["paper", pytest.param("hardened", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("kind", "there", "next_round"),
     [
@@ -98,11 +96,10 @@ def test_lost_parameters_are_sent_again(kind: type[Message]) -> None:
 # -- who is away -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fate", ["offline", "dropped"])
-@pytest.mark.parametrize(("mode", "hardening"), FORMS)
-def test_who_was_away_catches_up_with_the_last_sums_before_it_trains(mode: str, hardening: str, fate: str) -> None:
+@pytest.mark.parametrize(("mode", "hardening"), EACH_FORM)
+def test_who_was_away_catches_up_with_the_last_sums_before_it_trains(mode: str, hardening: str) -> None:
     """It misses two rounds; in the third it is sent what everybody has, and trains from there."""
-    away = {("client/0", 2): fate, ("client/0", 3): fate}
+    away = {("client/0", 2): "offline", ("client/0", 3): "dropped"}
     run = six(mode=mode, hardening=hardening, links=Steady(away=away), max_condition=1e6, seed=2)
     run.round(1)
     old = held(run)
@@ -136,17 +133,6 @@ def test_who_is_not_asked_gets_the_sums_all_the_same() -> None:
     assert frozenset().union(*asked) == set(EVERYBODY)
 
 
-def test_a_slow_client_is_late_and_its_update_never_counts_in_a_later_round() -> None:
-    """It needs 15 s and a round waits 10 s: it is always behind, and what it sends comes too late for its round."""
-    run = six(links=Steady(slow={"client/0": 15.0}), deadline_s=10.0)
-    for r in range(1, 7):
-        note = run.round(r)
-        assert note["participants"] == 5
-        assert not [s for s, u in run.view("server").messages(Update, r) if s.src == "client/0" and u.round != r]
-    assert alike(run, "client/0")
-    assert "client/0" in note["behind"]
-
-
 class SlowToOpen(Steady):
     """client/0 trains in time and needs long to open what it gets."""
 
@@ -165,7 +151,7 @@ def test_an_answer_that_comes_too_late_is_asked_for_again() -> None:
         assert run.party("client/0").state.round == r - 1
 
 
-@pytest.mark.parametrize(("there", "least"), [(0, 1), (0, 2), (1, 2), (3, 4)])
+@pytest.mark.parametrize(("there", "least"), [(0, 1), (3, 4)])
 def test_too_few_participants_skip_the_round(there: int, least: int) -> None:
     links = Steady(away={(name, 1): "offline" for name in SIX[there:]})
     run = six(links=links, min_participants=least)
@@ -180,19 +166,10 @@ def test_too_few_participants_skip_the_round(there: int, least: int) -> None:
     assert train.basis == 0
 
 
-def test_one_participant_is_enough_where_the_settings_say_so() -> None:
-    links = Steady(away={(name, 1): "offline" for name in SIX[1:]})
-    run = six(links=links, min_participants=1, effects=Pulled)
-    note = run.round(1)
-    assert note["participants"] == 1
-    assert np.abs(held(run)[0] - TARGETS[0]).max() < 1e-5
-    assert run.party("client/0").state.kept == (1, 2)
-
-
 # -- who joins ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "hardening"), FORMS)
+@pytest.mark.parametrize(("mode", "hardening"), EACH_FORM)
 def test_newcomers_join_every_few_rounds_with_everybodys_models(mode: str, hardening: str) -> None:
     """6 founders, three more every second round: 6, 6, 9, 9, 12, 12."""
     order = [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]
@@ -228,30 +205,7 @@ def test_who_has_not_joined_yet_sees_nothing_but_its_keys() -> None:
     run.rounds(3)
 
 
-def test_new_keys_and_newcomers_in_one_round() -> None:
-    """Parameters go to all; the newcomer has the same keys as everybody and catches up in the same round."""
-    run = six(mode="paper", founders=5, newcomers=1, join_every=2, p_changes="3:0.25", max_condition=1e6)
-    run.rounds(2)
-    note = run.round(3)
-    assert (note["participants"], note["behind"]) == (6, [])
-    assert len({run.party(name).state.keys for name in SIX}) == 1
-    assert alike(run)
-
-
 # -- stale models ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("mode", "hardening"), FORMS)
-def test_a_client_that_joins_with_a_stale_model_is_refused(mode: str, hardening: str) -> None:
-    """It says itself which models it trained: another basis than everybody's, or another round."""
-    run = six(mode=mode, hardening=hardening, max_condition=1e6)
-    run.round(1)
-    misbehaving(run.party("client/0"), Train, lambda p, request, u: signed(p, change(u, basis=0)))
-    note = run.round(2)
-    assert note["participants"] == 5
-    assert list(run.refused) == [
-        "server/Update: client/0: an update to the models of round 0; this is round 2 and trains those of 1"
-    ]
 
 
 def test_what_the_last_sums_left_as_it_was_is_old_for_who_was_away_until_the_next_ones() -> None:
@@ -276,17 +230,6 @@ def test_what_the_last_sums_left_as_it_was_is_old_for_who_was_away_until_the_nex
     assert trained_from[0].tobytes() == old.tobytes() != new.tobytes()
     assert alike(run)
     run.round(5)
-    assert alike(run)
-
-
-def test_refused_sums_leave_nobody_behind_who_was_away() -> None:
-    """The same of all models: it takes part with those that it has, and the next sums put it right."""
-    run = six(links=Steady(away={("client/0", r): "offline" for r in (2, 3)}))
-    half_an_indicator(run, 3)
-    assert [note["rebuilt"]["by"] for note in run.rounds(3)] == [6, 5, 0]
-    note = run.round(4)
-    assert (note["participants"], note["behind"]) == (6, [])
-    assert note["rebuilt"]["by"] == 6
     assert alike(run)
 
 
@@ -337,13 +280,6 @@ def test_an_ill_conditioned_round_is_solved_with_a_ridge_and_the_sets_stay_as_th
     assert run.party("client/3").state.ridge == 0
 
 
-def test_below_the_limit_there_is_no_ridge() -> None:
-    run = pies(max_condition=12.0)
-    joining(run, CIRCULAR[1])
-    assert run.round(1)["rebuilt"] == {"by": N, "refused_by": 0}
-    assert run.party("client/3").state.ridge == 0
-
-
 def test_after_refused_rounds_training_goes_on_from_the_models_that_were_kept() -> None:
     """Rounds 1 and 2 give nothing; round 3 trains theta^0 on a basis of round 2."""
     run = six(mode="paper", max_condition=1e6)
@@ -352,17 +288,3 @@ def test_after_refused_rounds_training_goes_on_from_the_models_that_were_kept() 
     ((_, train),) = run.view("client/0").messages(Train, 3)
     assert train.basis == 2
     assert choices(near(), TARGETS[FEW]) == chosen(run)
-
-
-def test_nobody_there_for_a_cluster_for_long_keeps_its_model_as_it_was() -> None:
-    away = {(f"client/{i}", r): "offline" for i in (4, 5) for r in (2, 3, 4)}
-    run = six(links=Steady(away=away))
-    run.round(1)
-    model = held(run)[2]
-    for r in (2, 3, 4):
-        run.round(r)
-        assert held(run)[2].tobytes() == model.tobytes()
-        assert run.party("client/0").state.kept == (2,)
-    run.round(5)
-    assert held(run)[2].tobytes() != model.tobytes()
-    assert alike(run)

@@ -2,59 +2,43 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from federation import rig
-from mingledpie_parts import TARGETS, near, pies
+from mingledpie_parts import TARGETS, pies
 
 from coterie.protocol.errors import UserError
-from coterie.runs import RunConfig, build
-from coterie.runs.config import typed_settings
+from coterie.protocol.names import Names
 from coterie.systems.mingledpie import SYSTEM
-from coterie.systems.mingledpie.config import MingledPieConfig
+from coterie.systems.mingledpie.config import MingledPieConfig, check
 
 CONFIG = [
     ({"clusters": 1}, "at least|2 to"),
     ({"clusters": 0}, "clusters must be at least 1"),
     ({"p": 0.3}, "1/2, 1/4, 1/8"),
-    ({"p": 1.0}, "1/2, 1/4, 1/8"),
     ({"p": 0.0}, "1/2, 1/4, 1/8"),
-    ({"p": -0.5}, "1/2, 1/4, 1/8"),
     ({"p": float("nan")}, "1/2, 1/4, 1/8"),
     ({"p": 2.0**-33, "threshold": 1}, "2\\^-32"),
     ({"p": 2.0**-12, "threshold": 4}, "tries a set: raise p .* or lower the threshold"),
     ({"p_changes": "10:0.3"}, "1/2, 1/4, 1/8"),
     ({"p_changes": "10"}, "of the form ROUND:RATE, such as 10:0.25"),
-    ({"p_changes": "ten:0.25"}, "not of the form ROUND:RATE"),
-    ({"p_changes": "10:quarter"}, "not of the form ROUND:RATE"),
     ({"p_changes": "10:0.25;20:0.5"}, "not of the form ROUND:RATE"),
     ({"p_changes": "0:0.25"}, "before round 1"),
-    ({"p_changes": "-3:0.25"}, "before round 1"),
     ({"p_changes": "3:0.25,3:0.125"}, "its round stands there twice"),
     ({"p_changes": "5:0.000244140625", "threshold": 4}, "tries a set"),
     ({"threshold": 0}, "threshold of identities lies in 1 to 5, not at 0"),
-    ({"threshold": 6}, "lies in 1 to 5, not at 6"),
     ({"threshold": 5, "threshold_counts": "false_positives"}, "lies in 1 to 4, not at 5"),
     ({"threshold_counts": "friends"}, "identities"),
     ({"rebuild": "guess"}, "rebuild must be one of counts, ideal, none"),
     ({"rebuild": "ideal", "p_changes": "3:0.25"}, "rebuild=ideal rests on one p"),
     ({"hardening": "hope"}, "hardening must be one of uploads, products"),
-    ({"max_condition": 0.5}, "max_condition"),
     ({"max_condition": 1.0}, "max_condition"),
     ({"max_condition": 1e13}, "max_condition"),
-    ({"max_condition": float("inf")}, "max_condition"),
     ({"max_condition": float("nan")}, "max_condition"),
     ({"min_participants": 0}, "min_participants"),
-    ({"start": "somewhere"}, "start must be one of random, pretrained"),
-    ({"pretrain_epochs": 0}, "pretrain_epochs must be at least 1"),
-    ({"pretrain_batch": -1}, "pretrain_batch must be at least 0"),
-    ({"lr": -1.0}, "lr"),
-    ({"participation": 0.0}, "participation"),
-    ({"deadline_s": 0.0}, "deadline_s"),
-    ({"founders": -1}, "founders"),
-    ({"newcomers": 0}, "newcomers"),
-    ({"newcomers": 3}, "newcomers=3 has no effect with founders=0: leave it out, or change that"),
-    ({"join_every": 3}, "join_every=3 has no effect with founders=0"),
 ]
 
 
@@ -69,15 +53,10 @@ AMONG = [
     ({"participation": 0.25, "min_participants": 4}, "asks only 3 of 12"),
     ({"founders": 2, "min_participants": 3}, "asks only 2 of 2"),
     ({"threshold": 3}, "puts every client into all 3 clusters"),
-    ({"threshold": 2, "threshold_counts": "false_positives"}, "puts every client into all 3 clusters"),
     ({"mode": "hardened", "rebuild": "none"}, "rebuild=none has no effect with mode hardened"),
     ({"mode": "hardened", "p_changes": "3:0.25"}, "p_changes=3:0.25 has no effect with mode hardened"),
-    ({"mode": "hardened", "keep_sets": True}, "keep_sets=True has no effect with mode hardened"),
     ({"mode": "literal", "rebuild": "ideal"}, "rebuild=ideal has no effect with mode literal"),
-    ({"mode": "hardened", "threshold": 3}, "threshold=3 has no effect with mode hardened"),
     ({"mode": "hardened", "p": 0.25}, "p=0.25 has no effect with mode hardened"),
-    ({"pretrain_epochs": 3}, "pretrain_epochs=3 has no effect with start=random"),
-    ({"pretrain_batch": 0}, "pretrain_batch=0 has no effect with start=random"),
 ]
 
 
@@ -95,9 +74,9 @@ def test_all_clusters_for_everybody_is_possible_where_nothing_is_rebuilt() -> No
 
 
 def test_more_clients_than_ciphertexts_can_sum_up_are_refused() -> None:
-    groups = [0, 1, 2] * 1366
+    among: Any = SimpleNamespace(mode="paper", clients=Names(4098), spec=pies().common.spec)
     with pytest.raises(UserError, match="4098 clients, but ckks-4096-add sums up at most 4096"):
-        pies(np.zeros((len(groups), 4)), starts=near()[:, :4])
+        check(MingledPieConfig(), among)
 
 
 def test_the_rate_of_a_round() -> None:
@@ -106,25 +85,12 @@ def test_the_rate_of_a_round() -> None:
     assert [config.bits(r) for r in (1, 10, 30)] == [1, 2, 1]
 
 
-def test_settings_from_a_command_line_are_typed() -> None:
-    given = typed_settings("mingledpie", {"p": "0.25", "keep_sets": "true", "threshold_counts": "false_positives"})
-    assert given == {"p": 0.25, "keep_sets": True, "threshold_counts": "false_positives"}
-    for wrong in ({"keep_sets": "maybe"}, {"rebuild": "counts "}, {"hardening": "none"}, {"clustres": "3"}):
-        with pytest.raises(UserError):
-            typed_settings("mingledpie", wrong)
-
-
 def test_defaults_are_the_papers() -> None:
     config = MingledPieConfig()
     assert (config.clusters, config.p, config.threshold, config.threshold_counts) == (5, 0.5, 2, "identities")
     assert SYSTEM.modes == ("paper", "literal", "hardened")
     assert SYSTEM.encrypted
     assert not SYSTEM.baseline
-
-
-def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(UserError, match="no mode 'softened'"):
-        build(RunConfig("mingledpie", mode="softened"))
 
 
 def test_a_hardening_without_the_hardened_mode_is_refused() -> None:

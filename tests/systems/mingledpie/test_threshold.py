@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import joint_parts
 import numpy as np
 import pytest
 from federation import Rig, Steady, misbehaving, on_the_wire
-from mingledpie_parts import EVERYBODY, TARGETS, change, chosen, held, pies
+from mingledpie_parts import EVERYBODY, REALLY, TARGETS, change, chosen, held, pies
 
 from benchmarks.security.joint_keys import open_together
 from coterie.crypto import roster, threshold, threshold_opening
@@ -23,11 +24,10 @@ from coterie.runs import RunConfig, build
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie import SYSTEM, layout
 from coterie.systems.mingledpie.config import MingledPieConfig
-from coterie.systems.mingledpie.messages import CLIENT, HUB, MODELS, USER, OpenedSums, Received, Train, Update
+from coterie.systems.mingledpie.messages import HUB, MODELS, USER, OpenedSums, Train, Update
 
 JOINT: dict[str, Any] = {"keys": "threshold", "holders": 5, "openers": 3}
 SMALL: dict[str, Any] = {"keys": "threshold", "clusters": 2, "threshold": 2, "rebuild": "none", "max_epochs": 1}
-BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -48,8 +48,8 @@ def joint(**options: Any) -> Rig:
 # -- rounds ------------------------------------------------------------------------------------------------------------
 
 
-@BOTH
-@pytest.mark.parametrize("mode", ["paper", "hardened", "literal"])
+@pytest.mark.parametrize("emulated", REALLY)
+@pytest.mark.parametrize("mode", ["paper", "hardened", pytest.param("literal", marks=pytest.mark.long)])
 def test_models_are_those_of_the_shared_key(mode: str, emulated: bool) -> None:
     options = {"mode": mode, "emulated": emulated, **({"hardening": "uploads"} if mode == "hardened" else {})}
     one, two = pies(**options), joint(**options)
@@ -63,16 +63,14 @@ def test_models_are_those_of_the_shared_key(mode: str, emulated: bool) -> None:
         np.testing.assert_array_equal(held(two, name), held(two))
 
 
-def test_each_role_receives_exactly_what_the_system_says() -> None:
-    for mode in ("paper", "hardened"):
-        run = joint(mode=mode, **({"hardening": "uploads"} if mode == "hardened" else {}))
-        run.rounds(2)
-        said = SYSTEM.views(mode, run.config)
-        assert said is not SYSTEM.views(mode)
-        kinds: dict[str, set[str]] = {role: set() for role in said}
-        for view in run.transport.transcript.views.values():
-            kinds[view.role] |= view.kinds()
-        assert kinds == {role: {kind.__name__ for kind in sees.receives} for role, sees in said.items()}
+def test_each_role_receives_what_the_system_says() -> None:
+    run = joint()
+    run.rounds(2)
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for view in run.transport.transcript.views.values():
+        kinds[view.role] |= view.kinds()
+    said = {role: {kind.__name__ for kind in sees.receives} for role, sees in SYSTEM.views("paper", run.config).items()}
+    assert kinds == said
 
 
 def test_a_holder_that_is_away_is_replaced_and_too_few_skip_the_round() -> None:
@@ -177,7 +175,6 @@ def test_a_server_that_asks_for_a_single_update_is_refused() -> None:
 FORGED: list[tuple[str, Any, str]] = [
     ("unsigned", lambda m: change(m, values=m.values + 1), "signature"),
     ("too few values", lambda m: change(m, values=m.values[:-1]), "values for sums of"),
-    ("no values", lambda m: change(m, values=m.values[:0]), "0 values"),
     ("a slot twice", lambda m: change(m, slots=np.array([0, 0, 1])), "no ascending list of slots 0 to 2"),
     ("a slot beyond", lambda m: change(m, slots=np.array([0, 1, 3])), "no ascending list"),
     ("another shape", lambda m: change(m, spec=bytes(16)), "of another shape"),
@@ -232,13 +229,6 @@ def test_settings_that_cannot_work_are_refused() -> None:
         MingledPieConfig(keys="none")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="take hardening=uploads"):
         build(RunConfig("mingledpie", mode="hardened", settings={"keys": "threshold"}))
-
-
-def test_more_than_half_of_seven_open_by_default() -> None:
-    made = MingledPieConfig(keys="threshold").joint([f"client/{i}" for i in range(20)])
-    assert (made.threshold, made.roles) == (4, (CLIENT,))
-    assert MingledPieConfig(keys="threshold").joint(["a", "b", "c"]).threshold == 2
-    assert Received.DST == HUB
 
 
 def test_an_audit_says_that_no_view_holds_a_key() -> None:

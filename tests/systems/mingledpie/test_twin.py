@@ -11,7 +11,7 @@ import pytest
 from federation import Pulled
 from kept_parties import contents, key_bytes
 from mingledpie_parts import (
-    FORMS,
+    EACH_FORM,
     GROUPS,
     TARGETS,
     chosen,
@@ -22,11 +22,10 @@ from mingledpie_parts import (
     near,
     pies,
 )
-from outcomes import alike, numbers
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.folder import read_lines
-from coterie.runs import Interrupted, RunConfig, build, run
+from coterie.runs import RunConfig, build, run
 from coterie.runs.runner import load_result
 from coterie.systems.mingledpie.client import Client
 
@@ -37,8 +36,8 @@ def few(**options: Any) -> Any:
     return pies(TARGETS[FEW], starts=near(), effects=lambda t: Pulled(t, noise=0.1), **options)
 
 
-@pytest.mark.parametrize(("mode", "hardening"), FORMS)
-@pytest.mark.parametrize("shared", ["", "bias"])
+@pytest.mark.parametrize(("mode", "hardening"), EACH_FORM)
+@pytest.mark.parametrize("shared", ["bias", pytest.param("", marks=pytest.mark.long)])
 def test_real_ckks_gives_its_twins_models_within_the_stated_bound(mode: str, hardening: str, shared: str) -> None:
     """Two rounds with the same identity sets; notes, bytes and virtual seconds are equal, too.
 
@@ -86,9 +85,15 @@ def digits(mode: str = "paper", crypto: str = "emulated", **options: Any) -> Run
     return RunConfig("mingledpie", "digits", mode=mode, crypto=crypto, settings=settings, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("crypto", ["emulated", "real"])
+@pytest.mark.parametrize("crypto", ["emulated", pytest.param("real", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    ("mode", "settings"), [("paper", {}), ("literal", {}), ("hardened", {}), ("hardened", {"hardening": "uploads"})]
+    ("mode", "settings"),
+    [
+        ("paper", {}),
+        ("literal", {}),
+        ("hardened", {"hardening": "uploads"}),
+        pytest.param("hardened", {}, marks=pytest.mark.long),
+    ],
 )
 def test_a_run_on_digits(mode: str, settings: dict, crypto: str, tmp_path: Path) -> None:
     """In each mode and form; a real one with fewer clients."""
@@ -111,6 +116,7 @@ def test_a_run_on_digits(mode: str, settings: dict, crypto: str, tmp_path: Path)
         assert notes["rebuilt"]["by"] == (0 if mode == "literal" else clients)
 
 
+@pytest.mark.long
 def test_real_and_emulated_digits_agree_in_exact_mode() -> None:
     """No identity sets, so nothing secret can move a result: the same clusters, and accuracies to a sample."""
     real, emulated = (build(digits("hardened", crypto, clients=4)) for crypto in ("real", "emulated"))
@@ -149,30 +155,6 @@ def test_everybodys_work_on_equal_sums_is_done_once() -> None:
 
 
 # -- resume ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("mode", "settings"),
-    [
-        ("paper", {"p_changes": "3:0.25", "participation": 0.7, "max_condition": 1e6}),
-        ("paper", {"founders": 6, "newcomers": 1, "join_every": 1, "shared_layers": "", "deadline_s": 30.0}),
-        ("hardened", {"hardening": "uploads", "participation": 0.7}),
-    ],
-)
-def test_a_run_that_was_interrupted_goes_on_with_the_same_numbers(mode: str, settings: dict, tmp_path: Path) -> None:
-    config = digits(mode, rounds=4, checkpoint_every=1, settings=settings, devices="mobile")
-
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] == 2:
-            raise KeyboardInterrupt
-
-    run(replace(config, out=str(tmp_path / "a")))
-    with pytest.raises(Interrupted):
-        run(replace(config, out=str(tmp_path / "b")), stop)
-    run(replace(config, out=str(tmp_path / "b")), resume=True)
-    assert numbers(tmp_path / "a") == alike(numbers(tmp_path / "b"))
-    observed = [(tmp_path / name / "observed.json").read_text() for name in "ab"]
-    assert observed[0] == observed[1]
 
 
 def test_secrets_of_a_run_are_not_in_its_checkpoint(tmp_path: Path) -> None:

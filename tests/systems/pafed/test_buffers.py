@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -78,11 +77,6 @@ def test_a_variance_that_the_cipher_has_rounded_below_0_is_0() -> None:
     np.testing.assert_array_equal(layout.unpacked(opened), np.array([-1, 1, -1, 1, 0, 1], np.float32))
 
 
-def test_the_mask_of_a_spec_can_not_be_changed() -> None:
-    with pytest.raises(ValueError, match="read-only"):
-        SPEC.buffers[0] = True
-
-
 # -- federations with made-up statistics -------------------------------------------------------------------------------
 
 
@@ -108,27 +102,19 @@ def measuring(targets: np.ndarray = TARGETS, **options: Any) -> Any:
         return rig(SYSTEM, targets, spec=SPEC, effects=Measured, fresh_keys=True, **given)
 
 
-@pytest.fixture(autouse=True)
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
-
-
-CASES: list[dict[str, Any]] = [
-    {},
+CASES: list[dict[str, Any]] = [{}, {"project": "printed", "clip": 0.5}, {"mode": "literal", "iterations": 0}]
+LONG: list[dict[str, Any]] = [
     {"project": "none"},
-    {"project": "printed", "clip": 0.5},
     {"signs": "hidden"},
     {"delta": 1.0},
     {"delta": 0.0, "server_lr": 20.0},
     {"agreeing": 3.0, "conflicting": 5.0, "local": "sgd"},
-    {"mode": "literal", "iterations": 0},
     {"emulated": False},
     {"emulated": False, "mode": "literal", "iterations": 0},
 ]
 
 
-@pytest.mark.parametrize("settings", CASES, ids=str)
+@pytest.mark.parametrize("settings", [*CASES, *(pytest.param(one, marks=pytest.mark.long) for one in LONG)], ids=str)
 def test_buffers_are_the_mean_of_those_used_and_decide_nothing(settings: dict[str, Any]) -> None:
     """Encrypted as with plain numbers; and the parameters' step is that of a model without buffers."""
     few = {"targets": TARGETS[::2]} if settings.get("emulated") is False else {}
@@ -204,7 +190,14 @@ def normalised(input_shape: Any, classes: int) -> nn.Module:
     )
 
 
-@pytest.mark.parametrize(("mode", "crypto"), [("paper", "emulated"), ("literal", "emulated"), ("paper", "real")])
+@pytest.mark.parametrize(
+    ("mode", "crypto"),
+    [
+        ("paper", "emulated"),
+        pytest.param("literal", "emulated", marks=pytest.mark.long),
+        pytest.param("paper", "real", marks=pytest.mark.long),
+    ],
+)
 def test_a_trained_model_s_statistics_lie_among_those_that_clients_measured(mode: str, crypto: str) -> None:
     """Half of the updates late, some of them turned: variances stay positive, whatever the coefficients are."""
     settings: dict[str, Any] = {"participation": 1.0, "max_epochs": 2}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from pafed_parts import EIGHT, paf, service_key, small_keys
+from pafed_parts import REALLY, paf, service_key
 from scipy import stats
 
 from benchmarks.security.directed import played
@@ -21,24 +20,17 @@ from coterie.privacy.views import held_key
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import unbundle
 from coterie.protocol.randomness import Secrets
-from coterie.runs.config import RunConfig, resolve
+from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed.classification import delta, drawn
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, Compare, Invert
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
-
 
 # -- the decoys' law ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("patterns", [2, 3])
-@pytest.mark.parametrize("decoys", [0, 1, 3, 6])
-@pytest.mark.parametrize("epsilon", [0.0, 0.7, 2.0])
+@pytest.mark.parametrize("decoys", [0, 3, 6])
+@pytest.mark.parametrize("epsilon", [0.0, 0.7])
 def test_delta_is_the_hockey_stick_divergence_of_all_views(decoys: int, epsilon: float, patterns: int) -> None:
     """Views are how many sets show each pattern; their probabilities by listing what every decoy may show."""
     views: dict[int, Counter[tuple[int, ...]]] = {real: Counter() for real in (0, 1)}
@@ -101,7 +93,7 @@ def agreeing(run: Any, rounds: int) -> None:
         run.round(r, lambda name, _, noise=noise: (base + noise[name]).astype(np.float32))
 
 
-@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+@pytest.mark.parametrize("emulated", REALLY)
 def test_signs_are_fair_coins_where_none_conflicts_and_where_they_are_shown_they_are_not(emulated: bool) -> None:
     seen: dict[str, np.ndarray] = {}
     for signs in ("hidden", "shown"):
@@ -116,7 +108,7 @@ def test_signs_are_fair_coins_where_none_conflicts_and_where_they_are_shown_they
     assert sizes.max() - sizes.min() < 8 + 1  # as much as the masks spread, and the cosines
 
 
-@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+@pytest.mark.parametrize("emulated", REALLY)
 def test_nothing_but_its_sums_tells_the_real_set_from_a_decoy(emulated: bool) -> None:
     """Header by header alike; an empty class is the same noise in both; |m|^2 is one number in all."""
     with played(3, 3, emulated=emulated, signs="hidden", dummies=9) as run:
@@ -144,7 +136,7 @@ def test_nothing_but_its_sums_tells_the_real_set_from_a_decoy(emulated: bool) ->
 def test_a_real_empty_class_has_no_more_noise_than_a_decoy() -> None:
     """Without decoys the sums are the real ones: the noise of the scalars is all that stands in an empty class."""
     with played(3, 3, signs="hidden", dummies=0) as run:
-        agreeing(run, 61)
+        agreeing(run, 41)
         rows = np.concatenate(opened(run, Invert, 4, own=True))
         noise = service_key(run).parameters.flood_deviation(0)
     assert (rows[:, 0] > 0.05).all()
@@ -152,7 +144,9 @@ def test_a_real_empty_class_has_no_more_noise_than_a_decoy() -> None:
     assert rows[:, 1].std() == pytest.approx(noise, rel=0.25)
 
 
-@pytest.mark.parametrize(("late", "decoys"), [(1, 8), (3, 8), (3, 0)])
+@pytest.mark.parametrize(
+    ("late", "decoys"), [(3, 8), pytest.param(1, 8, marks=pytest.mark.long), pytest.param(3, 0, marks=pytest.mark.long)]
+)
 def test_counting_in_whole_federations_is_as_good_as_the_posterior_says(late: int, decoys: int) -> None:
     """Each late update conflicts with probability 1/2; with no decoys the sums show the pattern, as ever."""
     source, scores = np.random.default_rng(0), []
@@ -161,17 +155,18 @@ def test_counting_in_whole_federations_is_as_good_as_the_posterior_says(late: in
         fakes = [class_of(len(s), late) for s in drawn(late, decoys, Secrets(source))]
         scores.append(count_accuracy([count_among_decoys([*fakes, class_of(k, late)], late)], [k]).value)
     with played(2, late, signs="hidden", dummies=decoys) as run:
-        for r in range(1, 62):
+        for r in range(1, 32):
             run.round(r)
         recorded = [one for one in audit.recorded_rounds(run.views, 1) if one.late]
     (finding,) = audit.by_signs(recorded, decoys, hidden=True)
     found = [result.value for result in finding.results]
-    assert len(found) == 60
-    assert np.mean(found) == pytest.approx(np.mean(scores), abs=5 * np.std(scores) / 60**0.5)
+    assert len(found) == 30
+    assert np.mean(found) == pytest.approx(np.mean(scores), abs=5 * np.std(scores) / 30**0.5)
     if decoys:
         assert np.mean(found) < (0.75 if late == 1 else 0.6)
 
 
+@pytest.mark.long
 def test_the_place_of_the_real_set_is_uniform() -> None:
     """The one with the sums of the cosines as they are."""
     places = []
@@ -230,23 +225,11 @@ def test_an_audit_counts_by_decoys() -> None:
     assert np.mean([result.value for result in results]) < 0.8
 
 
-def test_it_is_refused_where_it_means_nothing() -> None:
-    for wrong, why in (
-        ({"signs": "hidden", "project": "none"}, "signs=hidden has no effect with project=none"),
-        ({"signs": "hidden", "mode": "literal"}, "signs=hidden has no effect with mode literal"),
-        ({"signs": "veiled"}, "signs must be one of shown, hidden"),
-    ):
-        with pytest.raises(UserError, match=why):
-            paf(**wrong)
-    assert resolve(RunConfig("pafed")).settings["signs"] == "shown"
-    assert EIGHT.levels == 8
-
-
 # -- signs=shown: what is opened of an empty class ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keys", ["helper", "threshold"])
-@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+@pytest.mark.parametrize("keys", ["helper", pytest.param("threshold", marks=pytest.mark.long)])
+@pytest.mark.parametrize("emulated", REALLY)
 def test_the_noise_of_an_empty_class_stays_far_below_what_counts_as_a_class(emulated: bool, keys: str) -> None:
     """Taking a mask off must not raise the noise, or the noise would be turned and averaged like a conflict.
 

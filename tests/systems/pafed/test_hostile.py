@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,31 +17,19 @@ from pafed_parts import (
     opened,
     signed,
     signed_train,
-    small_keys,
     stranger,
     taken,
 )
 from tampering import flipped
 
 from coterie.protocol.effects import Fit, Fitted
-from coterie.protocol.errors import PeerError
-from coterie.protocols.key_centre import KEY_CENTRE, Granted
 from coterie.systems.pafed.messages import (
-    HELPER,
     HUB,
-    SERVICE,
-    Refreshed,
     Train,
     Update,
 )
 
 D = TARGETS.shape[1]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
@@ -92,20 +80,14 @@ BAD = [
     Bad("a round that had its answer", of_round(1), "client/0: an update for round 1, which did not ask for it or has"),
     Bad("a length without clip", told(2.0), "client/0: an update that was 2.0 long"),
     Bad("a length beyond the clip", told(5.5), "an update that was 5.5 long", (("clip", 5.0),)),
-    Bad("a negative length", told(-1.0), "an update that was -1.0 long"),
     Bad("its own key", holding(lambda p: p.keys.own("user").public.encrypt(np.zeros(D))), "under key"),
-    Bad("another key", holding(under("insecure-1024-deep")), "under key"),
     Bad("other parameters", holding(under("insecure-1024-add")), "under key"),
-    Bad("one number too few", holding(lambda p: pk(p).encrypt(np.zeros(D - 1))), "19 values where 20 were expected"),
     Bad("a scalar", holding(lambda p: pk(p).encrypt_scalar(0.5)), "1 values where 20 were expected"),
     Bad("a sum of two", lambda p, u: holding(lambda p: own(p, u) + own(p, u))(p, u), "2 terms where 1"),
-    Bad("weighted", lambda p, u: holding(lambda p: own(p, u).scale(5))(p, u), "5 terms where 1"),
     Bad("a level lower", lambda p, u: holding(lambda p: own(p, u).at_level(2))(p, u), "level"),
-    Bad("no level left", holding(lambda p: pk(p).encrypt(np.zeros(D), 0)), "level"),
     Bad("masked", holding(lambda p: masked(p, D)), "mask"),
-    Bad("truncated", holding(lambda p: pk(p).encrypt(np.zeros(D)).to_bytes()[:-1]), "bytes"),
 ]
-REAL = ("its own key", "other parameters", "masked", "a level lower", "truncated", "another ciphertext, unsigned")
+REAL = ("its own key", "a level lower")
 CASES = [(bad, True) for bad in BAD] + [(bad, False) for bad in BAD if bad.name in REAL]
 
 
@@ -199,7 +181,7 @@ class Broken(Pulled):
         return super().fit(party, effect)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_an_update_that_is_no_number_stays_with_its_sender_who_starts_again_clean(value: float) -> None:
     run = four(effects=Broken, delta=0.0)
     run.transport.effects.value = value
@@ -219,14 +201,9 @@ def test_an_update_that_is_no_number_stays_with_its_sender_who_starts_again_clea
 
 FORGED: list[tuple[str, Callable[[Rig, Train], Train], str]] = [
     ("signature flipped", lambda run, m: change(m, signature=flipped(m.signature)), "signature"),
-    ("another model, unsigned", lambda run, m: change(m, cipher=flipped(m.cipher)), "signature"),
-    ("another round, unsigned", lambda run, m: change(m, round=m.round + 1), "signature"),
-    ("weights beside it, unsigned", lambda run, m: change(m, weights=np.zeros(D, np.float32)), "signature"),
     ("made out to another client", lambda run, m: signed_train(run, "client/1", m), "signature"),
     ("an old round", lambda run, m: signed_train(run, "client/0", change(m, round=1)), "for round 1 after round 1"),
     ("another shape", lambda run, m: signed_train(run, "client/0", change(m, spec=bytes(16))), "another shape"),
-    ("garbage", lambda run, m: signed_train(run, "client/0", change(m, cipher=bytes(99))), "no ciphertext vector"),
-    ("neither weights nor model", lambda run, m: signed_train(run, "client/0", change(m, cipher=b"")), "bytes"),
     ("another's key", lambda run, m: signed_train(run, "client/0", change(m, cipher=of_another(run))), "under key"),
     (
         "a short model",
@@ -258,33 +235,3 @@ def test_a_forged_request_is_refused_by_its_recipient(name: str, forge: Callable
     assert run.party("client/0").state.dual is dual or (run.party("client/0").state.dual == dual).all()
     run.transport.intercept = None
     assert run.round(3)["participants"] == 4
-
-
-# -- enrolment and roles -----------------------------------------------------------------------------------------------
-
-
-def test_only_the_key_centre_grants_keys_and_only_once() -> None:
-    run = four(delta=0.0)
-    secret = run.party(HELPER).keys.own_bytes(SERVICE)
-    mine = next(m for _, m in run.view("client/2").messages(Granted))
-    misbehaving(run.party("client/2"), Train, lambda p, r, update: to(HUB, update) + to(HELPER, mine))
-    assert run.rounds(2)[-1]["participants"] == 4
-    assert run.refusals(HELPER, "Granted") == 1
-    assert run.party(HELPER).keys.own_bytes(SERVICE) == secret
-    for name in ("client/0", HELPER):
-        with pytest.raises(PeerError, match="the signature is not one of key"):
-            run.party(name).keys.keep(mine, KEY_CENTRE)
-        own = next(m for _, m in run.view(name).messages(Granted))
-        with pytest.raises(PeerError, match="already provided with keys"):
-            run.party(name).keys.keep(own, KEY_CENTRE)
-
-
-def test_a_client_that_plays_the_helper_is_refused() -> None:
-    run, kept = four(delta=0.0), []
-    on_the_wire(run.transport, Refreshed, lambda m: kept.append(m) or m)
-    run.rounds(2)
-    run.transport.intercept = None
-    misbehaving(run.party("client/0"), Train, lambda p, r, update: kept[0])
-    notes = run.round(3)
-    assert notes["participants"] == 3
-    assert run.refused.total() == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,7 @@ import numpy as np
 import pytest
 from federation import Rig, Steady, on_the_wire
 from kept_parties import key_bytes
-from outcomes import alike, numbers
-from pafed_parts import change, model, opened, paf, small_keys, taken
+from pafed_parts import change, model, opened, paf, taken
 from tampering import flipped
 
 from coterie.protocols.local_training import sample_clients
@@ -21,12 +18,6 @@ from coterie.runs import Interrupted, RunConfig, run
 from coterie.systems.pafed.client import Client
 from coterie.systems.pafed.helper import Helper
 from coterie.systems.pafed.messages import HUB, Train, Update
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
 
 
 def delays(run: Rig) -> Any:
@@ -71,23 +62,17 @@ def test_an_update_older_than_the_bound_is_dropped_and_counted() -> None:
     assert all(not rounds or max(rounds) > 5 for rounds in run.hub.state.owed.values())  # dropped, and settled
 
 
-def test_what_is_late_does_not_hold_up_a_round() -> None:
-    """Virtual time: a round with late clients takes as long as one without (but for the helper's part in turning)."""
-    quick, slow = (played(3, delta=delta, seed=1, project="none")[0].transport.clock_s for delta in (0.0, 0.5))
-    assert slow == pytest.approx(quick)
-
-
 def test_without_an_experiments_delays_devices_and_a_deadline_decide() -> None:
     """client/2 takes longer than a round: its update is used when it comes, and then it is asked for the next one.
 
     So no update is later than the first, however many rounds there are.
     """
     run = paf(delta=0.0, deadline_s=10.0, links=Steady(slow={"client/2": 25.0}))
-    notes = [run.round(r) for r in range(1, 31)]
+    notes = [run.round(r) for r in range(1, 16)]
     assert all(note["staleness"][0] == 7 for note in notes)
     assert all(note["asked"] + note["busy"] == 8 for note in notes)
     used = [len(note["staleness"]) - 1 for note in notes if len(note["staleness"]) > 1]
-    assert len(used) > 8
+    assert len(used) > 3
     assert set(used[1:]) == {used[0]}
     assert sum(note["too_old"] for note in notes) == 0
     of = [update.round for seen, update in run.view(HUB).messages(Update) if seen.src == "client/2"]
@@ -115,24 +100,6 @@ def test_who_refused_a_model_is_asked_again_at_once() -> None:
     first, second = (run.round(r) for r in (1, 2))
     assert "refused" in first["skipped"]
     assert (second["participants"], second["busy"]) == (8, 0)
-
-
-def test_who_is_away_is_owed_nothing_and_comes_back() -> None:
-    away = {("client/1", 1): "offline", ("client/1", 2): "offline"}
-    run = paf(delta=0.0, links=Steady(away=away))
-    assert [run.round(r)["participants"] for r in (1, 2, 3)] == [7, 7, 8]
-    assert run.party("client/1").state.round == 3
-    assert run.hub.state.owed["client/1"] == (1, 2)
-
-
-def test_nobody_answers_and_the_model_stays_for_the_next_round() -> None:
-    away = {(f"client/{i}", 2): "offline" for i in range(8)}
-    run = paf(delta=0.0, links=Steady(away=away))
-    run.round(1)
-    before = model(run)
-    assert run.round(2)["skipped"] == "no update came"
-    assert np.abs(model(run) - before).max() < 1e-5
-    assert run.round(3)["participants"] == 8
 
 
 def test_late_updates_alone_move_the_model_as_they_come() -> None:
@@ -168,26 +135,6 @@ def digits(mode: str = "paper", crypto: str = "emulated", **options: Any) -> Run
     settings = {"participation": 1.0, "max_epochs": 1, "batch_size": 10, **options.pop("settings", {})}
     given: dict[str, Any] = {"clients": 6, "rounds": 4, "partition": "shards:2", "seed": 3, "delta": 0.5, **options}
     return RunConfig("pafed", "digits", mode=mode, crypto=crypto, model="linear", settings=settings, **given)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"clip": 3.0, "participation": 0.7, "max_staleness": 2, "project": "printed"}]
-)
-def test_a_run_that_was_interrupted_goes_on_with_the_same_numbers(settings: dict, tmp_path: Path) -> None:
-    """Late updates under way, dual variables and the encrypted model are in the checkpoint."""
-    config = digits(rounds=5, checkpoint_every=1, settings=settings)
-
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] == 2:
-            raise KeyboardInterrupt
-
-    run(replace(config, out=str(tmp_path / "a")))
-    with pytest.raises(Interrupted):
-        run(replace(config, out=str(tmp_path / "b")), stop)
-    run(replace(config, out=str(tmp_path / "b")), resume=True)
-    lines = numbers(tmp_path / "a")
-    assert lines == alike(numbers(tmp_path / "b"))
-    assert max(len(line["notes"]["staleness"]) for line in lines) > 2
 
 
 def test_a_real_run_keeps_its_keys_out_of_the_checkpoint_and_goes_on(tmp_path: Path) -> None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from federation import Rig, misbehaving
-from pafed_parts import change, four, mistrusting, model, signed, small_keys
+from pafed_parts import REALLY, change, four, mistrusting, model, signed
 
 from coterie.systems.pafed.messages import HUB, Train, Update
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
 
 
 def forging(forge: Callable[[Any], Any], rounds: set[int]) -> Callable[[Any, Train, Update], Update]:
@@ -64,7 +58,7 @@ def liar(forge: Callable[[Any], Any], rounds: set[int], count: int = 1, **option
     return run
 
 
-@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+@pytest.mark.parametrize("emulated", REALLY)
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_model_that_nobody_can_open_is_taken_back(emulated: bool, first: int) -> None:
     """Where nothing is late no scalar is opened, so noise gets into the model; the next round's clients refuse it."""
@@ -113,8 +107,11 @@ def test_randomness_that_a_lower_level_has_not_is_refused() -> None:
     assert list(run.refused) == ["aggregator/Update: a ciphertext without randomness: it hides nothing"]
 
 
-@pytest.mark.parametrize("settings", [{"delta": 0.0}, {"project": "none"}, {}], ids=str)
-@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [({}, 1), *(pytest.param(one, 4, marks=pytest.mark.long) for one in ({"delta": 0.0}, {"project": "none"}, {}))],
+    ids=str,
+)
 def test_what_the_library_will_not_compute_with_costs_a_round(settings: dict[str, Any], count: int) -> None:
     run = liar(factor_inverse, {2}, count, emulated=False, **settings)
     notes = [run.round(r) for r in range(1, 7)]

@@ -6,17 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from federation import rig
-from pafed_parts import TARGETS, paf, small_keys
+from pafed_parts import paf, small_keys
 
 from coterie.aggregation.correction import Rates
 from coterie.protocol.errors import UserError
-from coterie.runs import RunConfig, build
-from coterie.runs.config import typed_settings
 from coterie.systems.pafed import SYSTEM
-from coterie.systems.pafed.client import Client
 from coterie.systems.pafed.config import MOST_ASKED, PARAMETERS, PAFedConfig
-from coterie.training.solvers import Admm, Sgd
 
 
 @pytest.fixture
@@ -27,31 +22,18 @@ def _small() -> Iterator[None]:
 
 CONFIG = [
     ({"rho": 0.0}, "rho must be a finite number above 0"),
-    ({"rho": float("nan")}, "rho"),
     ({"local": "adam"}, "local must be one of admm, sgd, not 'adam'"),
     ({"project": "twice"}, "project must be one of exact, printed, none"),
     ({"agreeing": -0.1}, "at least 0"),
     ({"conflicting": float("inf")}, "finite"),
-    ({"clip": -1.0}, "clip must be at least 0 and finite, not -1"),
+    ({"clip": -1.0}, "clip must be a finite number of at least 0, not -1"),
     ({"clip": float("inf")}, "clip"),
-    ({"clip": float("nan")}, "clip"),
     ({"dummies": -1}, "dummies"),
-    ({"dummies": 4097}, r"dummies \(4097\) are 0 to 4096"),
-    ({"iterations": 8}, r"iterations \(8\) of Min\(\) 0 to 7"),
-    ({"iterations": -1}, "iterations"),
+    ({"dummies": 4097}, r"dummies must lie in \[0, 4096\], not 4097"),
+    ({"iterations": 8}, r"iterations must lie in \[0, 7\], not 8"),
     ({"signs": "seen"}, "signs must be one of shown, hidden"),
-    ({"mask_bound": 0.0}, "mask_bound must lie above 0 and at most at 512, not 0"),
+    ({"mask_bound": 0.0}, r"mask_bound must lie in \(0, 512.0\], not 0"),
     ({"mask_bound": 513.0}, "mask_bound"),
-    ({"mask_bound": float("nan")}, "mask_bound"),
-    ({"max_staleness": -1}, "max_staleness"),
-    ({"server_lr": 0.0}, "server_lr must be positive"),
-    ({"server_decay": -1.0}, "server_decay"),
-    ({"lr": -1.0}, "lr"),
-    ({"momentum": 1.0}, "momentum"),
-    ({"participation": 0.0}, "participation"),
-    ({"deadline_s": 0.0}, "deadline_s"),
-    ({"max_epochs": 0}, "max_epochs"),
-    ({"newcomers": 3}, "newcomers=3 has no effect with founders=0"),
     ({"founders": 3}, "founders: clients that join later are not supported"),
 ]
 
@@ -67,9 +49,7 @@ TOGETHER = [
     ({"mask_bound": 3.0}, "mask_bound=3.0 has no effect with mode paper"),
     ({"mode": "literal", "dummies": 9}, "dummies=9 has no effect with mode literal"),
     ({"mode": "literal", "project": "exact"}, "project=exact is not for mode literal, which is the printed text"),
-    ({"mode": "literal", "project": "none"}, "there it is printed; leave it out"),
     ({"mode": "literal", "server_decay": 0.05}, "server_decay=0.05 is not for mode literal.*: there it is 0.0"),
-    ({"mode": "literal", "clip": 1.0}, "clip=1.0 is not for mode literal"),
     ({"mode": "literal", "local": "sgd"}, "local=sgd is not for mode literal.*: there it is admm"),
     ({"local": "sgd", "rho": 0.5}, "rho=0.5 has no effect with local=sgd"),
     ({"project": "none", "conflicting": 0.5}, "conflicting=0.5 has no effect with project=none"),
@@ -94,7 +74,7 @@ def test_more_clients_a_round_than_ciphertexts_have_room_for_are_refused() -> No
 
 
 @pytest.mark.usefixtures("_small")
-@pytest.mark.parametrize("signs", ["shown", "hidden"])
+@pytest.mark.parametrize("signs", ["shown", pytest.param("hidden", marks=pytest.mark.long)])
 def test_the_largest_round_has_room(signs: str) -> None:
     """So many in time and so many late that squares of sums are near what scalars have room for."""
     targets = np.random.default_rng(0).normal(size=(MOST_ASKED, 6))
@@ -113,11 +93,6 @@ def test_the_schedule_and_the_rates() -> None:
     assert [PAFedConfig(clip=clip).largest_share for clip in (0.0, 0.5, 10.0)] == [1, 1, 8]
 
 
-def test_local_solvers() -> None:
-    assert PAFedConfig().solver() == Admm(0.1, 50, 0.5, 0.0, rho=0.01)
-    assert PAFedConfig(local="sgd", lr=0.2).solver() == Sgd(0.2, 50, 0.5, 0.0)
-
-
 def test_defaults_are_the_papers_where_it_says_something() -> None:
     """Table III: rho, alpha, E, B, lr, momentum; the mended reading of eq. (12) and (14)."""
     config = PAFedConfig()
@@ -128,24 +103,3 @@ def test_defaults_are_the_papers_where_it_says_something() -> None:
     assert dict.fromkeys(("paper", "hardened"), "ckks-8192-deep") | {"literal": "ckks-32768-deep"} == PARAMETERS
     assert SYSTEM.encrypted
     assert not SYSTEM.baseline
-
-
-def test_settings_from_a_command_line_are_typed() -> None:
-    given = typed_settings("pafed", {"clip": "5", "dummies": "8", "project": "printed"})
-    assert given == {"clip": 5.0, "dummies": 8, "project": "printed"}
-    for wrong in ({"project": "exactly"}, {"dummies": "few"}, {"dummy": "5"}):
-        with pytest.raises(UserError):
-            typed_settings("pafed", wrong)
-
-
-def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(UserError, match="no mode 'sealed'"):
-        build(RunConfig("pafed", mode="sealed"))
-
-
-@pytest.mark.usefixtures("_small")
-def test_epochs_and_samples_of_each_client_decide_its_cost() -> None:
-    run = rig(SYSTEM, TARGETS, participation=1.0)
-    client = run.party("client/0")
-    assert isinstance(client, Client)
-    assert (client.samples, client.epochs) == (10, 1)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from federation import Rig, misbehaving
-from pafed_parts import TARGETS, change, four, model, opened, paf, small_keys, taken
+from pafed_parts import TARGETS, change, four, model, opened, paf
 
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
@@ -20,7 +19,7 @@ from coterie.privacy.audits.pafed import whole_key
 from coterie.privacy.views import granted, held_key
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import bundle, unbundle
-from coterie.protocols.committee import Standing, Switch, Turned
+from coterie.protocols.committee import Switch, Turned
 from coterie.runs import RunConfig, build
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Update
@@ -30,18 +29,16 @@ from tests.systems.pafed.test_twin import follow
 JOINT: dict[str, Any] = {"keys": "threshold", "members": 4, "openers": 2}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _small() -> Iterator[None]:
-    with small_keys():
-        yield
-
-
 # -- rounds ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"delta": 0.0}, {}, {"signs": "hidden"}, {"project": "none"}, {"local": "sgd", "clip": 0.5, "signs": "hidden"}],
+    [
+        {},
+        *(pytest.param(one, marks=pytest.mark.long) for one in ({"delta": 0.0}, {"project": "none"})),
+        pytest.param({"local": "sgd", "clip": 0.5, "signs": "hidden"}, marks=pytest.mark.long),
+    ],
     ids=str,
 )
 def test_a_round_is_the_papers(settings: dict[str, Any]) -> None:
@@ -89,15 +86,6 @@ def test_a_member_that_is_away_is_replaced_and_too_few_skip_the_round() -> None:
 
 def updates(run: Rig) -> list[tuple[str, Update]]:
     return [(seen.src, update) for seen, update in run.view(HUB).messages(Update)]
-
-
-def test_without_a_committee_the_helper_s_key_opens_what_the_aggregator_was_handed() -> None:
-    run = four(emulated=False, delta=0.0)
-    run.rounds(2)
-    key = held_key(run.view(HELPER), SERVICE)
-    for name, update in updates(run):
-        assert np.abs(key.decrypt(key.public.from_bytes(update.cipher))).max() > 0.01
-        assert name.startswith("client")
 
 
 def test_with_a_committee_both_servers_open_no_update_and_with_two_members_every_one() -> None:
@@ -212,7 +200,7 @@ def test_a_client_off_the_committee_is_of_no_help() -> None:
         run.party("client/7").seat.switch(asked(run), HUB)
 
 
-@pytest.mark.parametrize("wrong", ["another number", "another round", "too few", "garbage", "nothing"])
+@pytest.mark.parametrize("wrong", ["another number", "too few"])
 def test_a_member_that_answers_badly_skips_the_round(wrong: str) -> None:
     run = four(delta=0.0, **JOINT)
     run.round(1)
@@ -220,13 +208,7 @@ def test_a_member_that_answers_badly_skips_the_round(wrong: str) -> None:
     def answer(party: Any, request: Switch, reply: Turned) -> Any:
         if request.round != 2:
             return reply
-        return {
-            "another number": change(reply, number=7),
-            "another round": change(reply, round=1),
-            "too few": change(reply, parts=bundle([])),
-            "garbage": change(reply, parts=bundle([b"garbage"])),
-            "nothing": None,
-        }[wrong]
+        return change(reply, number=7) if wrong == "another number" else change(reply, parts=bundle([]))
 
     misbehaving(run.party("client/0"), Switch, answer)
     assert run.round(2)["skipped"].startswith("client/0 did not answer Switch: ")
@@ -247,11 +229,3 @@ def test_settings_that_cannot_work_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=why):
             build(RunConfig("pafed", **options))
-
-
-def test_the_notes_of_a_round_in_which_answers_are_late_name_no_member() -> None:
-    run = paf(seed=1, **JOINT)
-    for r in range(1, 6):
-        notes, _ = taken(run, r)
-        assert "client" not in str(notes.get("skipped", ""))
-    assert Standing.DST == "any"

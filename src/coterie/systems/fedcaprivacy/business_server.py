@@ -8,24 +8,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
 from coterie.crypto.roster import check_signed
 from coterie.crypto.signing import ReplayGuard
 from coterie.crypto.sketch import SEED_BYTES
 from coterie.crypto.vector import Mask
-from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Party
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each, spend
 from coterie.protocols import signatures
 from coterie.protocols.anonymous import SERVICE, forget, relay
 from coterie.protocols.cluster_sums import Masked, converted, distribute, masked_sum
 from coterie.protocols.key_centre import Keys
-from coterie.protocols.local_training import asked_in, joined
 from coterie.protocols.signatures import Founded
 from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection
@@ -34,9 +30,9 @@ from coterie.systems.fedcaprivacy.messages import CSP, HUB
 
 @dataclass(frozen=True)
 class Made:
-    """The clusters of a round. here: phi (c,) by name, of participants that have one.  anew: made in this round.
+    """The clusters of a round. here: phi (c,) by name, of participants that have one.  order: names by position.
 
-    order: names by position at the service.  why_fewer: why there are fewer clusters than asked for, or "".
+    anew: made in this round.  why_fewer: why there are fewer clusters than asked for, or "".
     """
 
     here: Mapping[str, NDArray[np.bool_]]
@@ -45,30 +41,29 @@ class Made:
     why_fewer: str
 
 
-class BusinessServer(Party, role=HUB):
+class BusinessServer(fl.Party, role=HUB):
     """The BS, which coordinates: it blinds, shuffles, keeps phi by name, takes the mask off and distributes."""
 
     keys = Keys(PublicKey, SecretKey)
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """phi: (c,) bool by name.  phi_rows: (n, c) by position, literal mode.  accepted: last upload by name.
 
-        clustered_order: names by row of the last phi, made in round ``clustered``.  unsettled: whether the last phi
-        changed a participant's clusters, or was never received. With auto, clusters are made until two agree.
-        founded: groups and sums, with descriptor=signature.
+        clustered_order: names by row of the last phi, made in round ``clustered``.  unsettled: it changed a
+        participant's clusters, or was never received.  founded: groups and sums, with descriptor=signature.
         """
 
-        phi: dict[str, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
+        phi: dict[str, NDArray[np.bool_]] = fl.field(default_factory=dict)
         phi_rows: NDArray[np.bool_] | None = None
         clustered_order: tuple[str, ...] = ()
         clustered: int = 0
         unsettled: bool = False
-        accepted: dict[str, tuple[int, float]] = msgspec.field(default_factory=dict)
+        accepted: dict[str, tuple[int, float]] = fl.field(default_factory=dict)
         started: frozenset[str] = frozenset()
-        founded: Founded = msgspec.field(default_factory=Founded)
+        founded: Founded = fl.field(default_factory=Founded)
 
-    class Secret(msgspec.Struct):
-        """mask_seed: of the mask over all signatures. Other masks, and permutations, live for one round only."""
+    class Secret(fl.State):
+        """mask_seed: of the mask over all signatures. Other masks live for one round only."""
 
         mask_seed: bytes = b""
 
@@ -80,25 +75,21 @@ class BusinessServer(Party, role=HUB):
     def literal(self) -> bool:
         return self.common.mode == "literal"
 
-    @property
-    def hardened(self) -> bool:
-        return self.common.mode == "hardened"
-
     @cached_property
     def protection(self) -> Protection:
         return self.config.protection(self.common.mode)
 
-    def setup(self) -> Steps[None]:
+    def setup(self) -> fl.Steps[None]:
         """Keys. With descriptor=signature also the clusters, which then stay fixed."""
         yield from super().setup()
         if self.protection == "signature":
             self.secret.mask_seed = self.secrets("mask of signatures").bytes(SEED_BYTES)
             waits = self.config.deadline_s
             self.state.founded = yield from signatures.found(
-                self, joined(self.clients, self.config, 1), CSP, self.secret.mask_seed, waits
+                self, fl.joined(self.clients, self.config, 1), CSP, self.secret.mask_seed, waits
             )
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 1, one iteration."""
         length = self.config.sketch_dim if self.protection == "sketch" else self.spec.size
         mask = self.keys.public(SERVICE).mask(length, self.secrets("mask", r).bytes)  # l. 14
@@ -127,24 +118,24 @@ class BusinessServer(Party, role=HUB):
                 yield from forget(self, r, CSP)
             return {**notes, "membership": self.membership()}
 
-    def in_clusters(self, r: int, names: list[str], blinded: dict[str, int], spool: Spool) -> Steps[Made | str]:
+    def in_clusters(self, r: int, names: list[str], blinded: dict[str, int], spool: Spool) -> fl.Steps[Made | str]:
         """Steps III and IV: the clusters of these participants, or why the round is skipped."""
         order = yield from relay(self, r, CSP, names, lambda name: spool.take(blinded[name]))  # l. 15, 16
         request = messages.Cluster(r, self.must_cluster(names))
         try:
-            here, clustered = yield from ask(
+            here, clustered = yield from fl.ask(
                 CSP, request, messages.Clustered, lambda answer: (self.assigned(r, answer, order), answer)
             )
-        except NoAnswerError as error:
+        except fl.NoAnswerError as error:
             self.state.unsettled = True
             return str(error)
         return Made(here, order, clustered.membership is not None, clustered.why_fewer)
 
-    def in_groups(self, r: int, names: list[str]) -> Steps[Made | str]:
+    def in_groups(self, r: int, names: list[str]) -> fl.Steps[Made | str]:
         """The groups of these participants, after placing those that were absent when groups were made."""
         founded, waits = self.state.founded, self.config.deadline_s
         if late := [name for name in names if name not in founded.groups]:
-            with suppress(NoAnswerError):  # they stay without a group, and are asked again
+            with suppress(fl.NoAnswerError):  # they stay without a group, and are asked again
                 founded = yield from signatures.grouped(self, r, founded, CSP, late, self.secret.mask_seed, waits)
         anew = r == 1 or founded.groups.keys() != self.state.founded.groups.keys()
         self.state.founded = founded
@@ -153,7 +144,7 @@ class BusinessServer(Party, role=HUB):
         here = {name: self.state.phi[name] for name in names if name in founded.groups}
         return Made(here, [], anew, founded.why) if here else "no participant has a group"
 
-    def collect(self, r: int, spool: Spool, mask: Mask) -> Steps[tuple[dict[str, int], dict[str, int], Answers]]:
+    def collect(self, r: int, spool: Spool, mask: Mask) -> fl.Steps[tuple[dict[str, int], dict[str, int], fl.Answers]]:
         """Steps I and II: ask, verify, blind. Returns tickets of models to be summed and of blinded vectors."""
         models: dict[str, int] = {}
         blinded: dict[str, int] = {}
@@ -166,10 +157,11 @@ class BusinessServer(Party, role=HUB):
                 models[name] = spool.put(upload.cipher)
 
         first, again = (messages.Train(r, self.spec.digest, start) for start in (self.common.initial, None))
-        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
+        asked = fl.asked_in(self.clients, self.config, self.randomness.seed, r)
         requests = {name: again if name in self.state.started else first for name in asked}
-        answers = yield from for_each(requests, messages.Upload, fold, deadline_s=self.config.deadline_s)
-        yield from spend(Cost(crypto_s=len(blinded) * self.keys.public(SERVICE).nominal_seconds_encrypt(mask.length)))
+        answers = yield from fl.for_each(requests, messages.Upload, fold, deadline_s=self.config.deadline_s)
+        blinding_s = self.keys.public(SERVICE).nominal_seconds_encrypt(mask.length)
+        yield from fl.spend(fl.Cost(crypto_s=len(blinded) * blinding_s))
         self.state.started |= frozenset(answers.got)
         return models, blinded, answers
 
@@ -177,14 +169,14 @@ class BusinessServer(Party, role=HUB):
         """The CSP's ciphertext of an upload. Checks signature, freshness and both ciphertexts first."""
         pid, service = self.clients.index(name), self.keys.public(SERVICE)
         if upload.pid != pid:
-            raise PeerError(f"{name} has PID {pid} and claims {upload.pid}")
+            raise fl.PeerError(f"{name} has PID {pid} and claims {upload.pid}")
         check_signed(self.common, name, upload)
         last = self.state.accepted.get(name)
         guard = ReplayGuard(self.config.max_age_s, self.config.max_ahead_s, accepted={name: last} if last else {})
         guard.accept(name, upload.round, upload.timestamp_s, current_round=r, now_s=self.now_s)
         cipher = service.from_bytes(upload.cipher, self.spec.size, terms=1, blinded=0)
         if upload.sketch and self.protection != "sketch":
-            raise PeerError(f"{name} sends a sketch in a mode without sketches")
+            raise fl.PeerError(f"{name} sends a sketch in a mode without sketches")
         if self.protection == "sketch":
             cipher = service.from_bytes(upload.sketch, self.config.sketch_dim, terms=1, blinded=0)
         self.state.accepted[name] = (upload.round, upload.timestamp_s)
@@ -203,11 +195,11 @@ class BusinessServer(Party, role=HUB):
         c = len(where) if self.config.clusters == "auto" else self.config.clusters
         distinct = 0 < len(set(where)) == len(where)
         if clustered.round != r or not distinct or not set(where) <= set(range(len(shuffled))):
-            raise PeerError(f"positions {where} of round {clustered.round} in round {r}")
+            raise fl.PeerError(f"positions {where} of round {clustered.round} in round {r}")
         names, new = [shuffled[j] for j in where], clustered.membership
         if new is not None:
             if len(new) != len(where) or new.shape[1] > c or not new.any(axis=1).all():
-                raise PeerError(f"phi {new.shape} for {len(where)} positions and {c} clusters, or a row without any")
+                raise fl.PeerError(f"phi {new.shape} for {len(where)} positions and {c} clusters, or a row without any")
             if not self.literal:
                 new = self.renumbered(names, new)
             rows = dict(zip(names, new, strict=True))
@@ -219,11 +211,11 @@ class BusinessServer(Party, role=HUB):
             kept = self.state.phi_rows  # as printed: the old phi by position, under a new pi
             self.state.phi |= {shuffled[j]: kept[j] for j in where if j < len(kept)}
         if not self.state.phi.keys() >= set(names):
-            raise PeerError(f"no phi in round {r}, where it was asked for")
+            raise fl.PeerError(f"no phi in round {r}, where it was asked for")
         return {name: self.state.phi[name] for name in names}
 
     def renumbered(self, names: list[str], new: NDArray[Any]) -> NDArray[Any]:
-        """phi of these participants, (n, c), in known numbers. With auto a new cluster gets a free number."""
+        """phi of these participants, (n, c), in known numbers."""
         if self.config.clusters == "auto":
             used = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients))
             away = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients if name not in names))
@@ -236,16 +228,13 @@ class BusinessServer(Party, role=HUB):
 
     def release(
         self, r: int, made: Made, models: dict[str, int], spool: Spool, mask: Mask
-    ) -> Steps[tuple[list[int], dict[str, str]]]:
-        """Steps V and VI for every cluster: send its members the sum without the mask.
-
-        Returns the sizes, and by cluster why its model was not released; its members then keep their own.
-        """
+    ) -> fl.Steps[tuple[list[int], dict[str, str]]]:
+        """Steps V and VI for every cluster. Returns the sizes, and by cluster why its model was not released."""
         service, size = self.keys.public(SERVICE), self.spec.size
         width = max(len(row) for row in made.here.values())
         members = [[name for name, row in made.here.items() if k in numbers(row)] for k in range(width)]
         sizes = [len(names) for names in members]
-        smallest = self.config.min_cluster if self.hardened else 1
+        smallest = self.config.smallest(self.common.mode)
         unreleased = {str(k): f"only {count} members" for k, count in enumerate(sizes) if 0 < count < smallest}
 
         def model(name: str) -> CipherVector:
@@ -278,8 +267,7 @@ def numbers(row: NDArray[Any]) -> frozenset[int]:
 def numbered_like(old: NDArray[Any], new: NDArray[Any], free: NDArray[Any]) -> NDArray[Any]:
     """phi (n, <= c), its clusters numbered so that as many rows as possible keep the numbers that they had in ``old``.
 
-    old: (n, c). An absent participant keeps its clusters by number, and must find the same ones later. A cluster that
-    continues no old one gets the lowest ``free`` number, (c,) bool, if any.
+    old: (n, c).  free: (c,) bool; a cluster that continues no old one gets the lowest free number, if any.
     """
     from scipy.optimize import linear_sum_assignment
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.clustering.affinity import pairwise_distances
 from coterie.clustering.number import SMALLEST, count_clusters
 from coterie.clustering.schedule import parse_schedule
@@ -17,40 +17,37 @@ from coterie.clustering.spectral import soft_spectral, without_small_clusters
 from coterie.crypto import paillier
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.vector import StoredVector, sum_blinded
-from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, comparable, forgotten, opened, opening_cost
 from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, Formed, conversion_cost, convert, encrypted, once
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.signatures import DIMENSION, Group, Grouped, GroupingState, group, lengths
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection
+from coterie.systems.fedcaprivacy.config import SUMS_ENCRYPTED, FedCAPrivacyConfig, Protection, with_protection
 from coterie.systems.fedcaprivacy.messages import CSP
 
 
-class ServiceProvider(Party, role=CSP):
+class ServiceProvider(fl.Party, role=CSP):
     """The CSP: opens blinded vectors, clusters them, and encrypts their sums under the users' key."""
 
     keys = HeldKeys(PublicKey, SecretKey)
 
-    class State(msgspec.Struct):
-        """opened: blinded vectors of ``round`` by position; deleted when it ends.
+    class State(fl.State):
+        """opened: blinded vectors of ``round`` by position.  formed: the sums of this round.
 
         affinity: (m, m) of the clustering in round ``clustered``, for the observer.
-        number: of clusters, as last asked for.  found: the count of the last round, with clusters=auto.
-        signatures: the groups, with descriptor=signature.  summed: sums formed for them.  formed: the sums of this
-        round.
+        number: of clusters, as last made.  found: the count of the last round, with clusters=auto.
+        signatures: the groups, with descriptor=signature.  summed: sums formed for them.
         """
 
-        opened: dict[int, StoredVector] = msgspec.field(default_factory=dict)
+        opened: dict[int, StoredVector] = fl.field(default_factory=dict)
         round: int = 0
         affinity: NDArray[np.float64] | None = None
         clustered: int = 0
         number: int = 1
         found: int = 1
-        signatures: GroupingState = msgspec.field(default_factory=GroupingState)
+        signatures: GroupingState = fl.field(default_factory=GroupingState)
         summed: frozenset[int] = frozenset()
-        formed: Formed = msgspec.field(default_factory=Formed)
+        formed: Formed = fl.field(default_factory=Formed)
 
     state: State
     config: FedCAPrivacyConfig
@@ -60,10 +57,6 @@ class ServiceProvider(Party, role=CSP):
         return self.config.protection(self.common.mode)
 
     @property
-    def smallest(self) -> int:
-        return self.config.min_cluster if self.common.mode == "hardened" else 1
-
-    @property
     def length(self) -> int:
         lengths = {"sketch": self.config.sketch_dim, "signature": 2 * DIMENSION}
         return lengths.get(self.shown, self.spec.size)
@@ -71,15 +64,15 @@ class ServiceProvider(Party, role=CSP):
     def lasts(self, state: Any, secret: Any) -> None:
         self.state.formed = state.formed
 
-    @on(Relayed, lambda self, msg: opening_cost(self, self.length))
-    def open(self, msg: Relayed, src: str) -> Work[None]:
+    @fl.on(Relayed, lambda self, msg: opening_cost(self, self.length))
+    def open(self, msg: Relayed, src: str) -> fl.Work[None]:
         """Step III, eq. (7)."""
         blinded = yield from opened(self, msg, src, self.length)
         if msg.round != self.state.round:
             self.state.round, self.state.opened = msg.round, {}
         self.state.opened[msg.position] = blinded.stored()
 
-    @on(messages.Cluster)
+    @fl.on(messages.Cluster, answers=messages.Clustered, when=with_protection("none", "sketch", "rotation"))
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
         """Step IV: the decaying coin, and algorithm 2 if the coin says so."""
         held = self.state.opened if msg.round == self.state.round else {}
@@ -95,7 +88,7 @@ class ServiceProvider(Party, role=CSP):
             return messages.Clustered(msg.round, where, None, "")
         soft = soft_spectral(rows, number, self.config.gamma, self.config.kernel, literal=self.common.mode == "literal")
         self.state.affinity, self.state.clustered, self.state.number = soft.affinity, msg.round, number
-        phi = without_small_clusters(soft, self.smallest)
+        phi = without_small_clusters(soft, self.config.smallest(self.common.mode))
         return messages.Clustered(msg.round, where, phi, soft.fewer_because)
 
     def blinded(self, stored: Mapping[int, StoredVector]) -> dict[int, paillier.BlindedVector]:
@@ -105,31 +98,34 @@ class ServiceProvider(Party, role=CSP):
     def counted(self, r: int, rows: NDArray[Any]) -> int:
         """c of clusters=auto: the median of the number in use and of the counts of this round and the last.
 
-        So it moves only as far as two successive counts agree. Counts alone are compared across rounds, without names.
+        So it moves only as far as two successive counts agree.
         """
-        before, smallest = self.state.found, max(SMALLEST, self.smallest)
+        before, smallest = self.state.found, max(SMALLEST, self.config.smallest(self.common.mode))
         self.state.found = count_clusters(
             pairwise_distances(rows), self.rng("clouds", r), self.config.gamma, self.config.kernel, smallest
         )
         return sorted((self.state.number, before, self.state.found))[1]
 
-    @on(
-        messages.Aggregate,
-        lambda self, msg: Cost(crypto_s=self.keys.public(USER).nominal_seconds_encrypt(self.spec.size)),
-    )
+    def aggregate_cost(self, msg: messages.Aggregate) -> fl.Cost:
+        return fl.Cost(crypto_s=self.keys.public(USER).nominal_seconds_encrypt(self.spec.size))
+
+    @fl.on(messages.Aggregate, aggregate_cost, answers=ClusterSum, when=with_protection("none", "rotation"))
     def aggregate(self, msg: messages.Aggregate, src: str) -> ClusterSum:
         """Step V, eq. (9) without its division."""
         missing = [int(j) for j in msg.positions if int(j) not in self.state.opened]
         if msg.round != self.state.round or missing or self.shown in SUMS_ENCRYPTED or not len(msg.positions):
-            raise PeerError(f"no vectors at positions {missing} in round {msg.round}")
+            raise fl.PeerError(f"no vectors at positions {missing} in round {msg.round}")
         if len(np.unique(msg.positions)) < len(msg.positions):  # each counts once in the sum, and so in the count
-            raise PeerError(f"positions {msg.positions.tolist()} name a vector twice")
+            raise fl.PeerError(f"positions {msg.positions.tolist()} name a vector twice")
         once(self.state.formed, msg.round, msg.cluster, len(msg.positions))
         blinded = self.blinded({int(j): self.state.opened[int(j)] for j in msg.positions})
         return encrypted(self, msg.round, msg.cluster, len(msg.positions), sum_blinded(blinded.values()))  # eq. (9)
 
-    @on(Convert, lambda self, msg: conversion_cost(self, self.summed(msg)))
-    def convert(self, msg: Convert, src: str) -> Work[ClusterSum]:
+    def convert_cost(self, msg: Convert) -> fl.Cost:
+        return conversion_cost(self, self.summed(msg))
+
+    @fl.on(Convert, convert_cost, answers=ClusterSum, when=with_protection(*SUMS_ENCRYPTED))
+    def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:
         """Hardened step V: convert a masked sum from the service's key to the users'."""
         answer = yield from convert(self, msg, src, self.summed(msg))
         once(self.state.formed, msg.round, msg.cluster, msg.count)
@@ -142,19 +138,21 @@ class ServiceProvider(Party, role=CSP):
         if msg.round:
             return self.spec.size
         if self.shown != "signature" or msg.cluster not in (known := lengths(self.spec)):
-            raise PeerError(f"no sum {msg.cluster} is formed before round 1")
+            raise fl.PeerError(f"no sum {msg.cluster} is formed before round 1")
         if msg.cluster in self.state.summed:  # two sums over different clients would show the difference
-            raise PeerError(f"sum {msg.cluster} was formed already")
+            raise fl.PeerError(f"sum {msg.cluster} was formed already")
         return known[msg.cluster]
 
-    @on(Group)
+    @fl.on(Group, answers=Grouped, when=with_protection("signature"))
     def group(self, msg: Group, src: str) -> Grouped:
         held = self.state.opened if msg.round == self.state.round else {}
-        before, wanted = self.state.signatures, self.config.clusters
-        self.state.signatures, answer = group(self, msg, src, self.blinded(held), before, wanted, self.smallest)
+        smallest = self.config.smallest(self.common.mode)
+        self.state.signatures, answer = group(
+            self, msg, src, self.blinded(held), self.state.signatures, self.config.clusters, smallest
+        )
         return answer
 
-    @on(Forget)
+    @fl.on(Forget, answers=Forgotten)
     def forget(self, msg: Forget, src: str) -> Forgotten:
         self.state.opened = {}
         return forgotten(self, msg, src)

@@ -5,27 +5,25 @@ from __future__ import annotations
 import hashlib
 from functools import cached_property
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signed
 from coterie.crypto.sketch import project, rotate, unrotate
-from coterie.protocol.effects import Encrypt, Fit, Fitted, Vector
-from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocols import signatures
 from coterie.protocols.anonymous import SERVICE
 from coterie.protocols.cluster_sums import ClusterModel, Received, opened_mean, receiving_cost
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.local_training import batch_seed, check_model
 from coterie.protocols.masked_sums import AskForTerm, Term, Total, opened_total
 from coterie.protocols.signatures import Characterise, Characterised
 from coterie.systems.fedcaprivacy import messages
-from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, Protection
+from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, Protection, with_protection
 from coterie.systems.fedcaprivacy.messages import CSP, GROUP, PARTICIPANT
+
+by_signature = with_protection("signature")
 
 
 def round_seed(group_seed: bytes, r: int) -> bytes:
@@ -33,21 +31,21 @@ def round_seed(group_seed: bytes, r: int) -> bytes:
     return hashlib.sha256(b"fedcaprivacy round" + group_seed + r.to_bytes(8, "big")).digest()
 
 
-class Participant(Party, role=PARTICIPANT):
+class Participant(fl.Party, role=PARTICIPANT):
     """p_i: trains, encrypts, and takes the mean of its clusters' models."""
 
     keys = HeldKeys(PublicKey, SecretKey)
 
-    class State(msgspec.Struct):
-        """weights: (d,) to go on from, None before round 1.  clusters: opened models of ``round`` by cluster.
+    class State(fl.State):
+        """weights: (d,) to go on from, None before round 1.  round: the last one that it trained for.
 
-        round: the last round that it trained for.  totals: the masked sums that it has opened (``signatures``).
+        clusters: opened models of ``round`` by cluster.  totals: opened masked sums (``signatures``).
         """
 
-        weights: Vector | None = None
-        clusters: dict[int, Vector] = msgspec.field(default_factory=dict)
+        weights: fl.Vector | None = None
+        clusters: dict[int, fl.Vector] = fl.field(default_factory=dict)
         round: int = 0
-        totals: dict[int, NDArray[np.float64]] = msgspec.field(default_factory=dict)
+        totals: dict[int, NDArray[np.float64]] = fl.field(default_factory=dict)
 
     state: State
     config: FedCAPrivacyConfig
@@ -56,34 +54,34 @@ class Participant(Party, role=PARTICIPANT):
     def protection(self) -> Protection:
         return self.config.protection(self.common.mode)
 
-    def train_cost(self, msg: messages.Train) -> Cost:
+    def train_cost(self, msg: messages.Train) -> fl.Cost:
         """Its samples, once per epoch, and one encryption, or two with sketches."""
         key = self.keys.public(SERVICE)
         crypto_s = key.nominal_seconds_encrypt(self.spec.size)
         if self.protection == "sketch":
             crypto_s += key.nominal_seconds_encrypt(self.config.sketch_dim)
-        return Cost(self.samples * self.epochs, self.spec.flops_per_sample, crypto_s)
+        return fl.Cost(self.samples * self.epochs, self.spec.flops_per_sample, crypto_s)
 
-    @on(messages.Train, train_cost)
-    def train(self, msg: messages.Train, src: str) -> Work[messages.Upload]:
+    @fl.on(messages.Train, train_cost, answers=messages.Upload)
+    def train(self, msg: messages.Train, src: str) -> fl.Work[messages.Upload]:
         """Step I: local training for E_i epochs, fixed point, encryption, signature."""
         if msg.round <= self.state.round:
-            raise PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
-        start = self.model() if msg.weights is None else check_model(self.spec, msg.spec, msg.weights)
-        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))  # eq. (3)
+            raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
+        start = self.model() if msg.weights is None else fl.check_model(self.spec, msg.spec, msg.weights)
+        fitted: fl.Fitted = yield fl.fit(self, start, msg.round)  # eq. (3)
         seed = round_seed(self.keys.own_bytes(GROUP), msg.round)
         omega = rotate(fitted.weights, seed) if self.protection == "rotation" else fitted.weights
         key = self.keys.public(SERVICE)
-        cipher = (yield Encrypt(key, omega)).to_bytes()  # eq. (4), (5)
+        cipher = (yield fl.Encrypt(key, omega)).to_bytes()  # eq. (4), (5)
         sketch = b""
         if self.protection == "sketch":
-            sketch = (yield Encrypt(key, project(fitted.weights, self.config.sketch_dim, seed))).to_bytes()
+            sketch = (yield fl.Encrypt(key, project(fitted.weights, self.config.sketch_dim, seed))).to_bytes()
         self.state.weights, self.state.clusters, self.state.round = fitted.weights, {}, msg.round
         upload = messages.Upload(msg.round, self.clients.index(self.name), self.now_s, cipher, sketch)
         return signed(self.own, upload)  # zeta_i
 
-    @on(ClusterModel, lambda self, msg: receiving_cost(self, self.spec.size))
-    def receive(self, msg: ClusterModel, src: str) -> Work[Received]:
+    @fl.on(ClusterModel, lambda self, msg: receiving_cost(self, self.spec.size), answers=Received)
+    def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:
         """Step VII: verify both servers' signatures, open, and divide by the count."""
         mean = yield from opened_mean(self, msg, src, CSP, self.state.round, self.spec.size)
         if self.protection == "rotation":
@@ -92,21 +90,21 @@ class Participant(Party, role=PARTICIPANT):
         self.state.clusters[msg.cluster] = mean.astype(np.float32)
         return Received(msg.round, msg.cluster)
 
-    @on(AskForTerm, lambda self, msg: signatures.term_cost(self, msg))
-    def contribute(self, msg: AskForTerm, src: str) -> Work[Term]:
+    @fl.on(AskForTerm, signatures.term_cost, answers=Term, when=by_signature)
+    def contribute(self, msg: AskForTerm, src: str) -> fl.Work[Term]:
         """Before round 1, with descriptor=signature: a term of a masked sum."""
         self.describes_data()
         return (yield from signatures.contributed(self, msg, src, self.state.totals))
 
-    @on(Total, lambda self, msg: signatures.total_cost(self, msg))
-    def open_total(self, msg: Total, src: str) -> Work[Received]:
+    @fl.on(Total, signatures.total_cost, answers=Received, when=by_signature)
+    def open_total(self, msg: Total, src: str) -> fl.Work[Received]:
         lengths = signatures.lengths(self.spec)
         total, answer = yield from opened_total(self, msg, src, CSP, 0, lengths, self.state.totals)
         self.state.totals[msg.cluster] = total
         return answer
 
-    @on(Characterise, lambda self, msg: signatures.signature_cost(self))
-    def characterise(self, msg: Characterise, src: str) -> Work[Characterised]:
+    @fl.on(Characterise, signatures.signature_cost, answers=Characterised, when=by_signature)
+    def characterise(self, msg: Characterise, src: str) -> fl.Work[Characterised]:
         self.describes_data()
         seed = round_seed(self.keys.own_bytes(GROUP), 0)
         return (yield from signatures.characterised(self, msg, src, self.state.totals, seed))
@@ -114,12 +112,12 @@ class Participant(Party, role=PARTICIPANT):
     def describes_data(self) -> None:
         """Raises PeerError in a federation without signatures."""
         if self.protection != "signature":
-            raise PeerError("nobody describes their data in this federation")
+            raise fl.PeerError("nobody describes their data in this federation")
 
-    def model(self) -> Vector:
+    def model(self) -> fl.Vector:
         """omega_{i,g}, eq. (11): the mean over its clusters' models, or its own weights before there are any."""
         if self.state.clusters:
             opened = [self.state.clusters[k] for k in sorted(self.state.clusters)]
-            mean: Vector = np.stack(opened).mean(axis=0, dtype=np.float64).astype(np.float32)  # eq. (11)
+            mean: fl.Vector = np.stack(opened).mean(axis=0, dtype=np.float64).astype(np.float32)  # eq. (11)
             return opened[0] if len(opened) == 1 else mean
         return self.common.initial if self.state.weights is None else self.state.weights

@@ -8,12 +8,11 @@ CFL", NDSS 2025. Equation, algorithm and section numbers are that paper's.
     server  --Train------->  client  --Update---->  server             algorithm 3, lines 12 to 22
     server  --Mingled----->  client  --Received-->  server             line 23, and lines 7 to 11 of the next round
 
-What each party sees: ``SEES``, and ``SEES_HARDENED`` for mode ``hardened``.
+What each party sees: the messages that its handlers take, and ``learns``.
 
-Assumes an honest-but-curious server with which no client colludes. All clients share one secret key, so the server and
-one client together open everything, unless keys=threshold: then as many holders of shares as open a sum do, and the
-server is told the sums. A client whose encrypted indicator is not one-hot spoils all models. The others
-notice most such indicators and keep their models, but cannot tell which client it was.
+Assumes an honest-but-curious server with which no client colludes: all clients share one secret key. With
+keys=threshold it takes as many holders of shares as open a sum. A client whose encrypted indicator is not one-hot
+spoils all models. The others notice most such indicators and keep their models, but not whose it was.
 
 Departures from the text, each with its reason in docs/systems/mingledpie.md:
 - Eq. (3) compares the true cluster's key with cluster j's address.
@@ -30,45 +29,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import coterie.method as fl
 from coterie.crypto.ckks import keygen as ckks_keygen
-from coterie.protocol.effects import Vector
-from coterie.protocol.messages import Message
-from coterie.protocol.setup_info import Common, Own
-from coterie.protocol.system import Federation, PartyFactory, Sees, System
-from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
-from coterie.protocols.threshold_making import HOLDER_MESSAGES, HUB_MESSAGES
-from coterie.systems.mingledpie.client import Client, JointClient
+from coterie.protocol.system import PartyFactory
+from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Pair
+from coterie.systems.mingledpie.client import Client
 from coterie.systems.mingledpie.config import MingledPieConfig, check, layout_of
-from coterie.systems.mingledpie.messages import (
-    CLIENT,
-    HUB,
-    USER,
-    Mingled,
-    Noted,
-    OpenedSums,
-    Parameters,
-    Received,
-    Train,
-    Update,
-)
-from coterie.systems.mingledpie.server import JointServer, Server
+from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Update
+from coterie.systems.mingledpie.server import Server
 
 
-def key_centre(own: Own, common: Common, config: MingledPieConfig) -> KeyCentre:
+def key_centre(own: fl.Own, common: fl.Common, config: MingledPieConfig) -> KeyCentre:
     parameters = layout_of(config, common.spec, common.mode).parameters
     return KeyCentre(own, common, [Pair(USER, CLIENT, partial(ckks_keygen, parameters.name))])
 
 
 def parties(config: MingledPieConfig) -> Mapping[str, PartyFactory]:
     """With keys=threshold clients make their key themselves, without a key centre."""
-    if config.keys == "threshold":
-        return {HUB: JointServer, CLIENT: JointClient}
-    return {HUB: Server, KEY_CENTRE: key_centre, CLIENT: Client}
+    dealer: dict[str, PartyFactory] = {KEY_CENTRE: key_centre} if config.keys == "shared" else {}
+    return {HUB: Server, **dealer, CLIENT: Client}
 
 
-def models(federation: Federation) -> Mapping[str, Vector]:
+def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
     """The rebuilt model of each client's cluster; clients of one cluster share the array, if it has no own buffers."""
-    rows: dict[tuple[int, int], Vector] = {}
+    rows: dict[tuple[int, int], fl.Vector] = {}
     found = {}
     for client in federation.of_role(CLIENT):
         place = id(client.models()), client.cluster()
@@ -77,17 +61,17 @@ def models(federation: Federation) -> Mapping[str, Vector]:
     return found
 
 
-def pool(federation: Federation) -> Iterable[Vector]:
+def pool(federation: fl.Federation) -> Iterable[fl.Vector]:
     """All models that clients choose from. Each client has its own copy; most are equal."""
     return (client.models() for client in federation.of_role(CLIENT))
 
 
-def observe(federation: Federation) -> Mapping[str, Any]:
+def observe(federation: fl.Federation) -> Mapping[str, Any]:
     """True clusters (which only the client knows), and the results of the last rebuild."""
     clients = list(federation.of_role(CLIENT))
     return {
         "membership": [[c.cluster()] if c.state.trained else [] for c in clients],
-        "identity_sets_drawn": [c.sets_drawn() for c in clients],
+        "identity_sets_drawn": [c.secret.drawn for c in clients],
         "condition": [c.state.condition for c in clients],
         "ridge": [c.state.ridge for c in clients],
         "kept": [list(c.state.kept) for c in clients],
@@ -95,55 +79,35 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     }
 
 
-OF_CLIENT = (Granted, Parameters, Train, Mingled)
-SEES = {
-    KEY_CENTRE: Sees((Deal,), "when keys are wanted; it draws the clients' key pair and forgets it"),
-    HUB: Sees(
-        (*ENROLMENT, Noted, Update, Received),
+def learns(config: MingledPieConfig, mode: str) -> Mapping[str, str]:
+    hub = (
         "by name, every client's set of cluster identities, one of which is its true cluster: with sizes as prior "
-        "knowledge, or several sets of one client, far more than one in |CI|; models and indicators are ciphertexts",
-    ),
-    CLIENT: Sees(
-        OF_CLIENT,
-        "all cluster models, and how many clients of each true cluster were mingled into each; with the server's help, "
-        "every client's model, since all clients share one secret key",
-    ),
-}
-SEES_HARDENED = {
-    **SEES,
-    HUB: Sees((*ENROLMENT, Noted, Update, Received), "who takes part; all else is encrypted"),
-    CLIENT: Sees(
-        OF_CLIENT,
-        "all cluster models and the sizes of the true clusters; with the server's help, every client's model, since "
-        "all clients share one secret key",
-    ),
-}
+        "knowledge, or several sets of one client, far more than one in |CI|; models and indicators are ciphertexts"
+    )
+    sizes = "how many clients of each true cluster were mingled into each"
+    if mode == "hardened":
+        hub, sizes = "who takes part; all else is encrypted", "the sizes of the true clusters"
+    if config.keys == "threshold":
+        return {
+            HUB: f"{hub}; and the sums, which it is told",
+            CLIENT: "all cluster models, and how many clients of each true cluster are in each sum; with the server's "
+            "help every client's model, if as many holders of shares join in as open a sum",
+        }
+    return {
+        KEY_CENTRE: "when keys are wanted; it draws the clients' key pair and forgets it",
+        HUB: hub,
+        CLIENT: f"all cluster models, and {sizes}; with the server's help, every client's model, since all clients "
+        "share one secret key",
+    }
 
 
-def releases(config: Any, mode: str) -> Mapping[type[Message], Sequence[str]]:
+def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
     """What a client's update tells, for the ledger. A set with false identities is no differential privacy."""
     sums = "model and cluster, in sums"
     return {Update: (sums,) if mode == "hardened" else (sums, "set of cluster identities")}
 
 
-def sees_with(config: MingledPieConfig, mode: str) -> Mapping[str, Sees] | None:
-    if config.keys != "threshold":
-        return None
-    before = SEES_HARDENED if mode == "hardened" else SEES
-    return {
-        HUB: Sees(
-            (*HUB_MESSAGES, Noted, Update, Received),
-            f"{before[HUB].learns}; and the sums, which it is told",
-        ),
-        CLIENT: Sees(
-            (*HOLDER_MESSAGES, Parameters, Train, OpenedSums),
-            "all cluster models, and how many clients of each true cluster are in each sum; with the server's help "
-            "every client's model, if as many holders of shares join in as open a sum",
-        ),
-    }
-
-
-SYSTEM = System(
+SYSTEM = fl.System(
     name="mingledpie",
     title="MingledPie",
     citation="Zhang, Xu, Tan, An, Jin, MingledPie: a cluster mingling approach for mitigating preference profiling in "
@@ -153,10 +117,7 @@ SYSTEM = System(
     check=check,
     models=models,
     own_model=Client.model,
-    sees=SEES,
-    sees_in={"hardened": SEES_HARDENED},
-    sees_with=sees_with,
-    more=(*HUB_MESSAGES, *HOLDER_MESSAGES, OpenedSums),
+    learns=learns,
     modes=("paper", "literal", "hardened"),
     encrypted=True,
     observe=observe,

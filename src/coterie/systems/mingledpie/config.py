@@ -6,15 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+import coterie.method as fl
 from coterie.aggregation.mingled import MOST_CONDITION
 from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.setup_info import Common
-from coterie.protocols.local_training import ClusterModels, joined, refuse_unused
+from coterie.protocol.party import When
+from coterie.protocols.local_training import refuse_unused
 from coterie.protocols.threshold_keys import Joint
 from coterie.systems.mingledpie import layout
 from coterie.systems.mingledpie.layout import Layout, Rebuilding, Solving
@@ -22,69 +24,63 @@ from coterie.systems.mingledpie.messages import CLIENT, MODELS
 
 
 @dataclass(frozen=True)
-class MingledPieConfig(ClusterModels):
+class MingledPieConfig(fl.ClusterModels):
     """Settings of MingledPie; defaults are the paper's (section VI-A).
 
     p: false positive rate of the identities, 2^-n for a whole n.  p_changes: later rates, "10:0.25,30:0.5" for .25
-    from round 10 and .5 from round 30. A change brings new keys and new identity sets, and an observer can intersect
-    old and new sets.
-    keep_sets: keep the sets in spite of new keys. Then a client that stays in its cluster keeps the old p.
+    from round 10 and .5 from round 30. A change brings new keys and new sets, which an observer can intersect with the
+    old ones.
+    keep_sets: keep the sets in spite of new keys, and with them the old p, while a client stays in its cluster.
     threshold: T, the least identities of a client.  threshold_counts: whether T counts "identities", as in the text, or
     "false_positives", which fits table II's numbers.
     rebuild: "counts" of algorithm 2, or for ablation (table V) "ideal", the matrix of eq. (11), or "none".
-    max_condition: the largest condition of H (with columns of length 1). Above it H is solved with a ridge around the
-    models of the round before, the smallest that brings the condition down to this bound. In mode literal these models
-    are kept instead.
+    max_condition: the largest condition of H (with columns of length 1). Above it H is solved with the smallest
+    sufficient ridge around the models of the round before. In mode literal these models are kept instead.
     hardening: in mode hardened, exact sums by k-fold "uploads" or by "products" of ciphertexts.
     keys: "shared": all clients hold one secret key. "threshold": some clients make a key of which each holds a share,
-    open the sums together, and the server is told the sums.
-    holders: with keys=threshold, how many clients hold a share; 0 for 7, or all if they are fewer.
-    openers: how many of them open a sum; 0 for more than half.
-    shared_layers: names of layers that all clients share (or the beginnings of names), separated by commas. The other
-    layers belong to the clusters (section III-A).  min_participants: fewer updates skip a round.
+    and open the sums together, for the server too.
+    holders: how many clients hold a share; 0 for 7, or all if they are fewer.  openers: how many of them open a sum; 0
+    for more than half.
+    shared_layers: (beginnings of) names of layers that all clients share, separated by commas. The others belong to the
+    clusters (section III-A).  min_participants: fewer updates skip a round.
     """
 
-    clusters: int = 5
     p: float = 0.5
     p_changes: str = ""
     keep_sets: bool = False
     threshold: int = 2
     threshold_counts: Literal["identities", "false_positives"] = "identities"
     rebuild: Literal["counts", "ideal", "none"] = "counts"
-    max_condition: float = 30.0
+    max_condition: Annotated[float, Meta(gt=1, le=MOST_CONDITION)] = 30.0
     hardening: Literal["uploads", "products"] = "products"
     keys: Literal["shared", "threshold"] = "shared"
     holders: int = 0
     openers: int = 0
     shared_layers: str = ""
-    min_participants: int = 2
+    min_participants: Annotated[int, Meta(ge=1)] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for p in self.rates().values():
             tries = self.law(p).expected_tries
             if p < 2.0**-MAX_BITS or tries > MAX_EXPECTED_TRIES:
-                raise UserError(
+                raise fl.UserError(
                     f"p={p:g} with threshold={self.threshold} takes {tries:.3g} tries a set: raise p (to at least "
                     f"2^-{MAX_BITS} in any case) or lower the threshold"
                 )
-        if self.min_participants < 1:
-            raise UserError(f"min_participants must be at least 1, not {self.min_participants}")
-        if not 1 < self.max_condition <= MOST_CONDITION:
-            raise UserError(f"max_condition must be above 1 and at most {MOST_CONDITION:g}, not {self.max_condition}")
         if self.rebuild == "ideal" and self.p_changes:
-            raise UserError("rebuild=ideal rests on one p: it can't go with p_changes")
+            raise fl.UserError("rebuild=ideal rests on one p: it can't go with p_changes")
 
     def committee(self, clients: Sequence[str]) -> tuple[str, ...]:
         """With keys=threshold, the clients that hold a share: the first that are there in round 1."""
-        return tuple(joined(clients, self, 1)[: self.holders or MOST_HOLDERS])
+        return tuple(fl.joined(clients, self, 1)[: self.holders or MOST_HOLDERS])
 
     def joint(self, clients: Sequence[str]) -> Joint:
         """With keys=threshold, the key. Raises UserError for too few holders or openers."""
         holders = len(self.committee(clients))
         openers = self.openers or holders // 2 + 1
         if self.holders > holders or not 2 <= openers <= holders:
-            raise UserError(
+            raise fl.UserError(
                 f"keys=threshold: {openers} of {self.holders or holders} holders can't open sums, with {holders} "
                 "clients in round 1: at least 2 openers, as many holders, and as many clients"
             )
@@ -98,13 +94,13 @@ class MingledPieConfig(ClusterModels):
             try:
                 r, p = int(since), float(rate)
             except ValueError:
-                raise UserError(f"p_changes: {part!r} is not of the form ROUND:RATE, such as 10:0.25") from None
+                raise fl.UserError(f"p_changes: {part!r} is not of the form ROUND:RATE, such as 10:0.25") from None
             if r < 1 or r in rates:
-                raise UserError(f"p_changes: {part!r} is before round 1, or its round stands there twice")
+                raise fl.UserError(f"p_changes: {part!r} is before round 1, or its round stands there twice")
             rates[r] = p
         for p in rates.values():
             if not 0 < p < 1 or math.log2(p) % 1:
-                raise UserError(f"p must be 1/2, 1/4, 1/8, ... (2^-n of eq. 1), not {p}")
+                raise fl.UserError(f"p must be 1/2, 1/4, 1/8, ... (2^-n of eq. 1), not {p}")
         return rates
 
     def rate(self, r: int) -> float:
@@ -140,7 +136,7 @@ UNUSED = {
 """By mode, the settings that have no effect in it."""
 
 
-def check(config: MingledPieConfig, common: Common) -> None:
+def check(config: MingledPieConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients, or have no effect."""
     unused = [(name, f"mode {common.mode}", True) for name in UNUSED[common.mode]]
     unused += [(name, "keys=shared", config.keys == "shared") for name in ("holders", "openers")]
@@ -148,23 +144,23 @@ def check(config: MingledPieConfig, common: Common) -> None:
     if config.keys == "threshold":
         config.joint(common.clients)
         if config.kind(common.mode) == "products":
-            raise UserError(
+            raise fl.UserError(
                 "keys=threshold has no room for products of vectors: with mode hardened take hardening=uploads"
             )
-    founders = len(joined(common.clients, config, 1))
+    founders = len(fl.joined(common.clients, config, 1))
     present = max(1, round(config.participation * founders))
     if config.min_participants > present:
-        raise UserError(
+        raise fl.UserError(
             f"min_participants is {config.min_participants}, but round 1 asks only {present} of {founders} clients"
         )
     if common.mode == "paper" and config.rebuild == "counts" and config.law(config.p).least == config.clusters:
-        raise UserError(
+        raise fl.UserError(
             f"threshold={config.threshold} puts every client into all {config.clusters} clusters, and nothing can be "
             "rebuilt: lower it, or take more clusters"
         )
     most = layout_of(config, common.spec, common.mode).parameters
     if len(common.clients) > most.max_terms:
-        raise UserError(f"{len(common.clients)} clients, but {most.name} sums up at most {most.max_terms}")
+        raise fl.UserError(f"{len(common.clients)} clients, but {most.name} sums up at most {most.max_terms}")
 
 
 @lru_cache(maxsize=4)
@@ -182,4 +178,8 @@ def rebuilding_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Rebui
 
 
 def declared(party: Any) -> tuple[Joint, ...]:
-    return (party.config.joint(party.clients),)
+    return (party.config.joint(party.clients),) if party.config.keys == "threshold" else ()
+
+
+def with_keys(keys: str) -> When:
+    return lambda config, mode: config.keys == keys

@@ -2,16 +2,16 @@
 
 There are three kinds:
 
-``mingled``   one vector theta_i || sigma_i a client (eq. 4); the server sums those whose CI_i names j, for every j: the
-              models' sum of eq. (5) and row j of H of eq. (6) in one ciphertext vector; clients solve eq. (8)
-``uploads``   one vector of k blocks theta_i || 1, all zero but the client's own; the server sums over everybody: exact
-              sums and counts of the true clusters, additions only, k times the upload, and no CI_i at all
-``products``  theta_i and k scalars sigma_ib; the server multiplies and sums, sum_i HE(sigma_ib) HE(theta_i): the same
-              exact sums, one multiplication deep, hardly more upload
+``mingled``   theta_i || sigma_i (eq. 4), which the server sums for every j over those whose CI_i names j: the models'
+              sum of eq. (5) and row j of H of eq. (6); clients solve eq. (8)
+``uploads``   k blocks theta_i || 1, all zero but the client's own, which the server sums over everybody: exact sums and
+              counts of the true clusters, additions only, k times the upload
+``products``  theta_i and k scalars sigma_ib; the server computes sum_i HE(sigma_ib) HE(theta_i): the same exact sums,
+              one multiplication deep
 
 Layers that all clients share (section III-A) are one more vector, summed over all clients. Buffers (running statistics)
-stay with their clients in the kind ``mingled``: solving eq. (8) subtracts models, and a running variance allows only a
-mean (``aggregation/buffers.py``). A *slot* is one sum of the server. The lists below are in the order of the slots.
+stay with their clients in the kind ``mingled``, since solving eq. (8) subtracts models. A *slot* is one sum of the
+server. Lists are in the order of the slots.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.aggregation import mingled
 from coterie.aggregation.buffers import ckks_units, not_below_zero
 from coterie.aggregation.mingled import Rebuilt
 from coterie.crypto.ckks import PublicKey
 from coterie.crypto.ckks_parameters import ParameterSet, named
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
 
 Doubles = NDArray[np.float64]
@@ -59,9 +58,9 @@ class Layout:
         names = [part.name for part in self.spec.parts]
         for prefix in self.shared:
             if not any(name.startswith(prefix) for name in names):
-                raise UserError(f"shared_layers: no part of this model begins with {prefix!r}; there are {names}")
+                raise fl.UserError(f"shared_layers: no part of this model begins with {prefix!r}; there are {names}")
         if not self.of_clusters.any():
-            raise UserError("shared_layers names every layer: nothing is left for the clusters; use fedavg instead")
+            raise fl.UserError("shared_layers names every layer: nothing is left for the clusters; use fedavg instead")
 
     @cached_property
     def common(self) -> NDArray[np.bool_]:
@@ -114,7 +113,7 @@ class Layout:
     def slots(self) -> int:
         return len(self.widths)
 
-    def vectors(self, theta: Vector, cluster: int) -> list[NDArray[Any]]:
+    def vectors(self, theta: fl.Vector, cluster: int) -> list[NDArray[Any]]:
         """The vectors that a client of this true cluster encrypts, (length,) float each, in units of ``ckks_units``."""
         theta = theta / ckks_units(self.spec)  # buffers may be much larger than weights
         own = theta[self.of_clusters]
@@ -146,7 +145,7 @@ class Layout:
         for i, cipher in enumerate(ciphers):
             expected = self.parameters.fresh._replace(scalar=1 <= i <= self.scalars)
             if cipher.tally.form != expected:
-                raise PeerError(f"ciphertext {i} is a {cipher.tally.form}, not a {expected}")
+                raise fl.PeerError(f"ciphertext {i} is a {cipher.tally.form}, not a {expected}")
 
     def parts(self, rows: Sequence[Doubles]) -> tuple[Doubles, Doubles]:
         """The opened sums of models (k, own), and of indicators: H (k, k), or counts of clients (k,)."""
@@ -190,7 +189,7 @@ class Rebuilding:
     max_condition: float
     threshold: int
 
-    def __call__(self, opened: tuple[Doubles | None, ...], previous: Vector, sizes: Any, participants: int) -> Rebuilt:
+    def __call__(self, opened: Sequence[Doubles | None], previous: fl.Vector, sizes: Any, participants: int) -> Rebuilt:
         """Cluster models (k, d) of the opened slots (None for a sum of no updates).
 
         previous: (k, d), the models to keep if there are no new ones.  sizes: (k,) |G_j| or (0,).  Raises PeerError if
@@ -199,7 +198,7 @@ class Rebuilding:
         layout = self.layout
         rows = [np.zeros(n) if row is None else row for row, n in zip(opened, layout.widths, strict=True)]
         if [len(row) for row in rows] != list(layout.widths):
-            raise PeerError(f"sums of {[len(row) for row in rows]} numbers; expected {layout.widths}")
+            raise fl.PeerError(f"sums of {[len(row) for row in rows]} numbers; expected {layout.widths}")
         before, units = previous[:, layout.of_clusters], ckks_units(layout.spec)
         sums, counts = layout.parts(rows)
         if layout.kind == "mingled":
@@ -215,7 +214,7 @@ class Rebuilding:
         models.setflags(write=False)
         return replace(rebuilt, models=models)
 
-    def _solved(self, sums: Doubles, x: Doubles, before: Vector, sizes: NDArray[Any], participants: int) -> Rebuilt:
+    def _solved(self, sums: Doubles, x: Doubles, before: fl.Vector, sizes: NDArray[Any], participants: int) -> Rebuilt:
         """Algorithm 2, or its replacement in an ablation."""
         if self.solving == "none":
             return mingled.mingled_means(sums, sizes, before)

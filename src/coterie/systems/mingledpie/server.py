@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any
 
-import msgspec
 import numpy as np
 
+import coterie.method as fl
 from coterie.clustering.identities import ClusterKeys
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import check_signed, signed
 from coterie.protocol import codec
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import Signed, bundle, unbundle
-from coterie.protocol.party import Cost, Party
-from coterie.protocol.setup_info import Common, Own
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, spend
 from coterie.protocols.key_centre import Keys
-from coterie.protocols.local_training import ask_each, joined, sample_clients
+from coterie.protocols.local_training import sample_clients
 from coterie.protocols.threshold_keys import JointKeys
 from coterie.protocols.threshold_making import make_keys
 from coterie.protocols.threshold_opening import open_sums
+from coterie.systems.mingledpie import messages
 from coterie.systems.mingledpie.config import MingledPieConfig, declared, layout_of
-from coterie.systems.mingledpie.messages import (
-    HUB,
-    MODELS,
-    USER,
-    Mingled,
-    Noted,
-    OpenedSums,
-    Parameters,
-    Received,
-    Train,
-    Update,
-)
+from coterie.systems.mingledpie.layout import Layout
+from coterie.systems.mingledpie.messages import HUB, MODELS, USER
 
 
-class Server(Party, role=HUB):
-    """Publishes parameters, adds up ciphertexts by their identities, and sends the sums to all."""
+class Server(fl.Party, role=HUB):
+    """Publishes parameters, adds up ciphertexts by their identities, and sends the sums to all.
 
-    keys = Keys(PublicKey, SecretKey)
+    With keys=threshold some clients make a key of which each has a share, and open the sums for it.
+    """
 
-    class State(msgspec.Struct):
+    keys, joint = Keys(PublicKey, SecretKey), JointKeys(declared)
+
+    class State(fl.State):
         """last: the last ``Mingled``, encoded, of ``round``.  has: the round of each client's models, by name.
 
         noted: number of the keys that each client has.  keys, version: ``ClusterKeys`` of eq. (1) and their number.
@@ -52,30 +42,31 @@ class Server(Party, role=HUB):
         version: int = 0
         last: bytes = b""
         round: int = 0
-        has: dict[str, int] = msgspec.field(default_factory=dict)
-        noted: dict[str, int] = msgspec.field(default_factory=dict)
+        has: dict[str, int] = fl.field(default_factory=dict)
+        noted: dict[str, int] = fl.field(default_factory=dict)
 
     state: State
     config: MingledPieConfig
-    key_name: ClassVar[str] = USER
-    sums: ClassVar[type[Any]] = Mingled  # the message with a round's sums
 
-    def __init__(self, own: Own, common: Common, config: MingledPieConfig) -> None:
-        super().__init__(own, common, config)
-        self.layout = layout_of(config, common.spec, common.mode)
+    @cached_property
+    def layout(self) -> Layout:
+        return layout_of(self.config, self.spec, self.common.mode)
 
-    def setup(self) -> Steps[None]:
+    @property
+    def key(self) -> PublicKey:
+        return self.keys.public(MODELS if self.config.keys == "threshold" else USER)
+
+    def setup(self) -> fl.Steps[None]:
         """Deal the keys; then publish cluster keys and initial models (lines 3 and 4) to the first clients."""
-        yield from self._keys()
-        self._renew_keys(0)
-        yield from self._publish(0, joined(self.clients, self.config, 1))
-
-    def _keys(self) -> Steps[None]:
         yield from super().setup()
+        if self.config.keys == "threshold":
+            yield from make_keys(self, MODELS, self.config.committee(self.clients), 0)
+        self._renew_keys(0)
+        yield from self._publish(0, fl.joined(self.clients, self.config, 1))
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 3, one iteration."""
-        here = joined(self.clients, self.config, r)
+        here = fl.joined(self.clients, self.config, r)
         if r in self.config.rates():
             self._renew_keys(r)
         yield from self._publish(r, here)
@@ -93,12 +84,12 @@ class Server(Party, role=HUB):
         if len(answers.got) < self.config.min_participants:
             why = f"{len(answers.got)} updates, at least {self.config.min_participants} are needed"
             return {**notes, "clustered": False, "skipped": why}
-        yield from spend(Cost(crypto_s=self.layout.sum_seconds(self.keys.public(self.key_name), len(answers.got))))
+        yield from fl.spend(fl.Cost(crypto_s=self.layout.sum_seconds(self.key, len(answers.got))))
         named = range(self.layout.clusters if self.layout.kind == "mingled" else 0)  # else the server knows no clusters
         sizes = np.array([sum(j in own for own in sets.values()) for j in named], np.int64)
         try:
-            mingled = signed(self.own, (yield from self._shown(r, sizes, len(answers.got), totals)))
-        except NoAnswerError as error:
+            mingled = yield from self._message(r, sizes, len(answers.got), totals)
+        except fl.NoAnswerError as error:
             return {**notes, "clustered": False, "skipped": str(error)}
         self.state.last, self.state.round = codec.encode(mingled), r
         rebuilt = yield from self._send(mingled, [name for name in here if name in self.state.noted])
@@ -106,11 +97,19 @@ class Server(Party, role=HUB):
         notes["rebuilt"] = {"by": sum(rebuilt.values()), "refused_by": sum(not ok for ok in rebuilt.values())}
         return {**notes, "p": self.config.rate(r)}
 
-    def _shown(self, r: int, sizes: Any, participants: int, totals: Sequence[Any]) -> Steps[Signed]:
-        """The unsigned message with these sums: ciphertexts, which all clients open."""
-        ciphers = bundle([b"" if total is None else total.to_bytes() for total in totals])
-        yield from ()
-        return Mingled(r, self.spec.digest, sizes, participants, ciphers)
+    @property
+    def sums(self) -> type[messages.Mingled | messages.OpenedSums]:
+        return messages.OpenedSums if self.config.keys == "threshold" else messages.Mingled
+
+    def _message(self, r: int, sizes: Any, participants: int, totals: Sequence[Any]) -> fl.Steps[fl.Signed]:
+        """The message with these sums, opened with keys=threshold. Raises NoAnswerError if they can't be opened."""
+        if self.sums is messages.Mingled:
+            ciphers = fl.bundle([b"" if total is None else total.to_bytes() for total in totals])
+            return signed(self.own, messages.Mingled(r, self.spec.digest, sizes, participants, ciphers))
+        there = {slot: total for slot, total in enumerate(totals) if total is not None}
+        opened = yield from open_sums(self, MODELS, there, r)
+        slots, values = np.array([*there], np.int64), np.concatenate([opened[slot].values for slot in there])
+        return signed(self.own, messages.OpenedSums(r, self.spec.digest, sizes, participants, slots, values))
 
     def _renew_keys(self, r: int) -> None:
         """Eq. (1): keys of n bits for every cluster, if clients send identities."""
@@ -120,82 +119,64 @@ class Server(Party, role=HUB):
             self.state.keys = keys.data
         self.state.version += 1
 
-    def _publish(self, r: int, here: Sequence[str]) -> Steps[None]:
+    def _publish(self, r: int, here: Sequence[str]) -> fl.Steps[None]:
         new = [name for name in here if self.state.noted.get(name) != self.state.version]
         if not new:
             return
         start = self.common.starts.reshape(-1)
-        parameters = signed(self.own, Parameters(r, self.spec.digest, self.state.keys, start))
+        parameters = signed(self.own, messages.Parameters(r, self.spec.digest, self.state.keys, start))
 
-        def fold(name: str, noted: Noted) -> None:
+        def fold(name: str, noted: messages.Noted) -> None:
             self.state.noted[name] = self.state.version
             self.state.has.setdefault(name, 0)
 
-        yield from ask_each(self, r, new, parameters, Noted, fold)
+        yield from fl.ask_each(self, r, new, parameters, messages.Noted, fold)
 
-    def _send(self, mingled: Any, names: list[str]) -> Steps[dict[str, bool]]:
+    def _send(self, mingled: Any, names: list[str]) -> fl.Steps[dict[str, bool]]:
         """Line 23: send the sums to these clients. Returns by name whether the client rebuilt its models."""
         rebuilt: dict[str, bool] = {}
 
-        def fold(name: str, received: Received) -> None:
+        def fold(name: str, received: messages.Received) -> None:
             self.state.has[name] = mingled.round
             rebuilt[name] = received.rebuilt
 
-        yield from ask_each(self, mingled.round, names, mingled, Received, fold)
+        yield from fl.ask_each(self, mingled.round, names, mingled, messages.Received, fold)
         return rebuilt
 
-    def _collect(self, r: int, able: list[str]) -> Steps[tuple[dict[str, list[int]], list[Any], Answers]]:
+    def _collect(self, r: int, able: list[str]) -> fl.Steps[tuple[dict[str, list[int]], list[Any], fl.Answers]]:
         """Lines 17 to 22: verify and add the updates, one at a time. Returns CI_i by name, the sums, the answers."""
-        public = self.keys.public(self.key_name)
         totals: list[Any] = [None] * self.layout.slots
         sets: dict[str, list[int]] = {}
 
-        def fold(name: str, update: Update) -> None:
+        def fold(name: str, update: messages.Update) -> None:
             check_signed(self.common, name, update)
             if update.basis != self.state.round:
-                raise PeerError(
+                raise fl.PeerError(
                     f"{name}: an update to the models of round {update.basis}; this is round {r} and trains those of "
                     f"{self.state.round}"
                 )
             own = self._identities(name, update)
-            parts = unbundle(update.ciphers, len(self.layout.lengths))
-            ciphers = [public.from_bytes(p, n, terms=1) for p, n in zip(parts, self.layout.lengths, strict=True)]
+            parts = fl.unbundle(update.ciphers, len(self.layout.lengths))
+            ciphers = [self.key.from_bytes(p, n, terms=1) for p, n in zip(parts, self.layout.lengths, strict=True)]
             self.layout.check(ciphers)
             added = list(totals)  # stored when it is whole, so that an update that does not fit changes nothing
             for slot, cipher in self.layout.contributions(ciphers, own):
                 added[slot] = cipher if totals[slot] is None else totals[slot] + cipher
             totals[:], sets[name] = added, own
 
-        answers = yield from ask_each(self, r, able, Train(r, self.state.round), Update, fold)
+        answers = yield from fl.ask_each(self, r, able, messages.Train(r, self.state.round), messages.Update, fold)
         return sets, totals, answers
 
-    def _identities(self, name: str, update: Update) -> list[int]:
+    def _identities(self, name: str, update: messages.Update) -> list[int]:
         """CI_i. Raises PeerError if an honest client could not send it."""
         own: list[int] = update.identities.tolist()
         if self.layout.kind != "mingled":
             if own:
-                raise PeerError(f"{name} names clusters {own} in a mode without identities")
+                raise fl.PeerError(f"{name} names clusters {own} in a mode without identities")
             return []
         least = self.config.law(self.config.p).least
         if own != sorted(set(own)) or not set(own) <= set(range(self.layout.clusters)):
-            raise PeerError(f"{name}: {own} is no ascending list of clusters 0 to {self.layout.clusters - 1}")
+            raise fl.PeerError(f"{name}: {own} is no ascending list of clusters 0 to {self.layout.clusters - 1}")
         if len(own) < least:
-            raise PeerError(f"{name} names {len(own)} clusters; the threshold requires {least}")
+            raise fl.PeerError(f"{name} names {len(own)} clusters; the threshold requires {least}")
         return own
-
-
-class JointServer(Server, role=HUB):
-    """The server with keys=threshold: some clients make a key of which each has a share, and open the sums."""
-
-    joint = JointKeys(declared)
-    key_name, sums = MODELS, OpenedSums
-
-    def _keys(self) -> Steps[None]:
-        yield from make_keys(self, MODELS, self.config.committee(self.clients), 0)
-
-    def _shown(self, r: int, sizes: Any, participants: int, totals: Sequence[Any]) -> Steps[Signed]:
-        """The message with these sums, opened by holders of the key. Raises NoAnswerError with the reason."""
-        there = {slot: total for slot, total in enumerate(totals) if total is not None}
-        opened = yield from open_sums(self, MODELS, there, r)
-        values = np.concatenate([opened[slot].values for slot in there])
-        return OpenedSums(r, self.spec.digest, sizes, participants, np.array([*there], np.int64), values)

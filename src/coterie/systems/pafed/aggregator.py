@@ -2,63 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Generic
+from functools import cached_property
+from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 
+import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
+from coterie.crypto.pads import Padded
 from coterie.crypto.roster import check_signed, signed
 from coterie.crypto.tally import PLAIN
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import M, Message
-from coterie.protocol.party import Cost, Party, To
-from coterie.protocol.setup_info import Common, Own
+from coterie.protocol.names import LazyMapping
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, for_each, post, spend
 from coterie.protocols.committee import switch
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering
-from coterie.systems.pafed.classification import as_they_are
+from coterie.protocols.pads import NONCE_BYTES, Collected, complete
+from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import PAFedConfig, layout_of
-from coterie.systems.pafed.correction import REFRESHING, averaged, correct
-from coterie.systems.pafed.inbox import Inbox, PaddedInbox
-from coterie.systems.pafed.messages import (
-    HELPER,
-    HUB,
-    MODEL_TERMS,
-    SERVICE,
-    USER,
-    Convert,
-    Converted,
-    Final,
-    PaddedUpdate,
-    Refresh,
-    Refreshed,
-    Train,
-    Update,
-    wide,
-)
+from coterie.systems.pafed.correction import REFRESHING, Late, averaged, correct
+from coterie.systems.pafed.layout import Layout
+from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, SERVICE, USER, wide
 
 
-class Tried(msgspec.Struct, frozen=True):
+class Tried(fl.State, frozen=True):
     """A model that was sent out, and that no client is known to have opened yet."""
 
     round: int
     model: bytes
 
 
-class Aggregator(Party, role=HUB):
+class Inbox:
+    """A round's updates as ciphertexts. key: the helper's.  total: of those in time, or None.  late: the others."""
+
+    def __init__(self, spool: Spool, layout: Layout, key: PublicKey) -> None:
+        self.spool, self.layout, self.key = spool, layout, key
+        self.late = Late(spool, layout, key)
+        self.total: Any = None
+
+    def read(self, update: Any) -> Any:
+        """The vector of an update, checked. Raises DecodeError or PeerError."""
+        message: messages.Update = update
+        return self.key.from_bytes(message.cipher, self.layout.size, terms=1, blinded=0, form=self.key.fresh)
+
+    def take(self, name: str, update: Any, vector: Any, *, late: bool) -> None:
+        if late:
+            self.late.put(vector)
+        else:
+            self.total = vector if self.total is None else self.total + vector
+
+    def close(self, r: int) -> fl.Steps[None]:
+        """After the last update of round r: ``total`` and ``late`` are ciphertexts."""
+        yield from ()
+
+
+class PaddedInbox(Inbox):
+    """Updates under one-time pads. With the helper's counterparts they are ciphertexts: one for the sum of those in
+    time, and one for each late update.
+    """
+
+    def __init__(self, spool: Spool, layout: Layout, key: PublicKey) -> None:
+        super().__init__(spool, layout, key)
+        self._in_time: list[tuple[str, int, bytes]] = []
+        self._later: list[Collected] = []
+
+    def read(self, update: Any) -> Padded:
+        message: messages.PaddedUpdate = update
+        if len(message.nonce) != NONCE_BYTES:
+            raise fl.PeerError(f"a nonce of {len(message.nonce)} bytes; it has {NONCE_BYTES}")
+        return Padded.from_bytes(self.key, message.padded, self.layout.size)
+
+    def take(self, name: str, update: Any, vector: Any, *, late: bool) -> None:
+        held = name, update.round, update.nonce
+        if late:
+            ticket = self.spool.put(vector.to_bytes())
+            self._later.append(Collected([held], lambda: Padded.from_bytes(self.key, self.spool.take(ticket))))
+        else:
+            super().take(name, update, vector, late=False)
+            self._in_time.append(held)
+
+    def close(self, r: int) -> fl.Steps[None]:
+        sums = dict(enumerate(self._later, 1))
+        if padded := self.total:
+            sums[0] = Collected(self._in_time, lambda: padded)
+
+        def use(key: int, vector: Any) -> None:
+            if key:
+                self.late.put(vector)
+            else:
+                self.total = vector
+
+        yield from complete(r, HELPER, self.key, sums, use)
+
+
+class Aggregator(fl.Party, role=HUB):
     """S_0: asks clients, collects and corrects updates, moves the model, and has it converted to the clients' keys."""
 
     keys = Keys(PublicKey, SecretKey)
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """model: [w] under pk_s, empty while it is w^0.  good: the last model that a client has opened, as sent.
 
         tried: the first model sent after ``good``.  owed: by client, the rounds not answered yet.  round: the last one.
@@ -67,25 +111,24 @@ class Aggregator(Party, role=HUB):
         model: bytes = b""
         good: bytes = b""
         tried: Tried | None = None
-        owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+        owed: dict[str, tuple[int, ...]] = fl.field(default_factory=dict)
         round: int = 0
 
     state: State  # masks live for one round only
     config: PAFedConfig
-    update: ClassVar[type[Any]] = Update  # the message with a client's update
+    update: ClassVar[type[Any]] = messages.Update  # the message with a client's update
     inbox: ClassVar[type[Inbox]] = Inbox
-    takes: ClassVar[tuple[type[Message], ...]] = (Update,)
+    takes: ClassVar[tuple[type[fl.Message], ...]] = (messages.Update,)
 
-    def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
-        super().__init__(own, common, config)
-        self.mode, self.layout = common.mode, layout_of(common.spec, common.mode)
+    @cached_property
+    def layout(self) -> Layout:
+        return layout_of(self.spec, self.common.mode)
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 3, lines 4 to 14.
 
         A round without the helper's answers, or with an unusable update, is skipped: the model stays, and the round's
-        updates are lost. If most asked clients refuse the model because it does not open (an update encrypted large
-        numbers, or the helper's copy was damaged), the last model that clients opened is taken again.
+        updates are lost. If most asked clients can't open the model, the last one that they opened is taken again.
         """
         self.state.round = r
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
@@ -93,12 +136,12 @@ class Aggregator(Party, role=HUB):
         with closing(Spool()) as spool:
             try:
                 yield from self._round(r, gathering, spool)
-            except (NoAnswerError, PeerError) as error:
+            except (fl.NoAnswerError, fl.PeerError) as error:
                 lost = {"lost_updates": gathering.used.total(), "participants": 0, "staleness": []}
                 skipped = {"skipped": str(error), **lost}
         return {**gathering.notes(), "server_step": self.config.server_step(r), **skipped}
 
-    def _round(self, r: int, gathering: Gathering, spool: Spool) -> Steps[None]:
+    def _round(self, r: int, gathering: Gathering, spool: Spool) -> fl.Steps[None]:
         config, layout, service, used = self.config, self.layout, self.keys.public(SERVICE), gathering.used
         fresh, requests = yield from self._requests(r, gathering.asked, spool)
         inbox = self.inbox(spool, layout, service)
@@ -120,7 +163,7 @@ class Aggregator(Party, role=HUB):
         answers = yield from gathering.gather(requests, self.update, fold)
         self._judge(r, len(requests), answers, newest)
         if not used:
-            raise NoAnswerError("no update came")
+            raise fl.NoAnswerError("no update came")
         yield from inbox.close(r)
         total, late = inbox.total, inbox.late
         rates = config.rates(r).scaled(float(np.mean(lengths)))
@@ -140,62 +183,57 @@ class Aggregator(Party, role=HUB):
     def finishes(self) -> bool:
         return self.common.deployed
 
-    def finish(self) -> Steps[None]:
+    def finish(self) -> fl.Steps[None]:
         """Send the last model under each client's key. Without the helper's answer, clients keep the one they have."""
         if not self.common.deployed or not self.state.model:
             return
         r = self.state.round + 1
-        with closing(Spool()) as spool, suppress(NoAnswerError):
+        with closing(Spool()) as spool, suppress(fl.NoAnswerError):
             _, tickets = yield from self._transformed(r, self.clients, spool)
-            make = partial(self._final, r, spool)
-            yield from post(Requests(tickets, make))
 
-    def _final(self, r: int, spool: Spool, name: str, ticket: int) -> Final:
-        return signed(self.own, Final(r, self.spec.digest, spool.take(ticket)), name)
+            def final(name: str) -> messages.Final:
+                return signed(self.own, messages.Final(r, self.spec.digest, spool.take(tickets[name])), name)
 
-    def _judge(self, r: int, asked: int, answers: Answers, newest: int | None) -> None:
-        """Conclude from the answers whether clients could open the model that was sent out.
+            yield from fl.post(LazyMapping(tuple(tickets), final, held=0))
 
-        newest: the last round from which an update came. Its client has opened that round's model, so no earlier model
-        was damaged. Raises NoAnswerError if most asked clients have refused the model.
+    def _judge(self, r: int, asked: int, answers: fl.Answers, newest: int | None) -> None:
+        """Conclude from the answers whether clients could open the model. Raises NoAnswerError if most refused it.
+
+        newest: the last round from which an update came. Its client has opened that round's model, so no earlier one
+        was damaged.
         """
         state = self.state
         if 2 * len(answers.declined) > asked:
             state.model, state.tried = state.good, None
             why = answers.missing[answers.declined[0]]
-            raise NoAnswerError(f"most of those asked {why}; the last model that clients have opened is taken up again")
+            again = "the last model that clients have opened is taken up again"
+            raise fl.NoAnswerError(f"most of those asked {why}; {again}")
         if newest == r:
             state.good, state.tried = state.model, None
         elif state.tried is None or (newest or 0) >= state.tried.round:
             state.good = state.good if state.tried is None else state.tried.model
             state.tried = Tried(r, state.model)
 
-    def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[tuple[bytes, Mapping[str, Train]]]:
+    def _requests(self, r: int, asked: Sequence[str], spool: Spool) -> fl.Steps[tuple[bytes, Mapping[str, Any]]]:
         """The model to go on from, and each client's request, with w^0 itself or [w] under the client's key."""
 
-        def train(name: str, weights: Vector | None, cipher: bytes) -> Train:
-            return signed(self.own, Train(r, self.spec.digest, weights, cipher), name)
+        def train(name: str, weights: fl.Vector | None, cipher: bytes) -> messages.Train:
+            return signed(self.own, messages.Train(r, self.spec.digest, weights, cipher), name)
 
         if not self.state.model:
             return b"", {name: train(name, self.common.initial, b"") for name in asked}
         fresh, tickets = yield from self._transformed(r, asked, spool)
-        return fresh, Requests(tickets, lambda name, ticket: train(name, None, spool.take(ticket)))
+        return fresh, LazyMapping(tuple(tickets), lambda name: train(name, None, spool.take(tickets[name])), held=0)
 
-    def _transformed(self, r: int, asked: Sequence[str], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
+    def _transformed(self, r: int, asked: Sequence[str], spool: Spool) -> fl.Steps[tuple[bytes, dict[str, int]]]:
         """Algorithm 5: [w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under pk_i.
 
-        The helper opens w + r and encrypts it under each client's key. The aggregator knows r and subtracts it from the
-        ciphertexts. What the helper learns of w depends on r alone:
-
-        - Mode ``paper``: r is uniform over the ciphertexts' ring. It hides w perfectly and is removed exactly. The
-          helper also returns w + r freshly encrypted under pk_s, so that noise does not accumulate.
-        - Mode ``literal``: r is a vector of numbers, as printed; here uniform in +-``mask_bound``. Such a mask lets the
-          helper distinguish models (``attacks/masks.py``). A copy is made for every client (lines 8 and 14), and
-          noise
-          accumulates.
+        The helper opens w + r, and encrypts it under each client's key and, without its noise, under pk_s. The mask r
+        is uniform over the ciphertexts' ring. In mode ``literal`` it is one of numbers in +-``mask_bound``, which lets
+        the helper distinguish models; every client's copy is made (lines 8 and 14), and none under pk_s.
         """
         service: Any = self.keys.public(SERVICE)
-        size, literal = self.layout.size, self.mode == "literal"
+        size, literal = self.layout.size, self.common.mode == "literal"
         model, source = service.from_bytes(self.state.model, size), self.secrets("mask", r)
         if literal:
             mask = self.config.mask_bound * (np.frombuffer(source.bytes(8 * size), "<u8") / 2.0**63 - 1.0)
@@ -203,15 +241,15 @@ class Aggregator(Party, role=HUB):
         else:
             mask = service.mask(size, source.bytes)
             blinded = model.blind(mask)
-        yield from spend(Cost(crypto_s=service.nominal_seconds_encrypt(size)))
+        yield from fl.spend(fl.Cost(crypto_s=service.nominal_seconds_encrypt(size)))
         (blinded,) = yield from self.for_helper(r, REFRESHING, [blinded])
 
         tickets: dict[str, int] = {}
         fresh = b""
 
-        def unmasked(key: Any, reply: Refreshed | Converted, name: str = "") -> bytes:
+        def unmasked(key: Any, reply: messages.Refreshed | messages.Converted, name: str = "") -> bytes:
             if (reply.round, getattr(reply, "client", "")) != (r, name):
-                raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
+                raise fl.PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
             if literal and not name:
                 return self.state.model  # the text has nothing come back
             masked = key.from_bytes(reply.cipher, size, terms=MODEL_TERMS, blinded=0 if literal else 1, form=PLAIN)
@@ -226,55 +264,36 @@ class Aggregator(Party, role=HUB):
             elif name in asked:
                 tickets[name] = spool.put(cipher)
 
-        requests = {"": To(HELPER, Refresh(r, blinded.to_bytes()))}
-        requests |= {name: To(HELPER, Convert(r, name)) for name in (self.clients if literal else asked)}
-        answers = yield from for_each(requests, (Refreshed, Converted), keep)  # at once: the helper keeps the order
+        requests = {"": fl.To(HELPER, messages.Refresh(r, blinded.to_bytes()))}
+        requests |= {name: fl.To(HELPER, messages.Convert(r, name)) for name in (self.clients if literal else asked)}
+        kinds = messages.Refreshed, messages.Converted
+        answers = yield from fl.for_each(requests, kinds, keep)  # at once: the helper keeps the order
         for name, why in answers.missing.items():
-            raise NoAnswerError(f"{HELPER} did not answer {'Convert' if name else 'Refresh'}: {why}")
+            raise fl.NoAnswerError(f"{HELPER} did not answer {'Convert' if name else 'Refresh'}: {why}")
         return fresh, {name: tickets[name] for name in asked}
 
-    def for_helper(self, r: int, number: int, ciphers: list[Any]) -> Steps[list[Any]]:
-        """These ciphertexts as the helper opens them. number: of the request in round r; it grows."""
-        return (yield from as_they_are(ciphers))
+    def for_helper(self, r: int, number: int, ciphers: list[Any]) -> fl.Steps[list[Any]]:
+        """These ciphertexts as the helper opens them: with keys=threshold, switched to its key by a committee.
 
-    def _verify(self, name: str, update: Update | PaddedUpdate) -> None:
+        number: of the request in round r; it grows. Raises NoAnswerError if too few members help.
+        """
+        if self.config.keys == "threshold":
+            members, needed = self.config.committee(self.clients)
+            ciphers = yield from switch(self, SERVICE, members, needed, r, number, ciphers)
+        return ciphers
+
+    def _verify(self, name: str, update: messages.Update | messages.PaddedUpdate) -> None:
         """Raises PeerError unless an update is the client's own and has this model's shape."""
         check_signed(self.common, name, update)
         if update.spec != self.spec.digest:
-            raise PeerError(f"{name}: an update to a model of another shape")
+            raise fl.PeerError(f"{name}: an update to a model of another shape")
         allowed = 0 <= update.length <= self.config.clip if self.config.clip else update.length == 1
         if not allowed:
-            raise PeerError(f"{name}: an update that was {update.length} long; clip is {self.config.clip}")
-
-
-class CommitteeAggregator(Aggregator, role=HUB):
-    """S_0 with keys=threshold: a committee of clients first switches to the helper's key what it is to open."""
-
-    def for_helper(self, r: int, number: int, ciphers: list[Any]) -> Steps[list[Any]]:
-        """Under the helper's key. Raises NoAnswerError if too few members help."""
-        members, needed = self.config.committee(self.clients)
-        return (yield from switch(self, SERVICE, members, needed, r, number, ciphers))
+            raise fl.PeerError(f"{name}: an update that was {update.length} long; clip is {self.config.clip}")
 
 
 class PaddedAggregator(Aggregator, role=HUB):
     """S_0 of mode ``hardened``, whose clients send vectors under one-time pads."""
 
-    update, inbox = PaddedUpdate, PaddedInbox
-    takes = (PaddedUpdate,)
-
-
-@dataclass(frozen=True, eq=False)
-class Requests(Mapping[str, M], Generic[M]):
-    """Messages made on sending, so that not all of them are held at once."""
-
-    tickets: Mapping[str, int]
-    make: Callable[[str, int], M]
-
-    def __getitem__(self, name: str) -> M:
-        return self.make(name, self.tickets[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tickets)
-
-    def __len__(self) -> int:
-        return len(self.tickets)
+    update, inbox = messages.PaddedUpdate, PaddedInbox
+    takes = (messages.PaddedUpdate,)

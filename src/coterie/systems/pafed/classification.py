@@ -1,20 +1,18 @@
 """Which late updates conflict: algorithm 4's weights of eq. (13) under encryption, and how they are hidden.
 
-There are two ways. ``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts, and no party learns a
-sign. With ``by_helper`` the helper opens masked cosines among dummies to find their signs, and masked sums of both
-classes to invert them. It learns about how many updates conflict, and sizes up to a factor of 256. With
-``signs=hidden`` it learns no sign. Coins and decoys (``among_decoys``) hide whether updates conflict, and how many:
+``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts, and no party learns a sign. With
+``by_helper`` the helper opens masked cosines among dummies, and masked sums of both classes. It learns about how many
+updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign:
 
-- A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows. So the sign that
-  the helper sees is a fair coin, whatever the sign of c_j.
-- The real set of sums travels among decoys: sets made of the same |c_j| as if other updates conflicted. A decoy's
-  pattern (no update conflicts, all do, or some) is uniform over the possible ones. In "some", their number is uniform,
-  and they are a uniform choice. All sets are in random order, each under its own masks.
+- A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows.
+- The real set of sums travels among decoys: sets of the same |c_j| as if other updates conflicted. A decoy's pattern
+  (no update conflicts, all do, or some) is uniform over the possible ones. In "some" their number is uniform, and they
+  are a uniform choice. All sets are in random order, each under its own masks.
 
 The helper sees of a set whether a class is empty and, up to the mask, its weight. With N_a sets of pattern a in its
-view, the odds that the real set is of pattern a and not b change by the factor N_a / N_b. ``delta`` says how far from 1
-that is. Three things are not hidden: how many updates are late, about how large the sum of all |c_j| is, and, among
-sets of pattern "some", how the conflicting updates differ from a random choice of as many.
+view, the odds that the real set is of pattern a and not b change by N_a / N_b (``delta``). Not hidden are how many
+updates are late, about how large the sum of all |c_j| is, and how, among sets of pattern "some", the conflicting
+updates differ from a random choice.
 """
 
 from __future__ import annotations
@@ -23,12 +21,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import coterie.method as fl
 from coterie.aggregation.literal import magnitude, plus, product
 from coterie.crypto.vector import sum_ciphers
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.randomness import Secrets
-from coterie.protocol.steps import Steps, ask
 from coterie.systems.pafed.messages import HELPER, Compare, Compared, Inverted
 
 MASK_BITS = 8
@@ -52,10 +48,10 @@ def cosine_mask(source: Secrets) -> float:
 def scalars_of(service: Any, r: int, reply: Compared | Inverted, count: int, at_most: int) -> list[Any]:
     """The scalars of an answer to this round. Raises PeerError for any other answer."""
     if reply.round != r:
-        raise PeerError(f"{HELPER} answers round {reply.round} in round {r}")
+        raise fl.PeerError(f"{HELPER} answers round {reply.round} in round {r}")
     return [
         service.from_bytes(part, length=1, terms=at_most, blinded=0, form=service.fresh_scalar)
-        for part in unbundle(reply.ciphers, count)
+        for part in fl.unbundle(reply.ciphers, count)
     ]
 
 
@@ -71,11 +67,6 @@ def by_minimum(dots: list[Any], n: int, iterations: int) -> tuple[list[Any], lis
     return agreeing, conflicting
 
 
-def as_they_are(ciphers: list[Any]) -> Steps[list[Any]]:
-    yield from ()
-    return ciphers
-
-
 def by_helper(
     r: int,
     service: Any,
@@ -85,16 +76,14 @@ def by_helper(
     source: Secrets,
     *,
     coins: bool = False,
-    ready: Callable[[list[Any]], Steps[list[Any]]] = as_they_are,
-) -> Steps[tuple[list[Any], list[Any], list[Any]]]:
+    ready: Callable[[list[Any]], fl.Steps[list[Any]]] | None = None,
+) -> fl.Steps[tuple[list[Any], list[Any], list[Any]]]:
     """[max(c_j, 0)], [min(c_j, 0)] and, with coins, [|c_j|], by the helper's comparison of masked, shuffled cosines.
 
-    dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask, so it looks like a
-    real one. With coins all signs are random and there are no dummies. Masks are at least 1, so removing one shrinks
-    the ciphers' noise, and the weight of an empty class stays near the noise of ``Invert``'s scalars. Masks below 1
-    would raise that noise up to 256-fold, beyond the helper's threshold for a class (``inverses``).
-    ready: brings ciphertexts into the form that the helper opens.
+    dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask. With coins all signs
+    are random and there are no dummies.  ready: brings ciphertexts into the form that the helper opens.
     """
+    # masks are at least 1: taking off a smaller one would raise an empty class's noise beyond the helper's threshold
     signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots] if coins else [1] * len(dots)
     masks = [sign * cosine_mask(source) for sign in signs]
     masked = [dot.times_plain(mask / n, at_most=MOST_MASK) for dot, mask in zip(dots, masks, strict=True)]
@@ -103,10 +92,12 @@ def by_helper(
         mask = (1 if sign & 1 else -1) * cosine_mask(source)
         masked.append(dots[j % len(dots)].times_plain(mask / n, at_most=MOST_MASK))
     order = [int(i) for i in source.permutation(len(masked))]
-    sealed = yield from ready([masked[i].sanitised() for i in order])
-    request = Compare(r, len(order), bundle([cipher.to_bytes() for cipher in sealed]))
+    sealed = [masked[i].sanitised() for i in order]
+    if ready is not None:
+        sealed = yield from ready(sealed)
+    request = Compare(r, len(order), fl.bundle([cipher.to_bytes() for cipher in sealed]))
     count = len(order)
-    found = yield from ask(HELPER, request, Compared, lambda reply: scalars_of(service, r, reply, count, MOST_MASK))
+    found = yield from fl.ask(HELPER, request, Compared, lambda reply: scalars_of(service, r, reply, count, MOST_MASK))
     positive = dict(zip(order, found, strict=True))
     agreeing, conflicting, sizes = [], [], []
     for j, (dot, mask) in enumerate(zip(dots, masks, strict=True)):
@@ -162,12 +153,11 @@ def among_decoys(
 def delta(decoys: int, epsilon: float, patterns: int = 3) -> float:
     """How well the pattern of the real set is hidden: the delta of differential privacy at this epsilon.
 
-    It is the sum over views of max(0, P(view | a) - e^epsilon P(view | b)) for any two patterns a and b. P(view | a) /
-    P(view | b) is N_a / N_b, so the sum is E[max(0, 1 - e^epsilon N_b / N_a)] with N_a one more than its share of the
-    decoys. patterns: how many there are, 2 with one late update, else 3. Raises UserError for numbers out of range.
+    patterns: how many there are, 2 with one late update, else 3. Raises UserError for numbers out of range.
     """
+    # the sum over views of max(0, P(view | a) - e^epsilon P(view | b)), where P(view | a) / P(view | b) = N_a / N_b
     if decoys < 0 or epsilon < 0 or patterns not in (2, 3):
-        raise UserError(f"decoys ({decoys}) and epsilon ({epsilon}) are at least 0, patterns ({patterns}) 2 or 3")
+        raise fl.UserError(f"decoys ({decoys}) and epsilon ({epsilon}) are at least 0, patterns ({patterns}) 2 or 3")
     from scipy.stats import binom
 
     total = 0.0

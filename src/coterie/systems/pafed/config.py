@@ -6,18 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+import coterie.method as fl
 from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks_parameters import named
-from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.setup_info import Common
+from coterie.protocol.options import NotNegative
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import MODEL_TERMS, STEP_SHARES
-from coterie.training.solvers import Admm, Sgd
 
 PARAMETERS = {"paper": "ckks-8192-deep", "hardened": "ckks-8192-deep", "literal": "ckks-32768-deep"}
 PRINTED: Mapping[str, Any] = {"server_decay": 0.0, "project": "printed", "clip": 0.0, "local": "admm"}
@@ -37,18 +38,16 @@ class PAFedConfig(LateTraining):
     """Settings of PAFed; local training, delays and the server's step as in ``protocols/late.py``, table III.
 
     rho: coefficient of the quadratic term of eq. (8).  local: "admm", or "sgd" to leave ADMM out.
-    agreeing: alpha_1 of eq. (17) as a multiple of the server's step, which is alpha_0.
-    conflicting: alpha_2 of eq. (17) as a multiple of the server's step.
+    agreeing, conflicting: alpha_1 and alpha_2 of eq. (17) as multiples of the server's step, which is alpha_0.
     project: "exact" by eq. (12), "printed" by eq. (14), or "none": late updates are averaged as they come.
-    clip: largest length of an update that the server is told. Then steps are as long as the updates were on
-    average. 0 for steps of constant length, as printed.
-    signs: "shown": the helper sees the signs of late updates' masked cosines, among dummies. "hidden": each cosine has
-    the sign of a fair coin, and the sums of both classes are among decoys, so that the helper does not see whether any
-    update conflicts (classification.py).
-    dummies: number of random masked cosines that the helper also sees; with signs=hidden, of decoy sets of sums.
+    clip: largest length of an update that the server is told. Then steps are as long as updates were on average. 0 for
+    steps of constant length, as printed.
+    signs: "shown": the helper sees the signs of late updates' masked cosines, among dummies. "hidden": it does not see
+    whether any update conflicts (``classification.py``).
+    dummies: random masked cosines that the helper also sees; with signs=hidden, decoy sets of sums.
     keys: "helper": the helper holds sk_s. "threshold", mode paper: it opens only what clients of a committee help with.
-    members, openers: with keys=threshold, how many clients are on the committee, and how many of them help to open
-    something; 0 for 7 (or all clients, if they are fewer), and for 3 (or all members).
+    members, openers: of the committee, and how many of them help to open something; 0 for 7 (or all clients) and 3 (or
+    all members).
     iterations: of Min(), mode literal.  mask_bound: the mask of algorithm 5 is uniform in +-this, mode literal.
     """
 
@@ -57,34 +56,26 @@ class PAFedConfig(LateTraining):
     agreeing: float = 1.0
     conflicting: float = 1.0
     project: Literal["exact", "printed", "none"] = "exact"
-    clip: float = 0.0
+    clip: NotNegative = 0.0
     signs: Literal["shown", "hidden"] = "shown"
-    dummies: int = 4
+    dummies: Annotated[int, Meta(ge=0, le=MOST_DUMMIES)] = 4
     keys: Literal["helper", "threshold"] = "helper"
     members: int = 0
     openers: int = 0
-    iterations: int = 7
-    mask_bound: float = 10.0
+    iterations: Annotated[int, Meta(ge=0, le=7)] = 7
+    mask_bound: Annotated[float, Meta(gt=0, le=MOST_MASK)] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.rates(1)
-        if not 0 <= self.clip < math.inf:
-            raise UserError(f"clip must be at least 0 and finite, not {self.clip}")
-        if not 0 <= self.dummies <= MOST_DUMMIES or not 0 <= self.iterations <= 7:
-            raise UserError(
-                f"dummies ({self.dummies}) are 0 to {MOST_DUMMIES}, iterations ({self.iterations}) of Min() 0 to 7"
-            )
-        if not 0 < self.mask_bound <= MOST_MASK:
-            raise UserError(f"mask_bound must lie above 0 and at most at {MOST_MASK:g}, not {self.mask_bound}")
         if self.founders:
-            raise UserError("founders: clients that join later are not supported with delays; leave it at 0")
+            raise fl.UserError("founders: clients that join later are not supported with delays; leave it at 0")
 
-    def solver(self) -> Sgd:
+    def solver(self) -> fl.Sgd:
         """SGD on the augmented Lagrangian of eq. (8), or plain."""
         if self.local == "sgd":
-            return Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
-        return Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
+            return fl.Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
+        return fl.Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
 
     def rates(self, r: int) -> Rates:
         """alpha_0, alpha_1, alpha_2 of round r."""
@@ -113,13 +104,25 @@ class PAFedConfig(LateTraining):
         return max(1, math.ceil(self.server_lr * max(1.0, self.agreeing, self.conflicting) * max(1.0, self.clip)))
 
 
+def corrects(config: PAFedConfig, mode: str) -> bool:
+    return config.project != "none"
+
+
+def compares(config: PAFedConfig, mode: str) -> bool:
+    return corrects(config, mode) and mode != "literal"
+
+
+def by_committee(config: PAFedConfig, mode: str) -> bool:
+    return config.keys == "threshold"
+
+
 @lru_cache(maxsize=4)
 def layout_of(spec: ModelSpec, mode: str) -> Layout:
     """The layout of models and updates in the ciphertext vectors of a mode."""
     return Layout(spec, named(PARAMETERS[mode]).degree)
 
 
-def check(config: PAFedConfig, common: Common) -> None:
+def check(config: PAFedConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients, or have no effect."""
     literal = common.mode == "literal"
     refuse_unused(
@@ -139,7 +142,7 @@ def check(config: PAFedConfig, common: Common) -> None:
     )
     members, openers = config.committee(common.clients)
     if config.keys == "threshold" and not (config.members <= len(members) and 1 <= openers <= len(members)):
-        raise UserError(
+        raise fl.UserError(
             f"keys=threshold: {openers} of {config.members or len(members)} members can't help the helper, with "
             f"{len(common.clients)} clients"
         )
@@ -147,10 +150,10 @@ def check(config: PAFedConfig, common: Common) -> None:
         insist(config, PRINTED, "mode literal, which is the printed text")
     asked = sample_size(len(common.clients), config.participation)
     if asked > MOST_ASKED:
-        raise UserError(f"{asked} clients a round, but CKKS has room for {MOST_ASKED}: lower participation")
+        raise fl.UserError(f"{asked} clients a round, but CKKS has room for {MOST_ASKED}: lower participation")
     longest = (named(PARAMETERS[common.mode]).max_terms - MODEL_TERMS) // STEP_SHARES
     if config.largest_share > longest:
-        raise UserError(
+        raise fl.UserError(
             f"steps {config.largest_share} times as long as updates don't fit the ciphers, which have room for "
             f"{longest}: lower server_lr, clip, agreeing or conflicting"
         )

@@ -1,13 +1,8 @@
 """PAFed's delayed-update classification and correction (algorithm 4) as the aggregator does it, on ciphertexts.
 
-For each late update v_j the correction needs c_j = <m, v_j>, and |m|^2 for the mean m of the updates in time. The step
-is ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation/correction.py``). All of it stays encrypted under the
-helper's key:
-
-1. c_j and |m|^2 are dot products of encrypted vectors.
-2. These give the weights of eq. (13) and their sums n_1, n_2. ``classification.py`` says what the helper learns.
-3. The helper inverts the divisors rho_1 n_1 and rho_2 n_2, and returns the ratio of eq. (12), also masked.
-4. beta_j and gamma each take one product, with v_j and with m.
+The step is ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation/correction.py``), with m the mean of the updates
+in time and v_j the late ones. All of it stays under the helper's key: c_j = <m, v_j> and |m|^2 are dot products; these
+give the weights of eq. (13) and their sums n_1, n_2, of which the helper returns masked inverses.
 """
 
 from __future__ import annotations
@@ -17,13 +12,12 @@ from functools import partial, reduce
 from itertools import chain
 from typing import Any
 
+import coterie.method as fl
 from coterie.aggregation.correction import Rates
 from coterie.aggregation.literal import product
 from coterie.crypto.ckks import SANITISING_BITS
 from coterie.crypto.vector import sum_ciphers
-from coterie.protocol.messages import bundle
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Steps, ask
 from coterie.systems.pafed.classification import (
     SUM_MASK_BITS,
     among_decoys,
@@ -72,7 +66,7 @@ def averaged(total: Any, late: Late, count: int) -> Any:
     return within((part.at_level(1).times_plain(1 / count, at_most=1) for part in parts), 1)
 
 
-def correct(hub: Any, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> Steps[Any]:
+def correct(hub: Any, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> fl.Steps[Any]:
     """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
     total: the sum of ``in_time`` updates, or None for none. Then there is no mean to conflict with, and late updates
@@ -87,7 +81,7 @@ def correct(hub: Any, r: int, total: Any, in_time: int, late: Late, rates: Rates
     return within(parts, STEP_SHARES * hub.config.largest_share)
 
 
-def _corrected(hub: Any, r: int, total: Any, n: int, late: Late, rates: Rates) -> Steps[Any]:
+def _corrected(hub: Any, r: int, total: Any, n: int, late: Late, rates: Rates) -> fl.Steps[Any]:
     """Algorithm 4. Everything is in units of the sum, n times the mean: c = <total, v_j> lies within +-n."""
     service: Any = hub.keys.public(SERVICE)
     keys, config = hub.keys.evaluation(SERVICE), hub.config
@@ -119,9 +113,9 @@ def _corrected(hub: Any, r: int, total: Any, n: int, late: Late, rates: Rates) -
         sets, place = among_decoys(service, masked, dots, sizes, n, config.dummies, source)
         noise_bits = service.parameters.flood()
     sealed = yield from hub.for_helper(r, INVERTING, [x.sanitised(noise_bits) for one in sets for x in one])
-    request = Invert(r, len(sets), bundle([x.to_bytes() for x in sealed]))
+    request = Invert(r, len(sets), fl.bundle([x.to_bytes() for x in sealed]))
     count = 3 * len(sets)
-    answers = yield from ask(HELPER, request, Inverted, lambda reply: scalars_of(service, r, reply, count, LARGEST))
+    answers = yield from fl.ask(HELPER, request, Inverted, lambda reply: scalars_of(service, r, reply, count, LARGEST))
     one, two, turn = answers[3 * place : 3 * place + 3]
     bound = config.largest_share
     first = one.times_plain(rates.agreeing * rho1 / n)  # alpha_1 / n_1

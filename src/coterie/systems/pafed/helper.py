@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import msgspec
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.vector import StoredVector
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import bundle, unbundle
-from coterie.protocol.party import Cost, Party, on
-from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.pads import KeeperPads, Unpad, Unpadded
 from coterie.systems.pafed import messages
-from coterie.systems.pafed.config import PAFedConfig, layout_of
+from coterie.systems.pafed.config import PAFedConfig, compares, corrects, layout_of
+from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, USER, wide
 
 
-class Helper(Party, role=HELPER):
+class Helper(fl.Party, role=HELPER):
     """S_1: comparison of signs, inverses and key transformation, all on numbers that the aggregator has masked."""
 
     keys = HeldKeys(PublicKey, SecretKey)
 
-    class State(msgspec.Struct):
+    class State(fl.State):
         """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded.
 
         compared, inverted: the last rounds in which it opened cosines, and sums.  unpadded: the last round in which it
@@ -42,11 +40,15 @@ class Helper(Party, role=HELPER):
     state: State
     config: PAFedConfig
 
-    def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
-        super().__init__(own, common, config)
-        self.layout, self.literal = layout_of(common.spec, common.mode), common.mode == "literal"
+    @cached_property
+    def layout(self) -> Layout:
+        return layout_of(self.spec, self.common.mode)
 
-    def opened(self, model: bytes, key: SecretKey | None = None) -> Vector:
+    @property
+    def literal(self) -> bool:
+        return self.common.mode == "literal"
+
+    def opened(self, model: bytes, key: SecretKey | None = None) -> fl.Vector:
         """(d,) float32: the aggregator's model under pk_s, opened for the observer. Raises PeerError.
 
         key: sk_s, if the helper alone does not hold it.
@@ -55,7 +57,8 @@ class Helper(Party, role=HELPER):
         return self.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
 
     def sealing(self) -> PublicKey | SecretKey:
-        return self.keys.own(SERVICE)
+        """The key of what it returns. With keys=threshold its own key opens only what was switched to it."""
+        return self.keys.public(SERVICE) if self.config.keys == "threshold" else self.keys.own(SERVICE)
 
     def late(self, r: int) -> int:
         """The late updates of round r, as far as the helper can tell."""
@@ -69,33 +72,41 @@ class Helper(Party, role=HELPER):
     def _opened(self, msg: messages.Compare | messages.Invert, last: int, count: int) -> tuple[list[float], int]:
         """The scalars of a request, and their largest allowed size. last: the round of the previous one."""
         if msg.round <= last:
-            raise PeerError(f"a second {type(msg).__name__} of round {msg.round}, or one after round {last}")
+            raise fl.PeerError(f"a second {type(msg).__name__} of round {msg.round}, or one after round {last}")
         most = self.most_scalars(msg)
         if not 1 <= count <= most:
-            raise PeerError(f"{count} scalars to open, where this round has {most} at most")
+            raise fl.PeerError(f"{count} scalars to open, where this round has {most} at most")
         key = self.keys.own(SERVICE)
-        ciphers = [key.public.from_bytes(part, 1, blinded=0) for part in unbundle(msg.ciphers, count)]
+        ciphers = [key.public.from_bytes(part, 1, blinded=0) for part in fl.unbundle(msg.ciphers, count)]
         if not all(cipher.tally.form.scalar for cipher in ciphers):
-            raise PeerError("asked to open something other than scalars: a vector would show weights")
+            raise fl.PeerError("asked to open something other than scalars: a vector would show weights")
         return [float(key.decrypt(cipher)[0]) for cipher in ciphers], max(cipher.terms for cipher in ciphers)
 
     def _sealed(self, values: list[float], at_most: int) -> bytes:
         key = self.sealing()
-        return bundle([key.encrypt_scalar(value, at_most).to_bytes() for value in values])
+        return fl.bundle([key.encrypt_scalar(value, at_most).to_bytes() for value in values])
 
-    def _scalar_cost(self, msg: messages.Compare | messages.Invert, opened: int, sealed: int) -> Cost:
+    def _scalar_cost(self, msg: messages.Compare | messages.Invert, opened: int, sealed: int) -> fl.Cost:
         key = self.keys.own(SERVICE)
         open_s, seal_s = key.nominal_seconds_decrypt(1), key.nominal_seconds_encrypt(1)
-        return Cost(crypto_s=opened * open_s + sealed * seal_s) if 0 < opened <= self.most_scalars(msg) else Cost()
+        return (
+            fl.Cost(crypto_s=opened * open_s + sealed * seal_s) if 0 < opened <= self.most_scalars(msg) else fl.Cost()
+        )
 
-    @on(messages.Compare, lambda self, msg: self._scalar_cost(msg, msg.count, msg.count))
+    def compare_cost(self, msg: messages.Compare) -> fl.Cost:
+        return self._scalar_cost(msg, msg.count, msg.count)
+
+    @fl.on(messages.Compare, compare_cost, answers=messages.Compared, when=compares)
     def compare(self, msg: messages.Compare, src: str) -> messages.Compared:
         """The positive part of every masked cosine, freshly encrypted (eq. 13 without Min). Once a round."""
         values, at_most = self._opened(msg, self.state.compared, msg.count)
         self.state.compared = msg.round
         return messages.Compared(msg.round, self._sealed([max(x, 0.0) for x in values], at_most))
 
-    @on(messages.Invert, lambda self, msg: self._scalar_cost(msg, 4 * msg.count, 3 * msg.count))
+    def invert_cost(self, msg: messages.Invert) -> fl.Cost:
+        return self._scalar_cost(msg, 4 * msg.count, 3 * msg.count)
+
+    @fl.on(messages.Invert, invert_cost, answers=messages.Inverted, when=corrects)
     def invert(self, msg: messages.Invert, src: str) -> messages.Inverted:
         """The inverses for algorithm 4, of the masked sums of every set. Once a round."""
         sums, _ = self._opened(msg, self.state.inverted, 4 * msg.count)
@@ -103,19 +114,19 @@ class Helper(Party, role=HELPER):
         inverted = [x for at in range(0, len(sums), 4) for x in inverses(*sums[at : at + 4])]
         return messages.Inverted(msg.round, self._sealed(inverted, LARGEST))
 
-    def refresh_cost(self, msg: messages.Refresh) -> Cost:
+    def refresh_cost(self, msg: messages.Refresh) -> fl.Cost:
         key, d = self.keys.own(SERVICE), self.layout.size
         sealed_s = 0.0 if self.literal else key.nominal_seconds_encrypt(d)
-        return Cost(crypto_s=key.nominal_seconds_decrypt(d) + sealed_s)
+        return fl.Cost(crypto_s=key.nominal_seconds_decrypt(d) + sealed_s)
 
-    @on(messages.Refresh, refresh_cost)
+    @fl.on(messages.Refresh, refresh_cost, answers=messages.Refreshed)
     def refresh(self, msg: messages.Refresh, src: str) -> messages.Refreshed:
         """Open w + r, keep it for the round, and encrypt it anew under pk_s. Once a round.
 
         Mode ``literal`` opens real numbers, and returns an empty answer.
         """
         if msg.round <= self.state.round:
-            raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self.state.round}")
+            raise fl.PeerError(f"asked to open a vector of round {msg.round} after one of round {self.state.round}")
         key = self.keys.own(SERVICE)
         cipher = key.public.from_bytes(msg.cipher, self.layout.size, blinded=0 if self.literal else 1)
         if self.literal:
@@ -125,15 +136,15 @@ class Helper(Party, role=HELPER):
         self.state.round, self.state.blinded = msg.round, blinded.stored()
         return messages.Refreshed(msg.round, self.sealing().public.encrypt_blinded(blinded).to_bytes())
 
-    @on(
-        messages.Convert,
-        lambda self, msg: Cost(crypto_s=self.keys.own(SERVICE).nominal_seconds_encrypt(self.layout.size)),
-    )
+    def convert_cost(self, msg: messages.Convert) -> fl.Cost:
+        return fl.Cost(crypto_s=self.keys.own(SERVICE).nominal_seconds_encrypt(self.layout.size))
+
+    @fl.on(messages.Convert, convert_cost, answers=messages.Converted)
     def convert(self, msg: messages.Convert, src: str) -> messages.Converted:
         """Algorithm 5, line 10: w + r under pk_i."""
         state = self.state
         if state.round != msg.round or msg.client not in self.clients:
-            raise PeerError(f"nothing to convert for {msg.client} in round {msg.round}")
+            raise fl.PeerError(f"nothing to convert for {msg.client} in round {msg.round}")
         own = self.keys.public(f"{USER} {msg.client}")
         if state.numbers is not None:
             sealed = wide(own, state.numbers)
@@ -142,20 +153,13 @@ class Helper(Party, role=HELPER):
         return messages.Converted(msg.round, msg.client, sealed.to_bytes())
 
 
-class CommitteeHelper(Helper, role=HELPER):
-    """S_1 with keys=threshold: it opens what was switched to its key, and encrypts under that of all ciphertexts."""
-
-    def sealing(self) -> PublicKey | SecretKey:
-        return self.keys.public(SERVICE)
-
-
 class HelperPads(KeeperPads):
     """The pads of all clients, at the helper, which also counts single vectors."""
 
     def padded_for(self) -> tuple[SecretKey, int, int]:
         return self.party.keys.own(SERVICE), self.party.layout.size, self.party.config.max_staleness
 
-    @on(Unpad, KeeperPads.unpad_cost)
+    @fl.on(Unpad, KeeperPads.unpad_cost, answers=Unpadded)
     def unpad(self, msg: Unpad, src: str) -> Unpadded:
         answer: Unpadded = super().unpad(msg, src)
         self.party.state.unpadded = msg.round, self.party.late(msg.round) + (len(msg.rounds) == 1)

@@ -1,13 +1,9 @@
 """The layout of a model, or of an update, in a ciphertext vector: parameters first, then buffers.
 
-A buffer, such as a running variance, is a measurement and not a step. It must not be scaled to length 1, corrected, or
-multiplied by a coefficient of algorithm 4, which may be negative. So an update carries the *values* of its client's
-buffers, which the aggregator averages with equal weights. Both lie in one vector, but in different ciphertexts, so that
-updates are processed without the buffers.
-
-A client with a buffer beyond 4 times ``CKKS_UNIT`` can't take part. The values of buffers that clients receive have an
-error of 0.009 (one standard deviation of the flooding under ``ckks-8192-deep``). The error of the aggregator's copy is
-less than a thousandth of that.
+A buffer, such as a running variance, is a measurement and not a step: no coefficient of algorithm 4 may change it. So
+an update carries the *values* of its client's buffers, which are averaged with equal weights. They lie in ciphertexts
+of their own. A client with a buffer beyond 4 times ``CKKS_UNIT`` can't take part. Clients receive buffers with an error
+of 0.009 (one standard deviation of the flooding under ``ckks-8192-deep``).
 """
 
 from __future__ import annotations
@@ -19,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.aggregation.buffers import ckks_units, not_below_zero
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import PeerError
 from coterie.protocol.model_spec import ModelSpec
 
 
@@ -52,7 +47,7 @@ class Layout:
     def has_buffers(self) -> bool:
         return self.size > self.parameters
 
-    def packed(self, vector: Vector) -> Vector:
+    def packed(self, vector: fl.Vector) -> fl.Vector:
         """(d,) in the order of the spec -> (size,) float32 as it is encrypted."""
         if not self.has_buffers:
             return vector
@@ -66,7 +61,7 @@ class Layout:
         Variances are at least 0.
         """
         if len(opened) != self.size:
-            raise PeerError(f"a model of {len(opened)} numbers under encryption; expected {self.size}")
+            raise fl.PeerError(f"a model of {len(opened)} numbers under encryption; expected {self.size}")
         if not self.has_buffers:
             return opened
         return not_below_zero(self.spec, opened[self.places] * ckks_units(self.spec))  # the cipher rounds variances
