@@ -21,14 +21,7 @@ from tampering import flipped
 from coterie.crypto import Lanes, Layout, bigint, paillier, paillier_arrays, sum_ciphers
 from coterie.crypto.arrays import CiphertextError
 from coterie.protocol.codec import content, weighs
-from coterie.protocol.errors import (
-    CapacityError,
-    CryptoError,
-    DecodeError,
-    KeyMismatchError,
-    PeerError,
-    UserError,
-)
+from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, KeyMismatchError, PeerError, UserError
 
 HEADER = struct.Struct("<4sBBH16sQII")
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from federation import Rig
-from joint_parts import CLIENTS, HOLDERS, KEY, drive, held, joint, keyed, made, opened, shares_of, summed
+from joint_parts import BOTH, CLIENTS, HOLDERS, KEY, drive, held, joint, keyed, made, opened, shares_of, summed
 
 from coterie.crypto import threshold, threshold_opening
 from coterie.crypto.arrays import CiphertextError
@@ -28,7 +28,6 @@ pytestmark = pytest.mark.usefixtures("small_ring")
 VECTORS = np.random.default_rng(0).normal(size=(3, 1500))
 TOTAL = VECTORS.sum(axis=0)
 MOST = {"threshold": 3, "least": 3}
-BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 
 
 def error(run: Rig, terms: int = 3) -> float:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from federation import Rig, misbehaving
-from joint_parts import HOLDERS, KEY, drive, held, keyed, opened
+from joint_parts import BOTH, HOLDERS, KEY, MODELS, SIZE, Fresh, drive, held, keyed, opened, sent, weighted_sum
 
 from coterie.crypto import threshold, threshold_pads
 from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import bundle
-from coterie.protocol.randomness import Randomness, Secrets
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocols.threshold_pads import (
     Answer,
@@ -29,23 +27,6 @@ from coterie.protocols.threshold_pads import (
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 
-SIZE = 1500
-MODELS = dict(zip(HOLDERS, np.random.default_rng(0).normal(size=(4, SIZE)), strict=True))
-BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
-
-
-def sent(run: Rig, r: int = 1, senders: tuple[str, ...] = HOLDERS, among: tuple[str, ...] = ()) -> dict[str, Any]:
-    """As the hub reads it."""
-    uploads = {}
-    for name in senders:
-        data = padding(run.party(name), KEY, r, among).encrypt(MODELS[name]).to_bytes()
-        uploads[name] = loaded(run.hub, KEY, name, data, SIZE, r, among)
-    return uploads
-
-
-def total(weights: Mapping[str, int]) -> np.ndarray:
-    return np.sum([weight * MODELS[name] for name, weight in weights.items()], axis=0)
-
 
 def sum_of(run: Rig, uploads: Any, r: int = 1, **options: Any) -> Any:
     return drive(run, open_padded(run.hub, KEY, uploads, r, **options), r)
@@ -57,7 +38,7 @@ def test_the_weighted_sum_is_opened_by_one_answer_of_each(weights: Any, emulated
     run = keyed(emulated=emulated)
     ended = sum_of(run, sent(run), weights=weights)
     expected = weights or dict.fromkeys(HOLDERS, 1)
-    assert np.abs(ended.values - total(expected)).max() <= threshold_pads.padded_error(
+    assert np.abs(ended.values - weighted_sum(expected)).max() <= threshold_pads.padded_error(
         run.hub.joint.group(KEY), expected
     )
     assert ended.among == HOLDERS
@@ -108,7 +89,7 @@ def test_what_a_sender_adds_is_all_that_it_moves(shift: float) -> None:
     plain = message.encrypt(added)
     uploads["client/0"] = type(moved)(group, moved.pad, group.plus(moved.array, plain.array), None)
     ended = sum_of(run, uploads)
-    expected = total(dict.fromkeys(HOLDERS, 1)) + added
+    expected = weighted_sum(dict.fromkeys(HOLDERS, 1)) + added
     assert np.abs(ended.values - expected).max() <= 2 * threshold_pads.padded_error(group, dict.fromkeys(HOLDERS, 1))
 
 
@@ -116,13 +97,6 @@ def _zero_share(run: Rig) -> Any:
     group = run.hub.joint.group(KEY)
     share = threshold.Share.load(group, held(run, "client/0").share)
     return threshold.Share(group, np.zeros_like(share.numbers))
-
-
-class Fresh(Randomness):
-    """Secrets from the operating system, as in a real run."""
-
-    def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> Secrets:
-        return Secrets(None)
 
 
 def test_two_pads_of_one_round_differ_so_that_their_difference_is_not_that_of_the_models() -> None:
@@ -175,7 +149,7 @@ def test_a_sender_that_is_gone_when_they_are_counted_falls_out() -> None:
     ended = sum_of(run, uploads)
     rest = {name: 1 for name in HOLDERS if name != "client/2"}
     assert ended.among == tuple(rest)
-    assert np.abs(ended.values - total(rest)).max() < 1e-6
+    assert np.abs(ended.values - weighted_sum(rest)).max() < 1e-6
 
 
 def test_a_sender_that_goes_later_keeps_the_sum_closed_and_nobody_answers_again() -> None:

@@ -8,35 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig
-from joint_parts import HOLDERS, KEY, drive, keyed, opened_by, summed
+from joint_parts import BOTH, HOLDERS, KEY, SIZE, Fresh, drive, keyed, opened_by, sent, summed, weighted_sum
 
 from coterie.crypto import threshold_opening, threshold_pads
 from coterie.crypto.threshold_pads import _monomials
 from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocol.errors import CryptoError, DecodeError, UserError
 from coterie.protocol.messages import bundle
-from coterie.protocol.randomness import Randomness, Secrets
 from coterie.protocol.steps import NoAnswerError, for_each
 from coterie.protocols.threshold_keys import TRIAL, Consent, Joint, pad_context, text
 from coterie.protocols.threshold_making import make_keys
 from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums
-from coterie.protocols.threshold_pads import (
-    Answer,
-    AnswerFor,
-    complete_pads,
-    loaded,
-    open_padded,
-    open_weighted,
-    padding,
-)
+from coterie.protocols.threshold_pads import Answer, AnswerFor, complete_pads, open_padded, open_weighted
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 
-SIZE = 1500
 PADS = {"pads": True, "fewest": 3, "effective": 2.0}
 MOST = {**PADS, "threshold": 3, "least": 3}
-MODELS = dict(zip(HOLDERS, np.random.default_rng(0).normal(size=(4, SIZE)), strict=True))
-BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 
 
 def ready(
@@ -49,16 +37,9 @@ def ready(
 
 def completed(run: Rig, r: int = 1, senders: tuple[str, ...] = HOLDERS) -> tuple[dict[str, Any], dict[str, Any]]:
     among = senders if run.hub.joint.of(KEY).threshold else ()
-    uploads = {}
-    for name in senders:
-        data = padding(run.party(name), KEY, r, among).encrypt(MODELS[name]).to_bytes()
-        uploads[name] = loaded(run.hub, KEY, name, data, SIZE, r, among)
+    uploads = sent(run, r, senders, among)
     ciphers = drive(run, complete_pads(run.hub, KEY, uploads, r), r)
     return ciphers, {name: each.pad for name, each in uploads.items()}
-
-
-def weighted_sum(weights: Mapping[str, int]) -> np.ndarray:
-    return np.sum([weight * MODELS[name] for name, weight in weights.items()], axis=0)
 
 
 def asked(run: Rig, *messages: Any, r: int = 1, name: str = "client/1") -> list[bool]:
@@ -349,24 +330,15 @@ def test_the_direct_sum_of_pads_is_one_a_round_too() -> None:
     """A hub that says that a sender has gone, and has the others encrypt anew."""
     run = keyed(emulated=False, **PADS)
     for attempt in range(2):
-        uploads = {}
         for name in HOLDERS:
             run.party(name).randomness = Fresh(0, False)
-            data = padding(run.party(name), KEY, 1).encrypt(MODELS[name]).to_bytes()
-            uploads[name] = loaded(run.hub, KEY, name, data, SIZE, 1)
+        uploads = sent(run)
         weights = {**dict.fromkeys(HOLDERS, 1), "client/0": 1 + attempt}
         if not attempt:
             assert drive(run, open_padded(run.hub, KEY, uploads, 1, weights=weights), 1).among == HOLDERS
     with pytest.raises(NoAnswerError, match="stays closed"):
         drive(run, open_padded(run.hub, KEY, uploads, 1, weights=weights), 1)
     assert any("a second sum of the vectors of round 1" in reason for reason in run.refused)
-
-
-class Fresh(Randomness):
-    """Secrets from the operating system, as in a real run."""
-
-    def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> Secrets:
-        return Secrets(None)
 
 
 @pytest.mark.parametrize("spread", ["one announcement", "two", "another making"])

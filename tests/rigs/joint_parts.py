@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from coterie.crypto import ckks, threshold, wire
 from coterie.crypto.threshold import Group
 from coterie.protocol.codec import content
 from coterie.protocol.party import Party
+from coterie.protocol.randomness import Randomness, Secrets
 from coterie.protocol.system import System
 from coterie.protocols import threshold_keys
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
@@ -24,7 +25,7 @@ from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import Joint, JointGrant, JointKeys
 from coterie.protocols.threshold_making import make_keys
 from coterie.protocols.threshold_opening import KeyOpening, open_sum
-from coterie.protocols.threshold_pads import JointPads
+from coterie.protocols.threshold_pads import JointPads, loaded, padding
 
 SMALL = "insecure-1024-threshold-sum"
 PRODUCTS = "insecure-1024-threshold-mul"
@@ -32,6 +33,9 @@ CLIENTS = tuple(f"client/{i}" for i in range(5))
 HOLDERS = CLIENTS[:4]
 KEY = "sum"
 VECTORS = np.random.default_rng(0).normal(size=(3, 700))
+SIZE = 1500
+MODELS = dict(zip(HOLDERS, np.random.default_rng(0).normal(size=(4, SIZE)), strict=True))
+BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 
 
 @contextmanager
@@ -133,6 +137,26 @@ def summed(run: Rig, *vectors: np.ndarray, key: Any = None) -> Any:
 
 def opened(run: Rig, cipher: Any, r: int = 1, **options: Any) -> Any:
     return drive(run, open_sum(run.hub, KEY, cipher, r, **options), r)
+
+
+class Fresh(Randomness):
+    """Secrets from the operating system, as in a real run."""
+
+    def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> Secrets:
+        return Secrets(None)
+
+
+def sent(run: Rig, r: int = 1, senders: tuple[str, ...] = HOLDERS, among: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The senders' padded models, as the hub reads them."""
+    uploads = {}
+    for name in senders:
+        data = padding(run.party(name), KEY, r, among).encrypt(MODELS[name]).to_bytes()
+        uploads[name] = loaded(run.hub, KEY, name, data, SIZE, r, among)
+    return uploads
+
+
+def weighted_sum(weights: Mapping[str, int]) -> np.ndarray:
+    return np.sum([weight * MODELS[name] for name, weight in weights.items()], axis=0)
 
 
 def held(run: Rig, name: str) -> Any:
