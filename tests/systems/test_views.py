@@ -51,9 +51,9 @@ def test_who_comes_and_goes_ends_no_run(case: Case) -> None:
     assert any("skipped" not in note for note in notes)
 
 
-@pytest.mark.parametrize("case", parameters(CASES, first))
+@pytest.mark.parametrize("case", parameters([case for case in CASES if case[2].get("keys") != "threshold"], first))
 def test_a_slow_client_holds_up_no_round(case: Case) -> None:
-    """It needs longer than a round waits, in every round."""
+    """It needs longer than a round waits, in every round. (A holder of a joint key is waited for.)"""
     if "deadline_s" not in {field.name for field in fields(made(case).config)}:
         pytest.skip("it waits for everybody")
     name, mode, settings = case
