@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any, get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from coterie.protocol.randomness import rng
 from coterie.reproductions.study import Calculation, Item, Row
 from coterie.systems.mingledpie.layout import Kind, Layout, Rebuilding
 from coterie.training.models import build
-from papers.mingledpie_costs import mean, timed
+from papers.mingledpie_costs import timed
 
 
 def form_costs(kind: Kind, seed: int, clients: int = 12, model: str = "fcnn") -> Row:
@@ -71,7 +72,7 @@ def form_costs(kind: Kind, seed: int, clients: int = 12, model: str = "fcnn") ->
 def _table(found: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     rows = []
     for name, seeds in found.items():
-        s = mean(seeds)
+        s = {key: fmean(one[key] for one in seeds) for key in seeds[0]}
         row: dict[str, Any] = {"form": name, "client: encryption s": s["encrypt"], "MB up": s["up"]}
         row |= {"server: s a client": s["add"], "server: rescaling s a round": s["close"], "MB down": s["down"]}
         row |= {"client: decryption s": s["open"], "client: solving s": s["solve"], "largest error": s["error"]}

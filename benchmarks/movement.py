@@ -30,7 +30,7 @@ CASES = (("cora", 0.1), ("cora", RATES["ofl@hardened"]), ("mnist-mlp", 0.1), ("f
 
 def moved(task: str, rate: float, seed: int) -> Row:
     """Lengths of one round: of the clients' changes, of their mean, of one upload's noise, and of the noise's mean."""
-    made = config("local", task, settings={"lr": rate})
+    made = config("local", task, lr=rate)
     run = build(replace(made, rounds=1, seed=seed, fine_tune="no"))
     try:
         run.set_up()

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,25 +18,11 @@ from coterie.clustering.identities import ClusterKeys, coin_sets, identity_set
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto import ckks
 from coterie.protocol.randomness import rng
-from coterie.reproductions.study import Calculation, Item, Row, by_cell, named
+from coterie.reproductions.study import Row
+from papers import tables
 
 FCNN = 159_010
-SIZES = {"FCNN": FCNN, "CNN": 62_006, "ResNet-18": 11_220_132}
-"""Parameters: 784-200-10; LeNet-5 for 3x32x32; ResNet-18 for 3x32x32 and 100 classes."""
-DEFAULT = {"p": 0.5, "T": 2, "k": 10, "N": 120}
-GRID: Mapping[str, Sequence[float]] = {"p": (0.25, 0.125), "T": (3, 4), "k": (5, 8), "N": (60, 240)}
-TABLE_4 = {  # seconds: identity generation, model aggregation, model rebuilding
-    "default": (0.068, 18.014, 0.284),
-    "p=0.25": (0.101, 11.763, 0.267),
-    "p=0.125": (0.181, 8.211, 0.254),
-    "T=3": (0.071, 23.047, 0.287),
-    "T=4": (0.077, 29.523, 0.290),
-    "k=5": (0.041, 10.137, 0.184),
-    "k=8": (0.058, 14.521, 0.243),
-    "N=60": (0.069, 9.154, 0.260),
-    "N=240": (0.068, 39.138, 0.316),
-}
-TABLE_9 = {"FCNN": (3.32, 0.36), "CNN": (7.22, 0.73), "ResNet-18": (22.08, 2.78)}  # seconds: encryption, decryption
+"""Parameters of 784-200-10."""
 _DISTINCT = 3  # clients whose ciphertexts stand for those of all: an addition takes the same time whatever is added
 
 T = TypeVar("T")
@@ -107,69 +92,16 @@ def vector_costs(parameters: int, name: str, seed: int) -> Row:
     }
 
 
-def mean(found: Sequence[Row]) -> dict[str, float]:
-    """Of each number over the seeds."""
-    return {key: fmean(one[key] for one in found) for key in found[0]}
+def addition_ms(found: Sequence[Row], cell: tables.Entry) -> float:
+    """Milliseconds of adding one model to a cluster's sum."""
+    return 1000 * fmean(one["add"] for one in found) / fmean(one["additions"] for one in found)
 
 
-@by_cell
-def _table_4(name: str, seeds: Sequence[Row]) -> Row:
-    s = mean(seeds)
-    identity, aggregation, rebuilding = TABLE_4[name]
-    return {
-        "setting": name,
-        "paper: identity s": identity,
-        "ours: identity s (a client)": s["identity"],
-        "paper: aggregation s": aggregation,
-        "ours: additions s": s["add"],
-        "reading bytes s": s["read"],
-        "models x clusters": s["additions"],
-        "expected": s["expected"],
-        "ours: ms a model and cluster": 1000 * s["add"] / s["additions"],
-        "paper: rebuilding s": rebuilding,
-        "ours: solving s": s["solve"],
-        "ours: decryption s": s["decrypt"],
-        "encryption s (a client)": s["encrypt"],
-    }
+def options(words: Mapping[str, Any], found: dict[str, Any]) -> None:
+    """A setting of table 4 changes one number of the default."""
+    key, _, value = words.get("setting", "").partition("=")
+    if value:
+        found[key] = float(value) if key == "p" else int(value)
 
 
-@by_cell
-def _table_9(name: str, seeds: Sequence[Row]) -> Row:
-    s, (model, _, parameters) = mean(seeds), name.partition("/")
-    encryption, decryption = TABLE_9[model]
-    return {
-        "model": model,
-        "parameters": SIZES[model],
-        "CKKS set": parameters,
-        "paper: encryption s": encryption,
-        "ours: public key s": s["public"],
-        "ours: secret key s": s["secret"],
-        "paper: decryption s": decryption,
-        "ours: decryption s": s["decrypt"],
-        "MB": s["MB"],
-        "largest error": s["error"],
-    }
-
-
-def _round_cell(name: str, setting: Mapping[str, float]) -> Calculation[Row]:
-    p, threshold, k, clients = (setting[key] for key in DEFAULT)
-    return Calculation(name, partial(round_costs, float(p), int(threshold), int(k), int(clients)), setting)
-
-
-def _vector_cell(model: str, name: str) -> Calculation[Row]:
-    return Calculation(f"{model}/{name}", partial(vector_costs, SIZES[model], name), {"parameters": SIZES[model]})
-
-
-_table_4_cells = (
-    _round_cell("default", DEFAULT),
-    *(_round_cell(f"{key}={v:g}", {**DEFAULT, key: v}) for key, values in GRID.items() for v in values),
-)
-_table_9_cells = (
-    *(_vector_cell(model, "ckks-4096-add") for model in SIZES),
-    *(_vector_cell(model, "ckks-8192-mul") for model in ("FCNN", "CNN")),
-)
-
-ITEMS = named(
-    Item("mingledpie/table4", "MingledPie, table IV: CPU seconds of a round's parts", _table_4_cells, _table_4),
-    Item("mingledpie/table9", "MingledPie, table IX: CPU seconds of encryption", _table_9_cells, _table_9),
-)
+ITEMS = tables.items("mingledpie_costs", globals())

@@ -8,8 +8,6 @@ grow linearly with it, but for ServerDec.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -19,15 +17,13 @@ from coterie.crypto import threshold, threshold_generation, threshold_opening
 from coterie.dp.heuristic import perturbed
 from coterie.dp.uploads import Standard
 from coterie.protocol.randomness import Secrets, rng
-from coterie.reproductions.study import Calculation, Item, Row, by_cell, named
+from coterie.reproductions.study import Row
 from coterie.selection.parameters import density, gumbel_top_k, max_min, o_factor
-from papers.mingledpie_costs import mean, timed
+from papers import tables
+from papers.mingledpie_costs import timed
 
 MLP = 178_110
-SIZES = {"mlp": MLP, "lenet": 61_706}
-"""Parameters: 784-200-100-10; LeNet-5 for 1x28x28."""
-SHARES = (0.1, 0.5, 1.0)
-LEADERS = (2, 3, 4, 6, 8, 12, 16)
+"""Parameters of 784-200-100-10."""
 
 
 def upload_costs(parameters: int, share: float, seed: int) -> Row:
@@ -91,52 +87,4 @@ def round_costs(leaders: int, seed: int, parameters: int = MLP) -> Row:
     }
 
 
-@by_cell
-def _figure_12(name: str, seeds: Sequence[Row]) -> Row:
-    s, (model, _, share) = mean(seeds), name.partition("/")
-    return {
-        "model": model,
-        "parameters": SIZES[model],
-        "share sent": share,
-        "density ms": 1000 * s["density"],
-        "selection ms": 1000 * s["select"],
-        "Laplace noise ms": 1000 * s["laplace"],
-        "standard mechanism ms": 1000 * s["standard"],
-    }
-
-
-@by_cell
-def _figure_13(name: str, seeds: Sequence[Row]) -> Row:
-    s = mean(seeds)
-    return {
-        "leaders": int(name),
-        "server: KeyGen s": s["keygen"],
-        "Add s": s["add"],
-        "ServerDec s": s["server_dec"],
-        "FinDec s": s["fin_dec"],
-        "leader: own key s": s["own_key"],
-        "Enc s": s["encrypt"],
-        "PartDec s": s["partial"],
-        "PartDec MB": s["answer_mb"],
-        "largest error": s["error"],
-    }
-
-
-def _upload(model: str, share: float) -> Calculation[Row]:
-    return Calculation(f"{model}/{share:g}", partial(upload_costs, SIZES[model], share), {"parameters": SIZES[model]})
-
-
-ITEMS: Mapping[str, Item[Row]] = named(
-    Item(
-        "ofl/fig12",
-        "OFL, figure 12: CPU milliseconds that a client's mechanism adds to an upload",
-        tuple(_upload(model, share) for model in SIZES for share in SHARES),
-        _figure_12,
-    ),
-    Item(
-        "ofl/fig13",
-        "OFL, figure 13: CPU seconds of the server and of each leader by the number of leaders, 178,110 parameters",
-        tuple(Calculation(str(k), partial(round_costs, k), {"leaders": k}) for k in LEADERS),
-        _figure_13,
-    ),
-)
+ITEMS = tables.items("ofl_costs", globals())

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -41,11 +40,6 @@ def _line(axis: Axes, name: str, found: Sequence[Curve], measure: str, width: fl
 def _plain(axis: Axes) -> None:
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def curves_picture(title: str) -> Callable[[Mapping[str, Sequence[Curve]], Path], None]:
-    """What draws ``curves_figure`` under this title into a file."""
-    return lambda curves, path: curves_figure(curves, title).savefig(path)
 
 
 def curves_figure(curves: Mapping[str, Sequence[Curve]], title: str) -> Figure:

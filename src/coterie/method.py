@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import stepped, with_buffers
@@ -46,16 +47,30 @@ from coterie.protocol.messages import (
     message,
     unbundle,
 )
+from coterie.protocol.options import LARGEST, AtLeastOne, NotNegative, Positive
 from coterie.protocol.party import Cost, Party, To, Work, from_party, initial, initials, on, zeros
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, compute, for_each, post, spend, take, wake
 from coterie.protocol.system import Federation, Mixture, PartyFactory, Sees, System, party_type, telling
-from coterie.protocols.averaging import Averaging, Gather, OfModel, Server, ServerOfSeveral, Train, Update, own_model
+from coterie.protocols.averaging import (
+    Averaging,
+    Gather,
+    OfModel,
+    Server,
+    ServerOfGroups,
+    ServerOfSeveral,
+    Train,
+    Update,
+    membership,
+    own_model,
+    own_models,
+)
 from coterie.protocols.averaging import Client as AveragingClient
 from coterie.protocols.averaging import ModelClient as Client
 from coterie.protocols.local_training import (
     ClusterModels,
     LocalTraining,
+    Share,
     SteppedTraining,
     ask_all,
     ask_each,
@@ -83,10 +98,12 @@ Array = NDArray[Any]
 
 __all__ = [
     "ANY",
+    "LARGEST",
     "LEARNS",
     "Admm",
     "Answers",
     "Array",
+    "AtLeastOne",
     "Averaging",
     "AveragingClient",
     "Bundle",
@@ -110,8 +127,10 @@ __all__ = [
     "Losses",
     "Mean",
     "Message",
+    "Meta",
     "Mixture",
     "NoAnswerError",
+    "NotNegative",
     "OfModel",
     "OfRound",
     "Open",
@@ -119,12 +138,15 @@ __all__ = [
     "OwnData",
     "Party",
     "PeerError",
+    "Positive",
     "Proximal",
     "Scaffold",
     "Sees",
     "Server",
+    "ServerOfGroups",
     "ServerOfSeveral",
     "Sgd",
+    "Share",
     "Signed",
     "State",
     "SteppedTraining",
@@ -163,9 +185,11 @@ __all__ = [
     "initials",
     "joined",
     "local",
+    "membership",
     "message",
     "on",
     "own_model",
+    "own_models",
     "positive",
     "post",
     "settings",

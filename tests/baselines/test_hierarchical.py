@@ -12,8 +12,9 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.baselines import cfl, fedavg, rfl_ha
 from coterie.baselines.rfl_ha import Belong, Client, Lead, Train, balanced
-from coterie.protocol.errors import DecodeError, PeerError, UserError
+from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import bundle
+from coterie.protocols.averaging import membership
 from coterie.runs import RunConfig, run
 
 GROUPS = [0, 1, 0, 1, 0, 1]
@@ -23,7 +24,7 @@ TARGETS = planted(GROUPS, 20)
 
 
 def grouped(made: Any) -> list[list[int]]:
-    return cfl.membership(made.hub.state, made.common.clients)
+    return membership(made.common.clients, made.hub.state.groups)
 
 
 def test_it_is_fedavg_until_the_mean_update_is_small_and_then_parts_the_groups() -> None:
@@ -83,14 +84,6 @@ def test_gamma_and_the_smallest_part_keep_clusters_whole() -> None:
         made = rig(cfl.SYSTEM, TARGETS, lr=0.3, **settings)
         made.rounds(20)
         assert grouped(made) == [[0]] * 6
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"eps1": 0.0}, {"eps1": 0.9, "eps2": 0.5}, {"gamma": 1.0}, {"smallest": 0}, {"gamma": float("nan")}]
-)
-def test_cfl_refuses_settings_that_mean_nothing(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError):
-        cfl.CflConfig(**wrong)
 
 
 # -- RFL-HA ------------------------------------------------------------------------------------------------------------
@@ -213,12 +206,6 @@ def test_a_members_bad_answer_is_refused_and_the_others_count(lie: str) -> None:
     assert note["participants"] == 5
     expected = (start + 0.3 * (TARGETS[:-1] - start)).mean(axis=0)
     assert np.abs(made.models()[0] - expected).max() < 1e-6
-
-
-@pytest.mark.parametrize("wrong", [{"clusters": 0}, {"server_lr": 0.0}, {"server_lr": 1.5}, {"exponent": -1.0}])
-def test_rfl_ha_refuses_settings_that_mean_nothing(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError):
-        rfl_ha.RflHaConfig(**wrong)
 
 
 def test_slow_devices_wait_for_their_like_only() -> None:

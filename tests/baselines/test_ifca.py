@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import numpy as np
 import pytest
 import torch
-from federation import Pulled, Rig, Steady, misbehaving, on_the_wire, planted, rig
+from federation import Rig, Steady, misbehaving, on_the_wire, planted, rig
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.baselines import fedavg, ifca
-from coterie.baselines.ifca import Update
-from coterie.protocol.errors import UserError
 from coterie.protocols.averaging import Train
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
@@ -111,39 +107,19 @@ def test_a_sample_of_the_clients_is_asked() -> None:
         assert (note["participants"], note["asked"], sum(note["clusters"]["sizes"])) == (3, 3, 3)
 
 
-BAD: list[tuple[str, Callable[[Update], Update]]] = [
-    ("another length", lambda u: change(u, weights=u.weights[:-1])),
-    ("another shape", lambda u: change(u, spec=bytes(16))),
-    ("another round", lambda u: change(u, round=0)),
-    ("a cluster too high", lambda u: change(u, cluster=2)),
-    ("a negative cluster", lambda u: change(u, cluster=-1)),
-    ("no samples", lambda u: change(u, samples=0)),
-]
-
-
-@pytest.mark.parametrize(("name", "make"), BAD, ids=[name for name, _ in BAD])
-def test_an_update_that_does_not_fit_is_refused(name: str, make: Callable[[Update], Update]) -> None:
+@pytest.mark.parametrize("cluster", [2, -1])
+def test_an_update_for_no_cluster_is_refused(cluster: int) -> None:
     run = rig(ifca.SYSTEM, TARGETS, clusters=2)
-    misbehaving(run.party("client/2"), Train, lambda p, request, update: make(update))
+    misbehaving(run.party("client/2"), Train, lambda p, request, update: change(update, cluster=cluster))
     note = run.round(1)
     assert note["participants"] == 5
     assert note["membership"][2] == []
     assert run.refusals("server", "Update") == 1
 
 
-@pytest.mark.parametrize("count", [0, 20, 39, 41, 60])
+@pytest.mark.parametrize("count", [0, 20, 60])
 def test_a_client_refuses_another_number_of_models(count: int) -> None:
     run = rig(ifca.SYSTEM, TARGETS, clusters=2)
     on_the_wire(run.transport, Train, lambda m: change(m, weights=np.zeros(count, np.float32)), dst="client/0")
     assert run.round(1)["participants"] == 5
     assert run.refusals("client", "Train") == 1
-
-
-def test_settings_and_views() -> None:
-    with pytest.raises(UserError):
-        rig(ifca.SYSTEM, TARGETS, clusters=0)
-    run = rig(ifca.SYSTEM, TARGETS, effects=Pulled)
-    run.round(1)
-    for role, sees in ifca.SYSTEM.views("paper").items():
-        kinds = set().union(*(view.kinds() for view in run.transport.transcript.of_role(role)))
-        assert kinds == {kind.__name__ for kind in sees.receives}

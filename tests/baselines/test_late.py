@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Pulled, Rig, rig
+from matrix import few
 from outcomes import alike, numbers
 
 from coterie.baselines import fedadmm, fedasync, fedavg
@@ -21,7 +22,6 @@ from coterie.protocol.system import System
 from coterie.protocols.local_training import sample_clients
 from coterie.runs import Interrupted, RunConfig, run
 from coterie.runs.experiment import build
-from coterie.runs.registry import SYSTEMS
 
 N, ROUNDS, LR = 8, 14, 0.3
 TARGETS = np.random.default_rng(0).normal(size=(N, 10))
@@ -112,7 +112,7 @@ in_time = mean_of_models(lambda came: float(not came.late))
 everything = mean_of_models(lambda came: 1.0)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("decay", few([0.0, 0.1], [0.1]))
 @pytest.mark.parametrize(
     ("system", "rule", "settings"),
     [
@@ -259,34 +259,12 @@ def test_fedadmm_finds_the_optimum_that_late_models_pull_away_from() -> None:
 # -- settings, registry, digits ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("system", "settings", "words"),
-    [
-        (AVERAGING["time_weighted"], {"base": 1.0}, "base must be above 1"),
-        (fedasync.SYSTEM, {"exponent": -0.5}, "exponent must be at least 0"),
-        (fedasync.SYSTEM, {"server_lr": 1.5}, "at most 1"),
-        (fedadmm.SYSTEM, {"rho": 0.0}, "rho must be a finite number above 0"),
-        (AVERAGING["fedprox_stale"], {"mu": -1.0}, "mu must be a finite number of at least 0"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(system: System, settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        system.config(**settings)
-
-
 def test_dropping_has_no_bound_on_staleness_to_set() -> None:
     with pytest.raises(UserError, match="max_staleness"):
         build(RunConfig("fedavg_drop", "digits", settings={"max_staleness": 3}))
 
 
-def test_all_can_be_asked_for_by_name() -> None:
-    for system in (*DROPPING, *LATE):
-        assert SYSTEMS[system.name] is system
-        assert system.baseline
-        assert not system.encrypted
-
-
-@pytest.mark.parametrize("system", [s.name for s in (*DROPPING, *LATE)])
+@pytest.mark.parametrize("system", few([s.name for s in (*DROPPING, *LATE)], ["fedadmm"]))
 def test_each_learns_two_shard_digits_with_half_of_the_clients_late(system: str) -> None:
     settings = {"lr": 0.1, "batch_size": 10, "max_epochs": 5}
     work = RunConfig(system, "digits", clients=10, rounds=12, partition="shards:2", delta=0.5, settings=settings)
@@ -299,7 +277,7 @@ def test_each_learns_two_shard_digits_with_half_of_the_clients_late(system: str)
 
 
 @pytest.mark.parametrize("system", ["fedadmm", "fedavg_late"])
-@pytest.mark.parametrize("at", [2, 5])
+@pytest.mark.parametrize("at", few([2, 5], [5]))
 def test_a_run_resumes_with_updates_under_way(system: str, at: int, tmp_path: Path) -> None:
     work = RunConfig(
         system, clients=8, rounds=7, partition="shards:2", checkpoint_every=1, record=True, devices="mobile",

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from federation import misbehaving, spec_of
+from matrix import few
 
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message
@@ -75,33 +76,30 @@ def samples(value: int) -> Lie:
 # -- beyond the bounds -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", BASELINES)
-@pytest.mark.parametrize("value", [3e38, -3e38, 1.2e12])
-def test_weights_beyond_measure_are_refused_with_their_sender_and_the_round_goes_on(name: str, value: float) -> None:
-    made = attacked(config(name), weights(value))
+@pytest.mark.parametrize("name", few(BASELINES, ["fedavg", "rfl_ha"]))
+def test_weights_beyond_measure_are_refused_with_their_sender_and_the_round_goes_on(name: str) -> None:
+    """``test_every.py`` has all other lies."""
+    made = attacked(config(name), weights(-3e38))
     for r in (1, 2):
         line = made.round(r)
         ((reason, count),) = line["refused"].items()
         assert count == 1
-        assert f"{LIAR}: a model with a weight of {abs(value):.2g}" in reason
+        assert f"{LIAR}: a model with a weight of 3e+38" in reason
         assert line["notes"]["participants"] == 4
         assert "outliers" not in line["notes"]
         assert np.isfinite(line["global_loss"])
     made.close()
 
 
-@pytest.mark.parametrize("name", [name for name in BASELINES if name != "scaffold"])  # which averages unweighted
-@pytest.mark.parametrize("value", [(1 << 64) - 1, 1 << 63, MOST_SAMPLES + 1, 0, -1])
-def test_samples_that_no_client_has_are_refused_with_their_sender(name: str, value: int) -> None:
-    made = attacked(config(name), samples(value))
-    line = made.round(1)
-    ((reason, count),) = line["refused"].items()
-    assert (count, line["notes"]["participants"]) == (1, 4)
-    assert f"{LIAR}: an update of {value} samples; from 1 to {MOST_SAMPLES} are taken" in reason
+def test_samples_that_no_client_has_are_refused_with_their_sender() -> None:
+    made = attacked(config("fedavg"), samples(MOST_SAMPLES + 1))
+    ((reason, count),) = made.round(1)["refused"].items()
+    assert count == 1
+    assert f"{LIAR}: an update of {MOST_SAMPLES + 1} samples; from 1 to {MOST_SAMPLES} are taken" in reason
     made.close()
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", few(BASELINES, ["fedavg", "scaffold"]))
 def test_a_negative_running_variance_is_refused_with_its_sender(name: str) -> None:
     """Its square root is no number: the loss of everybody who takes the mean would be none."""
 
@@ -184,7 +182,7 @@ def error_of(made: Experiment, rounds: int) -> tuple[str, list[dict[str, Any]]]:
     return "", lines
 
 
-@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize("name", few(ROBUST, ["krum", "fltrust"]))
 def test_a_robust_rule_withstands_a_lie_within_the_bounds(name: str) -> None:
     """FLTrust does by the length that it takes of each update, not by leaving it out."""
     said, lines = error_of(attacked(config(name), weights(1e12)), 4)
@@ -200,7 +198,7 @@ BOUNDED = ("fedadam", "fedyogi")  # no lie moves their models by more than the s
 NAMING = [name for name in BASELINES if name not in (*ROBUST, *BOUNDED, "rfl_ha", "fednova")]  # see below
 
 
-@pytest.mark.parametrize("name", NAMING)
+@pytest.mark.parametrize("name", few(NAMING, ["fedavg", "ifca"]))
 def test_the_error_names_the_poisoned_model_and_not_the_learning_rate(name: str) -> None:
     """IFCA's clients leave a poisoned cluster for another, until there is none left."""
     said, lines = error_of(attacked(config(name), weights(1e12)), 6)
@@ -226,7 +224,7 @@ def test_of_a_cluster_the_error_names_the_head() -> None:
     assert f"{head}'s update of round 1" in said
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedavg_stale", "fedem"])
+@pytest.mark.parametrize("name", few(["fedavg", "fedprox", "fedavg_stale", "fedem"], ["fedavg"]))
 def test_a_lie_within_the_bounds_is_named_by_its_share_of_the_mean(name: str) -> None:
     """Weights below what stands out and more samples than all others have together: the mean is the liar's."""
     lie = weights(99.0)
@@ -267,7 +265,7 @@ def test_a_poisoned_control_variate_is_named_as_a_poisoned_model_is() -> None:
     assert "learning rate" not in said
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", few(BASELINES, ["fedavg"]))
 def test_a_learning_rate_that_is_too_high_is_blamed_for_what_it_does(name: str) -> None:
     """Also where trainings end finite for some rounds, with weights that all stand out: none of them is made up."""
     ends = []

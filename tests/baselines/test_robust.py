@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Pulled, Steady, planted, public_target, rig
+from matrix import few
 
 from coterie.aggregation import robust
-from coterie.baselines.robust import SYSTEMS, RobustConfig, combined
+from coterie.baselines.robust import SYSTEMS, combined
 from coterie.privacy.attacks.active import attacked, parse
 from coterie.protocol.effects import Fit
 from coterie.protocol.errors import PeerError, UserError
@@ -70,8 +71,8 @@ def test_the_servers_step_is_a_part_of_the_way(name: str) -> None:
     np.testing.assert_allclose(half.hub.state.weights - start, (whole.hub.state.weights - start) / 2, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-@pytest.mark.parametrize("text", ["scale:100", "sign_flip:50"])
+@pytest.mark.parametrize("name", few(SYSTEMS, ["krum", "fltrust"]))
+@pytest.mark.parametrize("text", few(["scale:100", "sign_flip:50"], ["scale:100"]))
 def test_what_ruins_a_mean_does_not_ruin_these(name: str, text: str) -> None:
     def error(system: Any) -> float:
         made = rig(attacked(system, parse(text), ("client/2",)), TARGETS)
@@ -107,12 +108,6 @@ def test_fltrust_without_an_update_of_its_own_skips_the_round() -> None:
 def test_fltrust_needs_public_samples() -> None:
     with pytest.raises(UserError, match="give it some"):
         build(RunConfig("fltrust", clients=4, public=0.0))
-
-
-@pytest.mark.parametrize("faulty", [-0.1, 0.5, 1.0])
-def test_a_share_that_no_rule_withstands_is_refused(faulty: float) -> None:
-    with pytest.raises(UserError, match="below 1/2"):
-        RobustConfig(faulty=faulty)
 
 
 # -- buffers -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from federation import Pulled, Rig, Steady, misbehaving, planted, rig
+from matrix import few
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.baselines import fedavg, haccs, oort
@@ -83,7 +84,7 @@ def test_durations_are_what_the_server_observes(system: System) -> None:
     assert seen == pytest.approx([1.02, 1.02, 7.02, 1.02, 1.02, 1.02])
 
 
-@pytest.mark.parametrize("name", ["haccs", "oort", "flacc", "clsm_fl"])
+@pytest.mark.parametrize("name", few(["haccs", "oort", "flacc", "clsm_fl"], ["haccs"]))
 def test_a_run_that_was_interrupted_ends_with_the_same_models(name: str, tmp_path: Path) -> None:
     settings = {"max_epochs": 1, "participation": 0.5}
     options: dict[str, Any] = {"partition": "labelsets:2", "devices": "mobile", "checkpoint_every": 1}
@@ -110,22 +111,11 @@ def test_a_device_s_own_estimate_is_its_profile_s() -> None:
     assert round_seconds(empty, 2e9, 1000) == 0.0
 
 
-CLAIMS: list[tuple[str, type[Any], Callable[[Any], Any]]] = [
-    ("a negative loss", Train, lambda u: change(u, loss=-1.0)),
-    ("a loss beyond measure", Train, lambda u: change(u, loss=1e300)),
-    ("no samples", Train, lambda u: change(u, samples=0)),
-    ("another length", Train, lambda u: change(u, weights=u.weights[:-1])),
-    ("another round", Train, lambda u: change(u, round=0)),
-]
-
-
 @SELECTING
-@pytest.mark.parametrize(("name", "kind", "lie"), CLAIMS, ids=[claim[0] for claim in CLAIMS])
-def test_an_update_that_does_not_fit_is_refused_and_changes_nothing(
-    system: System, name: str, kind: type[Any], lie: Callable[[Any], Any]
-) -> None:
+@pytest.mark.parametrize("loss", [-1.0, 1e300])
+def test_a_loss_that_no_model_has_is_refused_and_changes_nothing(system: System, loss: float) -> None:
     honest, lied = (toy(system, participation=1.0) for _ in range(2))
-    misbehaving(lied.party("client/2"), kind, lambda p, request, answer: lie(answer))
+    misbehaving(lied.party("client/2"), Train, lambda p, request, answer: change(answer, loss=loss))
     assert lied.round(1)["participants"] == 5
     assert lied.refusals("server", "Scored") == 1
     honest.round(1)
@@ -192,6 +182,7 @@ def test_a_histogram_is_drawn_once_however_often_it_is_asked_for() -> None:
     made = toy(haccs.SYSTEM, epsilon=0.1)
     first = {name: counts.tolist() for name, counts in made.hub.state.counts.items()}
     made.hub.state.counts.clear()
+    made.hub.state.seconds.clear()
     made.round(1)
     assert {name: counts.tolist() for name, counts in made.hub.state.counts.items()} == first
 
@@ -247,10 +238,10 @@ def test_a_liar_about_its_loss_draws_rounds_to_its_cluster_but_not_to_itself() -
     assert set(picked(notes[lied + 1 :])) == {"client/1", "client/2"}
 
 
-@pytest.mark.parametrize(("partition", "data"), [("labelsets:2", "digits"), ("labelsets:5", "digits")])
-def test_planted_label_sets_are_found_under_noise_of_epsilon_one(partition: str, data: str) -> None:
-    for seed in (0, 1, 2):
-        experiment = build(RunConfig("haccs", data, clients=20, rounds=1, partition=partition, seed=seed))
+@pytest.mark.parametrize("partition", few(["labelsets:2", "labelsets:5"], ["labelsets:2"]))
+def test_planted_label_sets_are_found_under_noise_of_epsilon_one(partition: str) -> None:
+    for seed in (0, 1):
+        experiment = build(RunConfig("haccs", "digits", clients=20, rounds=1, partition=partition, seed=seed))
         experiment.set_up()
         experiment.round(1)
         found = experiment.system.observe(experiment.federation)
@@ -280,9 +271,6 @@ def test_labels_that_are_no_classes_are_refused() -> None:
     experiment: Mapping[str, Any] = {"data": "digits", "task": "regression", "clients": 4, "rounds": 1}
     with pytest.raises(UserError, match="reads labels as classes"):
         build(RunConfig("haccs", **experiment))
-    for bad in ({"epsilon": 0.0}, {"rho": 1.1}, {"radius": 0.0}, {"density": "kmeans"}):
-        with pytest.raises(UserError):
-            haccs.HaccsConfig(**bad)
 
 
 # -- Oort --------------------------------------------------------------------------------------------------------------
@@ -352,10 +340,7 @@ def test_a_liar_about_its_loss_and_samples_is_cut_off_at_another_s_utility() -> 
     assert sum(often[f"client/{i}"] for i in range(1, 6)) >= 20, "at least one place of two goes to another"
 
 
-def test_settings_of_oort_are_checked_and_a_run_tells_what_it_did(tmp_path: Any) -> None:
-    for bad in ({"exploration": 2.0}, {"penalty": -1.0}, {"window": 0}, {"pace_step": 0.0}, {"most_selected": -1}):
-        with pytest.raises(UserError):
-            oort.OortConfig(**bad)
+def test_a_run_tells_what_it_did(tmp_path: Any) -> None:
     done = run(
         RunConfig("oort", clients=6, rounds=4, devices="mobile", out=str(tmp_path / "o"), settings={"window": 1})
     )

@@ -5,60 +5,36 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from studies import curve as bare
+from studies import rows, tiny
 
 from benchmarks import forms
-from coterie.api import reproduce
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
-from coterie.reproductions import items
-from coterie.reproductions.study import Calculation, Cell, Curve, Item, one, study
+from coterie.reproductions.study import Calculation, Item, one, study
 from coterie.runs.config import RunConfig, resolve
+from coterie.training.models import build
 from papers import mingledpie as paper
 from papers import mingledpie_costs as costs
 from papers import mingledpie_law as figure
+from papers import tables
 from papers.plots import Panel, heat_maps
 
 DIGITS = {"lr": 0.1, "batch_size": 10, "max_epochs": 2, "slowest": 1.0}
 
 
-def tiny(config, clients=20, rounds=5):
-    """The same cell on digits, small; with their own model and rate."""
-    settings = {**config.settings, "lr": 0.1}
-    return replace(config, data="digits", clients=clients, rounds=rounds, model=None, settings=settings)
-
-
 def curve(local, membership=None, groups=(), **summary):
     notes = tuple({"membership": sets} for sets in (membership or [[]] * len(local)))
-    return Curve(0, tuple(local), tuple(local), (True,) * len(local), (), summary, notes=notes, groups=tuple(groups))
+    return bare(local, summary=summary, notes=notes, groups=tuple(groups))
 
 
 # Items and cells
 
 
-def test_every_item_of_the_paper_is_there():
-    named = {name.partition("/")[2] for name in items("mingledpie")}
-    of_the_paper = {"fig3", "table2", "table3", "table4", "table5", "table7", "table8", "table9"}
-    assert named == of_the_paper | {"hardened"}
-
-
-def test_every_cell_is_a_valid_run_at_the_paper_s_scale():
-    for item in paper.ITEMS.values():
-        assert len({cell.name for cell in item.cells}) == len(item.cells)
-        for cell in item.cells:
-            resolved = resolve(cell.config)
-            assert resolved.clients == (210 if item.name.endswith("table8") else 120)
-            s = resolved.settings
-            assert (s["batch_size"], s["max_epochs"], s["slowest"]) == (paper.ALL_AT_ONCE, 5, 1.0)
-            assert s["lr"] == (0.1 if cell.config.data in ("cifar10", "location30", "texas100") else 0.01)
-            if resolved.system == "mingledpie":
-                assert (s["p"], s["threshold"]) == (0.5, 2)
-    assert {len(paper.ITEMS[f"mingledpie/table{n}"].cells) for n in (7, 8)} == {8, 4}
-
-
 def test_all_clients_take_as_many_full_steps_as_there_are_local_iterations():
     """The number of local iterations is one of gradient steps: no client has more samples than a batch."""
     largest = 197_324 // 120  # Purchase100, the largest data set
-    assert largest < paper.ALL_AT_ONCE
+    assert largest < paper.ITEMS["mingledpie/table3"].cells[0].config.settings["batch_size"]
 
 
 def test_steps_of_the_ablation_are_what_they_are_called():
@@ -69,44 +45,13 @@ def test_steps_of_the_ablation_are_what_they_are_called():
     assert resolve(settings["mnist/random/1+2"]).settings["start"] == "random"
 
 
-def test_the_same_run_serves_several_tables():
-    """Table 3's homogeneous cell, table 5's last step and table 7's rate of 0 are one configuration."""
-    table_3 = {cell.name: cell.config for cell in paper.ITEMS["mingledpie/table3"].cells}
-    table_5 = {cell.name: cell.config for cell in paper.ITEMS["mingledpie/table5"].cells}
-    table_7 = {cell.name: cell.config for cell in paper.ITEMS["mingledpie/table7"].cells}
-    name = "fashion_mnist/hom/mingledpie"
-    assert table_3[name] == table_5["fashion_mnist/epoch/1+2+4"] == table_7["iid=0/mingledpie"]
-
-
-@pytest.mark.parametrize(
-    ("item", "picked"),
-    [
-        ("table2", ["mnist/mingledpie/identities", "mnist/ifca/step", "mnist/ifca/random"]),
-        ("table3", ["mnist/het/fedem", "mnist/het/mingledpie"]),
-        ("table5", ["mnist/epoch/1+2+3"]),
-        ("table7", ["iid=0.4/ifca"]),
-    ],
-)
-def test_a_table_runs_on_digits_and_writes_its_files(item, picked, tmp_path, monkeypatch):
-    monkeypatch.setattr(paper, "CLIENTS", 20)
-    whole = paper.ITEMS[f"mingledpie/{item}"]
-    cells = tuple(Cell(cell.name, tiny(cell.config, rounds=5 if item == "table2" else 2)) for cell in whole.cells)
-    page = study(replace(whole, cells=cells), tmp_path, only=picked)
-    content = json.loads((tmp_path / f"{item}.json").read_text())
-    assert content["command"].startswith(f"coterie reproduce mingledpie/{item} --seeds 1")
-    assert len(content["rows"]) == len(content["cells"]) > 0
-    assert page.read_text().count("\n| ") == len(content["rows"]) + 2  # and two of the head
-    if whole.draw is not None:
-        assert (tmp_path / f"{item}.svg").stat().st_size > 1000
-
-
 def test_the_founders_of_table_8_stand_beside_the_newcomers(tmp_path, monkeypatch):
     monkeypatch.setattr(paper, "CLIENTS", 10)
-    config = tiny(paper.joining("0.6"), clients=15, rounds=3)
-    config = replace(config, settings={**config.settings, "newcomers": 5, "join_every": 2})
-    assert config.partition == "labelsets:5,iid=0.6@10"
-    found = one(config, tmp_path, None, "x")
-    (row,) = paper._table_8({"iid=0.6": [found]})
+    config = {cell.name: cell.config for cell in paper.ITEMS["mingledpie/table8"].cells}["iid=0.6"]
+    assert config.partition == "labelsets:5,iid=0.6@120"
+    config = tiny(config, 15, 3, lr=0.1, founders=10, newcomers=5, join_every=2)
+    found = one(replace(config, partition="labelsets:5,iid=0.6@10"), tmp_path, None, "x")
+    (row,) = rows("mingledpie/table8", {"iid=0.6": [found]})
     assert row["clients"] == 15
     apart = found.scores["local_accuracy"]
     assert row["ours: test of the first 120 %"] == f"{100 * sum(apart[:10]) / 10:.2f}"
@@ -140,12 +85,12 @@ def test_table_2_stands_beside_its_closed_form():
                 own = {int(group), *(int(j) for j in range(5) if rng.random() < 0.5)}
             sets.append(sorted(own))
         rounds.append(sets)
-    (row,) = paper._table_2({"mnist/mingledpie/identities": [curve([0.5] * 5, rounds, groups)]})
+    (row,) = rows("mingledpie/table2", {"mnist/mingledpie/identities": [curve([0.5] * 5, rounds, groups)]})
     assert row["paper: rounds 1, 3, 5 %"] == "27.8"
     assert row["ours: round 5 %"] == row["within its set %"]  # the true cluster is the group
     assert row["closed form %"].startswith("34.67 ± ")
     assert abs(float(row["off, standard errors"])) < 4
-    (row,) = paper._table_2({"mnist/mingledpie/false_positives": [curve([0.5] * 5, rounds, groups)]})
+    (row,) = rows("mingledpie/table2", {"mnist/mingledpie/false_positives": [curve([0.5] * 5, rounds, groups)]})
     assert row["closed form %"].startswith("29.09 ± ")
     assert float(row["off, standard errors"]) > 4  # sets of the other law
 
@@ -153,20 +98,8 @@ def test_table_2_stands_beside_its_closed_form():
 # The other tables
 
 
-def test_tables_stand_beside_the_right_numbers_of_the_paper():
-    good = curve([0.9], train_accuracy=0.8)
-    (row,) = paper._table_3({"fashion_mnist/het/fedem": [good]})
-    assert (row["paper %"], row["ours: local %"], row["rounds"]) == (79.33, "90.00", 1)
-    assert paper._table_3({"location30/hom/ifca": [good]})[0]["paper %"] is None
-    (row,) = paper._table_5({"mnist/random/1+2+3": [good]})
-    assert (row["paper: train %"], row["ours: train %"], row["paper: test %"]) == (39.63, "80.00", 37.94)
-    assert paper._table_7({"iid=0.4/ifca": [good]})[0]["paper %"] == 82.46
-    (row,) = paper._table_8({"iid=0.6": [good]})
-    assert (row["paper: train %"], row["paper: test %"], row["clients"]) == (72.14, 97.22, None)
-
-
 def test_what_never_settles_is_said():
-    (row,) = paper._table_5({"mnist/epoch/1+2+3": [curve([0.1, *[0.2, 0.8] * 5])]})
+    (row,) = rows("mingledpie/table5", {"mnist/epoch/1+2+3": [curve([0.1, *[0.2, 0.8] * 5])]})
     assert row["local, last 10 rounds"] == "20.00 to 80.00"
 
 
@@ -251,27 +184,14 @@ def test_every_form_gives_the_models_back(kind):
 def test_the_hardened_table_shares_out_what_a_longer_run_sent():
     sent = {"bytes_up_by_role": {"client": 240e6, "server": 1.0}, "bytes_down_by_role": {"client": 120e6}}
     found = curve([0.9], seconds=4.0, virtual_seconds=8.0, rounds=2, **sent)
-    (row,) = paper._hardened({"real/uploads": [found]})
+    (row,) = rows("mingledpie/hardened", {"real/uploads": [found]})
     assert (row["MB up, a client, a round"], row["MB down, a client, a round"]) == (1.0, 0.5)
     assert (row["seconds, a round"], row["nominal seconds, a round"]) == (2.0, 4.0)
 
 
-def test_the_paper_s_grid_is_there():
-    assert [cell.name for cell in costs.ITEMS["mingledpie/table4"].cells] == list(costs.TABLE_4)
-    assert {cell.name.partition("/")[0] for cell in costs.ITEMS["mingledpie/table9"].cells} == set(costs.TABLE_9)
-
-
 def test_the_models_of_tables_4_and_9_have_the_sizes_that_they_are_said_to_have():
-    from coterie.training.models import build
-
-    assert build("fcnn", (1, 28, 28), 10).spec.size == costs.SIZES["FCNN"] == 159_010
-    assert build("lenet", (3, 32, 32), 10).spec.size == costs.SIZES["CNN"]
+    sizes = tables.load("mingledpie_costs")["axis"]["model"]
+    assert build("fcnn", (1, 28, 28), 10).spec.size == costs.FCNN == sizes["FCNN"]["parameters"]
+    assert build("lenet", (3, 32, 32), 10).spec.size == sizes["CNN"]["parameters"]
     with pytest.raises(UserError, match="16x16"):
         build("lenet", (1, 8, 8), 10)
-
-
-def test_an_unknown_item_or_cell_is_named(tmp_path):
-    with pytest.raises(UserError, match="table6"):
-        reproduce("mingledpie/table6", out=tmp_path)
-    with pytest.raises(UserError, match="p by k"):
-        reproduce("mingledpie/fig3", only=["q by k"], out=tmp_path)

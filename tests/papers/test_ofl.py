@@ -2,58 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from studies import curve
 
 from coterie.devices.profiles import fleet
-from coterie.reproductions.study import Calculation, Cell, Curve, study
+from coterie.reproductions.study import Cell
 from coterie.runs.config import resolve
 from papers import ofl as paper
 from papers import ofl_costs as costs
+from papers import tables
 from papers.plots import accuracy_panels
-
-
-def curve(values: Sequence[float], seed: int = 0, **more: Any) -> Curve:
-    return Curve(seed, tuple(values), tuple(values), (False,) * len(values), **more)
-
-
-def test_every_cell_resolves_and_all_methods_share_the_work() -> None:
-    shared = ("clients", "rounds", "partition", "model", "samples", "devices", "seed")
-    for item in paper.ITEMS.values():
-        for cell in item.cells:
-            assert isinstance(cell, Cell | Calculation)
-            if isinstance(cell, Cell):
-                assert resolve(cell.config).devices == "jetson"
-    cells = {cell.name: resolve(cell.config) for cell in paper.ITEMS["ofl/table3"].cells if isinstance(cell, Cell)}
-    assert len(cells) == len(paper.TASKS) * len(paper.METHODS)
-    for name, config in cells.items():
-        first = cells[f"{name.rpartition('/')[0]}/fedavg"]
-        assert [getattr(config, key) for key in shared] == [getattr(first, key) for key in shared]
-        task, _, method = name.partition("/")
-        assert config.settings["lr"] == (paper.RATES[method] if task in paper.GRAPHS else 0.1)
-        for setting in ("batch_size", "momentum", "max_epochs", "slowest", "participation"):
-            assert config.settings[setting] == first.settings[setting]
 
 
 @pytest.mark.parametrize(("clients", "k"), [(8, 3), (12, 4), (16, 4), (100, 7), (300, 8), (500, 9), (1000, 10)])
 def test_there_are_log2_n_leaders(clients: int, k: int) -> None:
     assert paper.leaders(clients) == k
-
-
-def test_rows_stand_beside_their_numbers_of_the_paper() -> None:
-    curves = [curve([0.5, 0.9], seed) for seed in (0, 1)]
-    table = paper.ITEMS["ofl/table3"]
-    (row,) = table.summarise({"citeseer/ofl": curves})
-    assert (row["paper %"], row["local %"], row["best so far %"]) == (76.90, "70.00 ± 0.00", "90.00 ± 0.00")
-    (row,) = table.summarise({"fashion_mnist-mlp/rfl_ha": curves})
-    assert row["paper %"] == 73.67
-    (row,) = table.summarise({"mnist-mlp/ofl@hardened": curves})
-    assert row["paper %"] is None
 
 
 def test_shares_of_figures_9_and_10_are_bounds_on_eq_4() -> None:
@@ -67,7 +33,7 @@ def test_shares_of_figures_9_and_10_are_bounds_on_eq_4() -> None:
 
 def test_clients_of_figure_7_share_no_more_than_there_is() -> None:
     cells = [cell for cell in paper.ITEMS["ofl/fig7"].cells if isinstance(cell, Cell)]
-    assert {resolve(cell.config).clients for cell in cells} == set(paper.LARGE)
+    assert {resolve(cell.config).clients for cell in cells} == {100, 300, 500, 800, 1000}
     for cell in cells:
         assert resolve(cell.config).data in ("mnist", "fashion_mnist"), cell.name
         assert cell.config.samples is not None
@@ -115,13 +81,13 @@ def test_a_round_of_the_leaders_opens_the_sum() -> None:
     assert np.isfinite(list(four.values())).all()
 
 
-@pytest.mark.parametrize("tasks", [["mnist-mlp"], ["mnist-mlp", "cora"], ["mnist-mlp", "fashion_mnist-mlp", "cora"]])
-@pytest.mark.parametrize("number", [5, 6, 7, 9, 10])
+@pytest.mark.parametrize("tasks", [["mnist-mlp"], ["mnist-mlp", "fashion_mnist-mlp", "cora"]])
+@pytest.mark.parametrize("number", [6, 9])
 def test_names_and_title_of_a_picture_lie_inside_it(
     number: int, tasks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    monkeypatch.setattr(paper, "accuracy_panels", lambda *given: made.append(accuracy_panels(*given)) or made[-1])
+    monkeypatch.setattr(tables, "accuracy_panels", lambda *given: made.append(accuracy_panels(*given)) or made[-1])
     item = paper.ITEMS[f"ofl/fig{number}"]
     cells = [cell for cell in item.cells if cell.name.partition("/")[0] in tasks]
     assert item.draw is not None
@@ -131,10 +97,3 @@ def test_names_and_title_of_a_picture_lie_inside_it(
         box, inside = part.get_window_extent(), figure.bbox
         assert box.x0 >= inside.x0 - 1
         assert box.x1 <= inside.x1 + 1
-
-
-def test_a_small_study_writes_its_rows(tmp_path: Path) -> None:
-    cell = Calculation("mlp/0.1", lambda seed: costs.upload_costs(500, 0.1, seed), {})
-    item = costs.ITEMS["ofl/fig12"]
-    study(replace(item, cells=(cell,)), tmp_path, only=(), seeds=(0, 1))
-    assert "178110" in (tmp_path / "fig12.md").read_text()

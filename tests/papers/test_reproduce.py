@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from studies import curve, rows
 
 from coterie.api import reproduce
 from coterie.protocol.errors import RunError, UserError
@@ -16,10 +17,6 @@ from coterie.training.jobs import DivergedError
 from papers import fedcaprivacy as paper
 
 TINY = RunConfig("fedavg", "digits", clients=4, rounds=2, partition="iid", settings={"lr": 0.1, "max_epochs": 1})
-
-
-def curve(values, clustered=(), seed=0):
-    return Curve(seed, tuple(values), tuple(values), tuple(clustered) or (True,) * len(values))
 
 
 def table(curves):
@@ -166,45 +163,26 @@ def test_runs_that_were_made_before_an_option_came_are_found_again():
     assert digest(replace(config, delta=0.0)) == digest(config) != digest(replace(config, delta=0.3))
 
 
-def test_every_cell_of_the_paper_is_a_valid_run_at_its_scale():
-    from coterie.runs.config import resolve
-
-    for item in paper.ITEMS.values():
-        assert len({cell.name for cell in item.cells}) == len(item.cells)
-        for cell in item.cells:
-            resolved = resolve(cell.config)
-            assert resolved.clients == 100
-            assert resolved.settings["batch_size"] == 50
-    assert len(items()["fedcaprivacy/table1"].cells) == 8 * 5
-    assert len(items()["fedcaprivacy/table2"].cells) == 12 * 2
-
-
-def test_table_1_stands_beside_the_right_numbers_of_the_paper():
-    row = paper._table_1({"mnist/0.3/ifca": [curve([0.94, 0.96])], "cifar100/0.3/ifca": [curve([0.2])]})
-    assert (row[0]["paper: rounds"], row[0]["ours: rounds (global)"]) == (45, "2")
-    assert (row[1]["paper: rounds"], row[1]["ours: rounds (global)"]) == ("never", "> 1")
-
-
 def test_a_target_that_some_seeds_miss_is_said():
     found = [curve([0.99]), curve([0.5])]
-    assert paper._table_1({"mnist/0.8/fedavg": found})[0]["ours: rounds (local)"] == "1 (1 of 2 seeds)"
+    assert rows("fedcaprivacy/table1", {"mnist/0.8/fedavg": found})[0]["ours: rounds (local)"] == "1 (1 of 2 seeds)"
 
 
 def test_clustering_events_stand_beside_the_closed_form():
-    rows = paper._events({"alpha=0.1": [curve([0.5] * 100, [True] * 20 + [False] * 80)]})
-    assert rows[0]["clusterings"] == 20
+    (row,) = rows("fedcaprivacy/fig3", {"alpha=0.1": [curve([0.5] * 100, clustered=[True] * 20 + [False] * 80)]})
+    assert row["clusterings"] == 20
     expected = 1 + sum(1 / (1 + r / 10) for r in range(2, 101))
-    assert rows[0]["closed form, 100 rounds"].startswith(f"{expected:.1f} ")
-    assert rows[0]["fewer than always"] == "5.00x"
-    assert rows[0]["paper"] == "7.14x"
+    assert row["closed form, 100 rounds"].startswith(f"{expected:.1f} ")
+    assert row["fewer than always"] == "5.00x"
+    assert row["paper"] == "7.14x"
 
 
 def test_real_and_emulated_models_are_compared_by_their_digest():
     same = Curve(0, (0.5,), (0.5,), (True,), ("ab",), {"seconds": 1.0, "bytes_up": 10})
     other = replace(same, models=("cd",))
-    rows = paper._real({"emulated": [same], "real": [same]})
-    assert [row["equal to the first"] for row in rows] == [True, True]
-    assert not paper._real({"emulated": [same], "real": [other]})[1]["equal to the first"]
+    compared = paper.real({"emulated": [same], "real": [same]})
+    assert [row["equal to the first"] for row in compared] == [True, True]
+    assert not paper.real({"emulated": [same], "real": [other]})[1]["equal to the first"]
 
 
 def test_a_training_that_diverges_after_a_while_is_a_result_and_not_run_again(tmp_path, monkeypatch):

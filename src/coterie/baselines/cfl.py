@@ -7,16 +7,15 @@ All clients begin as one cluster. If a cluster's model nears a stationary point 
 it far, its clients disagree. It is split in two by the cosine of their updates, so that the largest similarity across
 the parts is least (algorithm 1). Each part goes on from the cluster's model, and may be split again.
 
-Sees. server: every client's plain model, by name, and from it the cluster. client: the model of its cluster.
 Decided here, as docs/systems/hierarchical_baselines.md explains: both bounds are relative to the cluster's largest mean
 update so far, and how clients are placed that were absent when their cluster was split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import sqrt
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -33,21 +32,18 @@ class CflConfig(fl.Averaging):
     sqrt((1 - alpha_cross^max) / 2) is above it; 0 parts them always.  smallest: a part has at least so many clients.
     """
 
-    eps1: float = 0.4
+    eps1: fl.Positive = 0.4
     eps2: float = 0.8
-    gamma: float = 0.0
-    smallest: int = 2
+    gamma: Annotated[float, fl.Meta(ge=0, lt=1)] = 0.0
+    smallest: fl.AtLeastOne = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fl.at_least(self, smallest=1)
-        if not 0 < self.eps1 <= self.eps2:
-            raise fl.UserError(f"0 < eps1 <= eps2 must hold, not eps1={self.eps1}, eps2={self.eps2}")
-        if not 0 <= self.gamma < 1:
-            raise fl.UserError(f"gamma must lie in [0, 1), not {self.gamma}")
+        if not self.eps1 <= self.eps2:
+            raise fl.UserError(f"eps1 <= eps2 must hold, not eps1={self.eps1}, eps2={self.eps2}")
 
 
-class Server(fl.Server):
+class Server(fl.ServerOfGroups):
     """Trains a model for each cluster, and splits clusters whose clients disagree."""
 
     class State(msgspec.Struct):
@@ -67,14 +63,16 @@ class Server(fl.Server):
     state: State
     config: CflConfig
 
-    def last(self) -> Mapping[str, fl.Vector]:
-        return {name: self.state.models[group_of(self.state, name)] for name in self.clients}
+    def group_of(self, name: str) -> int:
+        """A client's cluster; the first one before it is placed."""
+        return int(self.state.groups.get(name, 0))
+
+    def model_of(self, name: str) -> fl.Vector:
+        return np.asarray(self.state.models[self.group_of(name)])
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """One round of every cluster; then those whose clients disagree are split (algorithm 3)."""
         state = self.state
-        asked = fl.asked_in(self.clients, self.config, self.randomness.seed, r)
-        sent = {name: group_of(state, name) for name in asked}
         gather = fl.Gather(self.spec, state.models, means=len(state.models))
         changes: dict[str, fl.Vector] = {}
 
@@ -82,25 +80,23 @@ class Server(fl.Server):
             return len(state.models) == 1 or (name in state.groups and name not in state.waiting)
 
         def fold(name: str, update: fl.Update) -> None:
-            weights = gather.take(name, update, sent[name]) if placed(name) else gather.note(name, update)
-            changes[name] = np.where(self.spec.buffers, 0, weights - state.models[sent[name]]).astype(np.float32)
+            weights = gather.take(name, update, self.group_of(name)) if placed(name) else gather.note(name, update)
+            changes[name] = np.where(self.spec.buffers, 0, weights - self.model_of(name)).astype(np.float32)
 
-        train = {name: fl.Train(r, self.spec.digest, state.models[group]) for name, group in sent.items()}
-        answers = yield from fl.ask_all(self, r, train, fl.Update, fold)
+        notes = yield from self.ask_own(r, fold)
         here = {name: changes[name] for name in self.clients if name in changes and placed(name)}
         for name in here:
-            state.groups.setdefault(name, sent[name])
+            state.groups.setdefault(name, 0)
         step = self.config.server_step(r)
         state.models = np.stack([gather.moved(old, group, step) for group, old in enumerate(state.models)])
         self.place({name: change for name, change in changes.items() if not placed(name)})
         parted = [group for group in sorted(set(state.groups.values())) if self.part(group, here)]
         return {
-            "participants": len(answers.got),
-            "asked": len(asked),
+            **notes,
             "clustered": bool(parted),
             "parted": parted,
             "clusters": {"sizes": np.bincount(list(state.groups.values()), minlength=len(gather.means)).tolist()},
-            "membership": membership(state, self.clients),
+            "membership": fl.membership(self.clients, state.groups),
             **gather.notes(),
         }
 
@@ -141,24 +137,9 @@ class Server(fl.Server):
         state.waiting = [name for name in state.waiting if name not in changes]
 
 
-def group_of(state: Server.State, name: str) -> int:
-    """A client's cluster; the first one before it is placed."""
-    return state.groups.get(name, 0)
-
-
-def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
-    """Each client's cluster, in a list; none for a client that has not trained yet."""
-    return [[state.groups[name]] if name in state.groups else [] for name in clients]
-
-
-def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    state = federation.look(federation.hub).state
-    return {name: state.models[group_of(state, name)] for name in federation.common.clients}
-
-
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
     state = federation.look(federation.hub).state
-    return {"membership": membership(state, federation.common.clients)}
+    return {"membership": fl.membership(federation.common.clients, state.groups)}
 
 
 SYSTEM = fl.system(
@@ -170,7 +151,7 @@ SYSTEM = fl.system(
         "server": fl.LEARNS["server"],
         "client": "the model of its cluster",
     },
-    models=models,
+    models=fl.own_models,
     observe=observe,
     baseline=True,
 )

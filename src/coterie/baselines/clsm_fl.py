@@ -7,7 +7,6 @@ The server judges each local model class by class on its own samples (``--public
 into soft clusters. A cluster's model is the weighted mean of all local models. Each client gets a mixture of cluster
 models by its membership.
 
-Sees. server: every client's plain model, by name, and from it how well it knows each class. client: its own mixture.
 Decided here, as docs/systems/selection_baselines.md explains: a class's capability is the mean probability of the
 right answer; soft clusters are fuzzy c-means; how clusters are averaged and mixed; clients not asked keep their place.
 """
@@ -15,7 +14,7 @@ right answer; soft clusters are fuzzy c-means; how clusters are averaged and mix
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -35,14 +34,8 @@ class ClsmConfig(fl.Averaging):
     fuzzifier: above 1. Near 1 each model belongs to one cluster, and with a large one to all alike.
     """
 
-    clusters: int = 3
-    fuzzifier: float = 2.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fl.at_least(self, clusters=1)
-        if not 1 < self.fuzzifier < np.inf:
-            raise fl.UserError(f"fuzzifier must be above 1 and finite, not {self.fuzzifier}")
+    clusters: fl.AtLeastOne = 3
+    fuzzifier: Annotated[float, fl.Meta(gt=1, le=fl.LARGEST)] = 2.0
 
 
 @fl.local("capabilities")
@@ -56,7 +49,7 @@ def capabilities(own: fl.OwnData, losses: NDArray[np.float32], classes: int) -> 
     return np.asarray(right @ of_class / np.maximum(of_class.sum(axis=0), 1))
 
 
-class Server(fl.Server):
+class Server(fl.ServerOfGroups):
     class State(msgspec.Struct):
         """models: (k, d) of the clusters.  centres: (k, classes), none before the first round.
 
@@ -70,27 +63,27 @@ class Server(fl.Server):
     state: State
     config: ClsmConfig
 
-    def last(self) -> Mapping[str, fl.Vector]:
-        return {name: mixture(self.state, name) for name in self.clients}
+    def model_of(self, name: str) -> fl.Vector:
+        """sum_k u_k W_k: its mixture of the clusters' models; their mean before its first training."""
+        count = len(self.state.models)
+        u = self.state.memberships.get(name, np.full(count, 1 / count))
+        return np.asarray(u @ self.state.models.astype(np.float64), np.float32)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Local training, semantic evaluation, soft clustering, and a mean for each cluster."""
-        asked = fl.asked_in(self.clients, self.config, self.randomness.seed, r)
-        sent = Mixtures(self, r, asked)
         gather, got = fl.Gather(self.spec, self.state.models, means=0), dict[str, fl.Update]()
 
         def fold(name: str, update: fl.Update) -> None:
             gather.note(name, update)
             got[name] = update
 
-        answers = yield from fl.ask_all(self, r, sent, fl.Update, fold)
+        notes = yield from self.ask_own(r, fold)
         ordered = {name: got[name] for name in self.clients if name in got}
         if ordered:
             rows = yield from self.judged([update.weights for update in ordered.values()])
             self.cluster(ordered, rows, r, gather)
         return {
-            "participants": len(answers.got),
-            "asked": len(asked),
+            **notes,
             "clustered": bool(ordered),
             "clusters": {
                 "sizes": np.bincount(list(map(int, self.strongest())), minlength=self.config.clusters).tolist()
@@ -127,40 +120,10 @@ class Server(fl.Server):
         state.models = gather.model(np.stack(new))
 
 
-class Mixtures(Mapping[str, fl.Train]):
-    """The requests of a round. Each client's mixture is made on sending, so that not all are held at once."""
-
-    def __init__(self, server: Server, r: int, names: Sequence[str]) -> None:
-        self.server, self.r, self.names = server, r, dict.fromkeys(names)
-
-    def __getitem__(self, name: str) -> fl.Train:
-        if name not in self.names:
-            raise KeyError(name)
-        return fl.Train(self.r, self.server.spec.digest, mixture(self.server.state, name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-def mixture(state: Server.State, name: str) -> fl.Vector:
-    """(d,) sum_k u_k W_k: a client's mixture of the clusters' models; their mean before its first training."""
-    count = len(state.models)
-    u = state.memberships.get(name, np.full(count, 1 / count))
-    return np.asarray(u @ state.models.astype(np.float64), np.float32)
-
-
 def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
     """Each client's strongest cluster, in a list; none if it has not trained, or belongs to all alike."""
     known = (state.memberships.get(name) for name in clients)
     return [[] if u is None or (len(u) > 1 and not np.ptp(u)) else [int(u.argmax())] for u in known]
-
-
-def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    state = federation.look(federation.hub).state
-    return {name: mixture(state, name) for name in federation.common.clients}
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
@@ -191,7 +154,7 @@ SYSTEM = fl.system(
         "client": "its own mixture of the clusters' models",
     },
     check=check,
-    models=models,
+    models=fl.own_models,
     observe=observe,
     public=0.05,
     needs_classes=True,

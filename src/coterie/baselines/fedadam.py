@@ -1,7 +1,10 @@
-"""FedAdam: Reddi et al., "Adaptive federated optimization", ICLR 2021.
+"""FedAdam and FedYogi: Reddi et al., "Adaptive federated optimization", ICLR 2021.
 
-FedAvg whose server takes Adam's step along the clients' mean change (algorithm 2, l. 9 to 11).
+FedAvg whose server takes Adam's or Yogi's step along the clients' mean change (algorithm 2, l. 9 to 11). Yogi's second
+moment grows as fast and shrinks more slowly.
 """
+
+from typing import Annotated
 
 import numpy as np
 
@@ -9,18 +12,13 @@ import coterie.method as fl
 
 
 @fl.settings
-class FedAdamConfig(fl.Averaging):
+class AdaptiveConfig(fl.Averaging):
     """server_lr: eta.  beta_1, beta_2: in [0, 1), how much of the moments is kept.  tau: > 0, the least divisor."""
 
     server_lr: float = 0.1
-    beta_1: float = 0.9
-    beta_2: float = 0.99
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fl.within(self, 0, 1, "beta_1", "beta_2")
-        fl.positive(self, "tau")
+    beta_1: Annotated[float, fl.Meta(ge=0, lt=1)] = 0.9
+    beta_2: Annotated[float, fl.Meta(ge=0, lt=1)] = 0.99
+    tau: fl.Positive = 1e-3
 
 
 class Moments(fl.Server.State):
@@ -30,10 +28,31 @@ class Moments(fl.Server.State):
     v: fl.Array = fl.zeros
 
 
-def adam(state: Moments, change: fl.Array, config: FedAdamConfig) -> fl.Array:
-    state.m = config.beta_1 * state.m + (1 - config.beta_1) * change  # l. 9
+def adam(state: Moments, change: fl.Array, config: AdaptiveConfig) -> fl.Array:
     state.v = config.beta_2 * state.v + (1 - config.beta_2) * change**2  # l. 10, FedAdam
+    return step(state, change, config)
+
+
+def yogi(state: Moments, change: fl.Array, config: AdaptiveConfig) -> fl.Array:
+    square = change**2
+    state.v = state.v - (1 - config.beta_2) * square * np.sign(state.v - square)  # l. 10, FedYogi
+    return step(state, change, config)
+
+
+def step(state: Moments, change: fl.Array, config: AdaptiveConfig) -> fl.Array:
+    state.m = config.beta_1 * state.m + (1 - config.beta_1) * change  # l. 9
     return config.server_lr * state.m / (np.sqrt(state.v) + config.tau)  # l. 11
 
 
-SYSTEM = fl.averaging("fedadam", FedAdamConfig, server_rule=adam, keeps=Moments, baseline=True)
+SYSTEMS = {
+    name: fl.averaging(
+        name,
+        AdaptiveConfig,
+        server_rule=rule,
+        keeps=Moments,
+        title=title,
+        citation="Reddi et al., Adaptive federated optimization, ICLR 2021",
+        baseline=True,
+    )
+    for name, title, rule in (("fedadam", "FedAdam", adam), ("fedyogi", "FedYogi", yogi))
+}

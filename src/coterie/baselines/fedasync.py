@@ -8,6 +8,7 @@ from the model of its beginning. The protocol and who sees what: ``protocols/lat
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +27,8 @@ class FedAsyncConfig(late.LateTraining):
     each, those that come last decide under a large one.
     """
 
-    server_lr: float = 0.2
-    exponent: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.exponent < np.inf:
-            raise fl.UserError(f"exponent must be at least 0 and finite, not {self.exponent}")
-        if self.server_lr > 1:
-            raise fl.UserError(
-                f"server_lr is the share of a client's model in a mixture: at most 1, not {self.server_lr}"
-            )
+    server_lr: Annotated[float, fl.Meta(gt=0, le=1)] = 0.2
+    exponent: fl.NotNegative = 0.5
 
     def own_budget(self) -> Mapping[str, str]:
         return {"server_lr": "it is the share of one client's model, not a step towards the mean of all"}

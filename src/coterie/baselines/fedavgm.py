@@ -4,6 +4,8 @@ classification", 2019.
 FedAvg whose server keeps a momentum of the clients' mean change: v <- beta v + change, w <- w + eta v (section 4.3).
 """
 
+from typing import Annotated
+
 import coterie.method as fl
 
 
@@ -11,11 +13,7 @@ import coterie.method as fl
 class FedAvgMConfig(fl.Averaging):
     """beta: in [0, 1), how much of the velocity is kept.  server_lr: eta."""
 
-    beta: float = 0.9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fl.within(self, 0, 1, "beta")
+    beta: Annotated[float, fl.Meta(ge=0, lt=1)] = 0.9
 
 
 class Velocity(fl.Server.State):

@@ -11,8 +11,6 @@ stays with the client; the components start from different random weights.
 MingledPie's comparison cites another paper of the same name, which trains no neural classifier: Dieuleveut et al.,
 "Federated-EM with heterogeneity mitigation and variance reduction", NeurIPS 2021.
 
-Sees. server: every client's plain components, by name; not pi_t, but how far a component moved tells how much the
-client uses it.  client: all M components.
 Departures: the mean is over the clients that answered; the authors' code also counts those that were not asked, with
 the components of the round before.
 """
@@ -34,16 +32,11 @@ Doubles = NDArray[np.float64]
 class FedEmConfig(fl.LocalTraining):
     """components: M, the number of distributions in the clients' data; 3 in the authors' experiments."""
 
-    components: int = 3
+    components: fl.AtLeastOne = 3
 
     @property
     def models(self) -> int:
         return self.components
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.components < 1:
-            raise fl.UserError(f"components must be at least 1, not {self.components}")
 
     def beyond_budget(self) -> Mapping[str, str]:
         return {"components": "it trains so many models in every epoch"} if self.components > 1 else {}

@@ -10,7 +10,7 @@ import coterie.method as fl
 class FedProxConfig(fl.Averaging):
     """mu: the weight of the proximal term, mu/2 |w - w_global|^2; 0.01 in FedCAPrivacy's comparison (table I)."""
 
-    mu: float = 0.01
+    mu: fl.NotNegative = 0.01
 
 
 SYSTEM = fl.averaging("fedprox", FedProxConfig, local=fl.Proximal, baseline=True)

@@ -7,15 +7,14 @@ similar groups, while the cosine of their updates is above a bound. Clustering i
 clients or merges. Then each cluster goes on alone, from the global model. So the number of clusters is not given, and a
 round needs only a fraction of the clients.
 
-Sees. server: every client's plain model, by name, and from it the cluster. client: the model of its cluster.
 Decided here, as docs/systems/selection_baselines.md explains: the bound, when clustering is complete, that each update
 of a round weighs alike in a group's direction, and how later clients are placed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -31,21 +30,15 @@ class FlaccConfig(fl.Averaging):
     settle: clustering is complete after so many rounds in a row without a merge and without a new client.
     """
 
-    similarity: float = 0.5
-    settle: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fl.at_least(self, settle=1)
-        if not -1 <= self.similarity <= 1:
-            raise fl.UserError(f"similarity must lie in [-1, 1], not {self.similarity}")
+    similarity: Annotated[float, fl.Meta(ge=-1, le=1)] = 0.5
+    settle: fl.AtLeastOne = 2
 
 
 def no_models(party: fl.Party) -> fl.Vector:
     return np.zeros((0, party.spec.size), np.float32)
 
 
-class Server(fl.Server):
+class Server(fl.ServerOfGroups):
     """Trains one model and merges groups; then trains one model for each group."""
 
     class State(msgspec.Struct):
@@ -63,13 +56,13 @@ class Server(fl.Server):
     state: State
     config: FlaccConfig
 
-    def last(self) -> Mapping[str, fl.Vector]:
-        return {name: model_of(self.state, name) for name in self.clients}
+    def model_of(self, name: str) -> fl.Vector:
+        """A client's model: its cluster's, or the global one before it has one."""
+        group = self.state.groups.get(name, -1) if len(self.state.models) else -1
+        return np.asarray(self.state.models[group] if group >= 0 else self.state.weights)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         state, separate = self.state, bool(len(self.state.models))
-        asked = fl.asked_in(self.clients, self.config, self.randomness.seed, r)
-        sent = {name: model_of(state, name) for name in asked}
         before = np.concatenate([state.weights, state.models.reshape(-1)])
         gather = fl.Gather(self.spec, before, means=len(state.models) if separate else 1)
         changes: dict[str, fl.Vector] = {}
@@ -79,10 +72,9 @@ class Server(fl.Server):
             # a client without a group trains the old global model, only to be placed
             weights = gather.note(name, update) if group is None else gather.take(name, update, group)
             if not separate or group is None:
-                changes[name] = np.where(self.spec.buffers, 0, weights - sent[name]).astype(np.float32)
+                changes[name] = np.where(self.spec.buffers, 0, weights - self.model_of(name)).astype(np.float32)
 
-        train = {name: fl.Train(r, self.spec.digest, weights) for name, weights in sent.items()}
-        answers = yield from fl.ask_all(self, r, train, fl.Update, fold)
+        asked = yield from self.ask_own(r, fold)
         step = self.config.server_step(r)
         if separate:
             state.models = np.stack([gather.moved(old, group, step) for group, old in enumerate(state.models)])
@@ -91,11 +83,10 @@ class Server(fl.Server):
         ordered = {name: changes[name] for name in self.clients if name in changes}
         notes: dict[str, Any] = self.place(ordered) if separate else self.agglomerate(ordered)
         return {
-            "participants": len(answers.got),
-            "asked": len(asked),
+            **asked,
             **notes,
             "clusters": {"sizes": np.bincount(list(state.groups.values())).tolist() if state.groups else []},
-            "membership": membership(state, self.clients),
+            "membership": fl.membership(self.clients, state.groups),
             **gather.notes(),
         }
 
@@ -143,25 +134,9 @@ def alike(changes: Mapping[str, fl.Vector]) -> dict[str, fl.Vector]:
     return {name: (changes[name] * (median / length)).astype(np.float32) for name, length in moved.items()}
 
 
-def model_of(state: Server.State, name: str) -> fl.Vector:
-    """A client's model: its cluster's, or the global one before it has one."""
-    group = state.groups.get(name, -1) if len(state.models) else -1
-    return state.models[group] if group >= 0 else state.weights
-
-
-def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
-    """Each client's group, in a list; none before its first training."""
-    return [[state.groups[name]] if name in state.groups else [] for name in clients]
-
-
-def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    state = federation.look(federation.hub).state
-    return {name: model_of(state, name) for name in federation.common.clients}
-
-
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
     state = federation.look(federation.hub).state
-    return {"membership": membership(state, federation.common.clients), "separate": bool(len(state.models))}
+    return {"membership": fl.membership(federation.common.clients, state.groups), "separate": bool(len(state.models))}
 
 
 SYSTEM = fl.system(
@@ -173,7 +148,7 @@ SYSTEM = fl.system(
         "server": fl.LEARNS["server"],
         "client": "the global model, and later the model of its cluster",
     },
-    models=models,
+    models=fl.own_models,
     observe=observe,
     baseline=True,
 )

@@ -8,7 +8,6 @@ The server clusters devices by the Hellinger distance of their label histograms,
 samples clusters by weight, rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest free
 device of each. They train one global model. The slower devices of a large cluster may never be asked.
 
-Sees. server: noisy label histograms, plain models, losses, speeds, by name. client: the global model.
 Decided here, as docs/systems/selection_baselines.md explains: P(y) histograms, not P(X|y); DBSCAN with a radius (OPTICS
 as an option); noise for all classes; latencies are observed once there is an answer; a device that missed its last
 requests comes last in its cluster.
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf, nan, sqrt
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,15 @@ from coterie.clustering.histograms import Density, density_clusters, hellinger
 from coterie.dp.laplace import private_counts
 from coterie.dp.ledger import Release
 from coterie.protocols.averaging import MOST_SAMPLES
-from coterie.protocols.selecting import Scored, Selecting, checked_seconds, own_work, round_seconds, selected_round
+from coterie.protocols.selecting import (
+    Scored,
+    Selecting,
+    checked_seconds,
+    meet,
+    own_work,
+    round_seconds,
+    selected_round,
+)
 from coterie.selection.clusters import cluster_weights, sample_fastest
 
 Counts = NDArray[np.int64]
@@ -42,19 +49,10 @@ class HaccsConfig(Selecting):
     a radius.  radius: the Hellinger distance at which two devices are in one cluster, with dbscan.
     """
 
-    epsilon: float = 1.0
-    rho: float = 0.5
+    epsilon: Annotated[float, fl.Meta(gt=0)] = 1.0
+    rho: fl.Share = 0.5
     density: Density = "dbscan"
-    radius: float = 0.35
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.epsilon > 0:
-            raise fl.UserError(f"epsilon must be positive (inf for no noise), not {self.epsilon}")
-        if not 0 <= self.rho <= 1:
-            raise fl.UserError(f"rho must lie in [0, 1], not {self.rho}")
-        if not 0 < self.radius < inf:
-            raise fl.UserError(f"radius must be positive and finite, not {self.radius}")
+    radius: fl.Positive = 0.35
 
     def beyond_budget(self) -> Mapping[str, str]:
         return {"epsilon": "the server gets a noisy label histogram of every device"}
@@ -135,18 +133,16 @@ class Server(fl.Server):
         yield from self.meet(0)
 
     def meet(self, r: int) -> fl.Steps[None]:
-        def fold(name: str, described: Described) -> None:
+        def learn(name: str, described: Described) -> None:
             counts, most = described.counts, MOST_SAMPLES * len(described.counts)
             if len(counts) != self.spec.outputs or counts.min() < 0 or counts.max() > most:
                 raise fl.PeerError(
                     f"{name}: a histogram of {len(counts)} counts, expected {self.spec.outputs}, 0 or more"
                 )
-            self.state.seconds[name] = checked_seconds(name, described.seconds)
+            checked_seconds(name, described.seconds)
             self.state.counts[name] = counts
 
-        new = [name for name in fl.joined(self.clients, self.config, max(r, 1)) if name not in self.state.counts]
-        if new:
-            yield from fl.ask_each(self, r, new, Describe(r), Described, fold)
+        yield from meet(self, r, Describe, Described, learn)
 
     def cluster(self) -> bool:
         names = [name for name in self.clients if name in self.state.counts]
@@ -187,20 +183,15 @@ class Server(fl.Server):
             **notes,
             "clustered": clustered,
             "clusters": {"sizes": sizes},
-            "membership": membership(state, self.clients),
+            "membership": fl.membership(self.clients, state.clusters),
             "selected": {name: state.clusters[name] for name in chosen},
         }
-
-
-def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
-    """Each client's cluster, in a list; none for a client without a histogram."""
-    return [[state.clusters[name]] if name in state.clusters else [] for name in clients]
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
     state = federation.look(federation.hub).state
     counts = {name: state.counts[name].tolist() for name in federation.common.clients if name in state.counts}
-    return {"membership": membership(state, federation.common.clients), "histograms": counts}
+    return {"membership": fl.membership(federation.common.clients, state.clusters), "histograms": counts}
 
 
 def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:

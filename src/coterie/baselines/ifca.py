@@ -1,7 +1,5 @@
 """IFCA: Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020.
 
-    server --Train (k models)--> client --Update--> server
-
 Each client trains the one of k models with the lowest loss on its training data; the server averages per cluster
 (their algorithm 1, model averaging). The models start from different random weights by default.
 """
@@ -33,12 +31,9 @@ class Update(fl.OfRound, frozen=True):
 
 class Client(fl.Client):
     class State(fl.Client.State):
-        """cluster: the last choice."""
-
         cluster: int | None = None
 
-    def cost(self, msg: fl.Train) -> fl.Cost:
-        """k forward passes, a third of a training step each, and its epochs."""
+    def cost(self, msg: fl.Train) -> fl.Cost:  # k forward passes, a third of a training step each, and its epochs
         return fl.Cost(self.samples * (self.epochs + self.config.clusters / 3), self.spec.flops_per_sample)
 
     @fl.on(fl.Train, cost, answers=Update)
@@ -50,11 +45,9 @@ class Client(fl.Client):
 
 
 class Server(fl.ServerOfSeveral):
-    """The mean of each cluster's answers; a cluster that nobody chose keeps its model."""
-
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        old = self.state.weights
-        gather, chosen = self.gather(means=len(old)), dict[str, int]()
+        old, chosen = self.state.weights, dict[str, int]()
+        gather = self.gather(means=len(old))
 
         def fold(name: str, update: Update) -> None:
             gather.take(name, update, into=update.cluster)
@@ -62,21 +55,11 @@ class Server(fl.ServerOfSeveral):
 
         notes = yield from self.ask(r, self.train(r), Update, fold)
         self.state.weights = np.stack([gather.moved(model, k) for k, model in enumerate(old)])
-        return {
-            **notes,
-            "clustered": True,
-            "clusters": {"sizes": [mean.count for mean in gather.means]},
-            "membership": [[chosen[name]] if name in chosen else [] for name in self.clients],
-            **gather.notes(),
-        }
+        seen = {"clustered": True, "membership": fl.membership(self.clients, chosen)}
+        return {**notes, **seen, "clusters": {"sizes": [mean.count for mean in gather.means]}, **gather.notes()}
 
 
+LEARNS = {"server": "every client's cluster and plain model in every round, by name", "client": "all cluster models"}
 SYSTEM = fl.system(
-    "ifca",
-    IfcaConfig,
-    Server,
-    Client,
-    choice=lambda client: client.state.cluster,
-    learns={"server": "every client's cluster and plain model in every round, by name", "client": "all cluster models"},
-    baseline=True,
+    "ifca", IfcaConfig, Server, Client, choice=lambda client: client.state.cluster, learns=LEARNS, baseline=True
 )

@@ -17,7 +17,7 @@ we have not seen its own formula. The protocol and who sees what: ``protocols/la
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import coterie.method as fl
 from coterie.protocols import late
@@ -34,12 +34,7 @@ class FedProxStaleConfig(ProximalTraining, late.LateTraining):
 class TimeWeightedConfig(late.LateTraining):
     """base: > 1; a model that is s rounds late counts base^-s. e/2 in Chen et al."""
 
-    base: float = math.e / 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 < self.base < math.inf:
-            raise fl.UserError(f"base must be above 1, so that older models count less, not {self.base}")
+    base: Annotated[float, fl.Meta(gt=1, le=fl.LARGEST)] = math.e / 2
 
 
 def _mean(sends: Sends, weight: Callable[[Any, int, int], float]) -> type[late.LateServer]:

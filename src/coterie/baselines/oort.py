@@ -8,7 +8,6 @@ root mean square loss, a bonus for those left out for long, and a penalty for th
 falling share of each round goes to untried clients, the fast ones first. The rule itself is ``selection/oort.py``;
 durations are those that the server observes.
 
-Sees. server: plain models, samples, losses and speeds, by name. client: the global model.
 Decided here, as docs/systems/selection_baselines.md explains: losses are those of the received model; a client that
 does not answer is judged by its last report.
 """
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -44,11 +43,10 @@ class OortConfig(Selecting):
     clip: float = 0.95
     window: int = 20
     pace_step: float = 0.2
-    most_selected: int = 0
+    most_selected: Annotated[int, fl.Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fl.at_least(self, most_selected=0)
         self.oort()
 
     def oort(self) -> oort.Oort:

@@ -9,15 +9,14 @@ Clients of like speed form balanced clusters. A cluster's head, its fastest clie
 averages their models. The server does not wait: it mixes each cluster's model into the global one on arrival, with a
 share that falls with each earlier arrival.
 
-Sees. server: the mean model of each cluster, and who is in it. head: its members' plain models, by name. client: the
-global model. Decided here, as docs/systems/hierarchical_baselines.md explains: the number of clusters is a
+Decided here, as docs/systems/hierarchical_baselines.md explains: the number of clusters is a
 setting, each cluster is asked once a round, and the mixing share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -35,19 +34,9 @@ class RflHaConfig(fl.Averaging):
     first of its round; the s-th after it counts (1 + s)^-exponent of that.
     """
 
-    clusters: int = 4
-    exponent: float = 0.5
-    server_lr: float = 0.6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fl.at_least(self, clusters=1)
-        if not 0 < self.server_lr <= 1:
-            raise fl.UserError(
-                f"server_lr is the share of a cluster's model in a mixture: in (0, 1], not {self.server_lr}"
-            )
-        if not 0 <= self.exponent < 100:
-            raise fl.UserError(f"exponent must lie in [0, 100), not {self.exponent}")
+    clusters: fl.AtLeastOne = 4
+    exponent: Annotated[float, fl.Meta(ge=0, lt=100)] = 0.5
+    server_lr: Annotated[float, fl.Meta(gt=0, le=1)] = 0.6
 
     @property
     def head_s(self) -> float | None:

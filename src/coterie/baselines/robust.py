@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import floor
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +34,7 @@ Rule = Callable[[Doubles, int], Robust]
 class RobustConfig(fl.Averaging):
     """faulty: from 0 to below 1/2, the share of a round's updates that the rule withstands."""
 
-    faulty: float = 0.25
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.faulty < 0.5:
-            raise fl.UserError(f"faulty must be at least 0 and below 1/2, not {self.faulty:g}: no rule withstands half")
+    faulty: Annotated[float, fl.Meta(ge=0, lt=0.5)] = 0.25
 
 
 class Server(fl.Server):

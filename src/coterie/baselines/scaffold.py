@@ -5,7 +5,6 @@
 Clients correct every local step by the difference of the server's control variate and their own (their algorithm 1,
 option II). A client's own variate stays with it. Deltas = local - global.
 
-Sees. server: every client's change of model and of control variate, by name. client: the global model and variate.
 Departure: changes are averaged unweighted, as printed, over the clients that answered.
 """
 
@@ -23,7 +22,7 @@ import coterie.method as fl
 class ScaffoldConfig(fl.LocalTraining):
     """server_lr: the global step size, eta_g; 1 takes the mean change as it is. No momentum: option II forbids it."""
 
-    server_lr: float = 1.0
+    server_lr: fl.Positive = 1.0
 
     def __post_init__(self) -> None:
         if self.momentum:
@@ -31,8 +30,6 @@ class ScaffoldConfig(fl.LocalTraining):
                 "scaffold has no momentum: its control variates read the gradient off the distance moved"
             )
         super().__post_init__()
-        if not self.server_lr > 0:
-            raise fl.UserError(f"server_lr must be positive, not {self.server_lr}")
 
     def solver(self) -> fl.Sgd:
         return self.solver_of(fl.Scaffold)

@@ -24,10 +24,13 @@ from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import ANY, Floats, Message, OfRound, message
 from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.names import LazyMapping
 from coterie.protocol.party import Party, Work, from_hub, initial, initials, never, on
 from coterie.protocol.steps import Answers, Steps, post
+from coterie.protocol.system import Federation
 from coterie.protocols.local_training import (
     SteppedTraining,
+    ask_all,
     ask_each,
     ask_round,
     asked_in,
@@ -337,6 +340,43 @@ class Server(Party, role="server"):
             if id(weights) not in made:
                 made[id(weights)] = Last(self.spec.digest, weights.reshape(-1))
         yield from post({name: made[id(weights)] for name, weights in models.items()})
+
+
+class ServerOfGroups(Server, role="server"):
+    """Has its own model for each client, by groups that it forms. ``state.groups``: by client, its group's number."""
+
+    def model_of(self, name: str) -> Vector:
+        """(d,) a client's model."""
+        raise NotImplementedError
+
+    def last(self) -> Mapping[str, Vector]:
+        return {name: self.model_of(name) for name in self.clients}
+
+    def ask_own(self, r: int, fold: Callable[[str, Any], None]) -> Steps[dict[str, Any]]:
+        """Have each client of round r train its own model, made on sending. Returns the round's first notes."""
+        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
+        own = LazyMapping(asked, lambda name: Train(r, self.spec.digest, self.model_of(name)), held=1)
+        answers = yield from ask_all(self, r, own, Update, fold)
+        return {"participants": len(answers.got), "asked": len(asked)}
+
+
+def membership(clients: Sequence[str], groups: Mapping[str, int]) -> list[list[int]]:
+    """Each client's group, in a list; an empty one for a client without a group."""
+    return [[groups[name]] if name in groups else [] for name in clients]
+
+
+def members(clients: Sequence[str], groups: Mapping[str, int]) -> dict[int, list[str]]:
+    """The clients of each group, in their order, by its number."""
+    found: dict[int, list[str]] = {number: [] for number in sorted(set(groups.values()))}
+    for name in clients:
+        if name in groups:
+            found[groups[name]].append(name)
+    return found
+
+
+def own_models(federation: Federation) -> Mapping[str, Vector]:
+    """For ``System.models``, of a hub with a model for each client."""
+    return dict(federation.look(federation.hub).last())
 
 
 class ServerOfSeveral(Server, role="server"):

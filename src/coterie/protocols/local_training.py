@@ -16,11 +16,13 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.names import each
-from coterie.protocol.options import check_bounds
+from coterie.protocol.options import AtLeastOne, NotNegative, Positive, check_bounds
 from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.randomness import rng
 from coterie.protocol.steps import Answers, Steps, for_each
 from coterie.training.solvers import MOST_WEIGHT, Objective, OwnLoss, Proximal, Sgd, largest
+
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 def at_least(config: Any, **least: int) -> None:
@@ -164,15 +166,8 @@ class SteppedTraining(LocalTraining):
     max_epochs: int = 10
     slowest: float = 1.0
     participation: float = 0.5
-    server_lr: float = 0.8
-    server_decay: float = 0.05
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.server_lr < inf:
-            raise UserError(f"server_lr must be positive and finite, not {self.server_lr}")
-        if not 0 <= self.server_decay < inf:
-            raise UserError(f"server_decay must be at least 0 and finite, not {self.server_decay}")
+    server_lr: Positive = 0.8
+    server_decay: NotNegative = 0.05
 
     def server_step(self, r: int) -> float:
         return self.server_lr / (1 + self.server_decay * (r - 1))
@@ -198,14 +193,13 @@ class ClusterModels(LocalTraining):
     pretrain_batch: samples a step in the pre-training; 0 for all at once, so that an epoch is one gradient step.
     """
 
-    clusters: int = 5
+    clusters: AtLeastOne = 5
     start: Literal["random", "pretrained"] = "random"
-    pretrain_epochs: int = 1
-    pretrain_batch: int = 50
+    pretrain_epochs: AtLeastOne = 1
+    pretrain_batch: Annotated[int, Meta(ge=0)] = 50
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, clusters=1, pretrain_epochs=1, pretrain_batch=0)
         random = self.start == "random"
         refuse_unused(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.protocol.effects import Local, OwnData, local
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import OfRound, message
+from coterie.protocol.messages import Message, OfRound, message
 from coterie.protocol.party import Party, Work, on
 from coterie.protocol.steps import PATIENCE_S, Steps
 from coterie.protocols.averaging import Averaging, ModelClient, OfModel
@@ -79,18 +79,28 @@ class Introducing(ModelClient, role="client"):
         return Introduced(msg.round, seconds)
 
 
-def meet(server: Any, r: int) -> Steps[list[str]]:
-    """Ask new clients for their speed, into ``server.state.seconds``, by name. Returns those that have answered."""
+def meet(
+    server: Any,
+    r: int,
+    request: Callable[[int], Message] = Introduce,
+    reply: type[Any] = Introduced,
+    learn: Callable[[str, Any], None] = lambda *_: None,
+) -> Steps[list[str]]:
+    """Ask new clients for their speed, into ``server.state.seconds``, by name. Returns those that have answered.
+
+    request, reply: messages that ask for more.  learn: takes an answer, and may refuse it with a PeerError.
+    """
     seconds: dict[str, float] = server.state.seconds
     met: list[str] = []
 
-    def fold(name: str, introduced: Introduced) -> None:
-        seconds[name] = checked_seconds(name, introduced.seconds)
+    def fold(name: str, answer: Any) -> None:
+        learn(name, answer)
+        seconds[name] = checked_seconds(name, answer.seconds)
         met.append(name)
 
     new = [name for name in joined(server.clients, server.config, max(r, 1)) if name not in seconds]
     if new:
-        yield from ask_each(server, r, new, Introduce(r), Introduced, fold)
+        yield from ask_each(server, r, new, request(r), reply, fold)
     return met
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix import OnDemand, few
 
 import coterie
 from coterie.dp.uploads import eligible
@@ -41,12 +42,12 @@ def by_name(run: Recorded) -> dict[str, Finding]:
 
 @pytest.fixture(scope="module")
 def recorded() -> dict[str, Recorded]:
-    return {mode: record(config(mode)) for mode in ("paper", "literal", "hardened")}
+    return OnDemand(lambda mode: record(config(mode)))
 
 
 @pytest.fixture(scope="module")
 def sparse() -> dict[str, Recorded]:
-    return {mode: record(config(mode, rounds=5, settings=SPARSE)) for mode in ("paper", "hardened")}
+    return OnDemand(lambda mode: record(config(mode, rounds=5, settings=SPARSE)))
 
 
 # -- what is read ------------------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ def test_a_record_in_which_nobody_led_is_refused(recorded: dict[str, Recorded]) 
 # -- who finds what ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["paper", "literal", "hardened"])
+@pytest.mark.parametrize("mode", few(["paper", "literal", "hardened"], ["paper", "hardened"]))
 def test_every_mode_has_what_no_cipher_hides(recorded: dict[str, Recorded], mode: str) -> None:
     found = by_name(recorded[mode])
     assert found["server: number of samples, as reported"].results[0].value == pytest.approx(1)

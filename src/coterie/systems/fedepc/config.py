@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from coterie.clustering.density import FEW
 from coterie.clustering.divergence import FLOORS_PER_SCALE
@@ -13,10 +15,17 @@ from coterie.clustering.isomorphic import Aidc
 from coterie.crypto.packing import Lanes
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON, noise_multiplier
 from coterie.protocol.errors import UserError
+from coterie.protocol.options import LARGEST, AtLeastOne, NotNegative
 from coterie.protocol.setup_info import Common
-from coterie.protocols.local_training import LocalTraining, at_least, insist, refuse_unused, sample_size
+from coterie.protocols.local_training import (
+    LocalTraining,
+    Share,
+    insist,
+    refuse_unused,
+    sample_size,
+)
 from coterie.selection.bandit import Cics
-from coterie.training.solvers import Proximal
+from coterie.training.solvers import Proximal, Sgd
 
 CLIP = (1e-6, 1e6)
 """L2 norms that a device clips to. Far outside, noise would be lost in the last bits of the numbers that it hides."""
@@ -68,17 +77,17 @@ class FedEPCConfig(LocalTraining):
     participation: float = 0.5
     mu: float = 0.01
     time_budget: float | Literal["auto"] = "auto"
-    straggler: float = 5.0
+    straggler: Annotated[float, Meta(ge=1, le=LARGEST)] = 5.0
     extractor: Literal["pretrained", "random"] = "pretrained"
-    extractor_steps: int = 150
+    extractor_steps: AtLeastOne = 150
     layer: str = "auto"
     send: Literal["clear", "noise"] = "clear"
-    epsilon: float = 4.0
-    dp_delta: float = 1e-5
+    epsilon: Annotated[float, Meta(gt=0, le=MOST_EPSILON)] = 4.0
+    dp_delta: Annotated[float, Meta(ge=LEAST_DELTA, lt=1)] = 1e-5
     noise_along: Literal["classes", "all"] = "classes"
     clip: float = 0.0
-    describe_every: int = 0
-    leave_after: int = 3
+    describe_every: Annotated[int, Meta(ge=0)] = 0
+    leave_after: AtLeastOne = 3
     gamma: float = 1.0
     theta_merge: float = 0.15
     theta_split: float = 0.18
@@ -88,16 +97,16 @@ class FedEPCConfig(LocalTraining):
     floors_per_scale: float = FLOORS_PER_SCALE
     reference_mode: bool = False
     force_thresholds: bool = False
-    fill: float = 0.5
-    panel: int = 10
+    fill: Share = 0.5
+    panel: AtLeastOne = 10
     confidence: float = 0.1
-    history: int = 5
-    window: int = 128
+    history: AtLeastOne = 5
+    window: AtLeastOne = 128
     stop: Literal["together", "cluster"] = "together"
-    converged: float = 1e-4
-    settle: int = 3
+    converged: NotNegative = 1e-4
+    settle: AtLeastOne = 3
     distribute: Literal["end", "round"] = "end"
-    min_cluster: int = 3
+    min_cluster: Annotated[int, Meta(ge=2)] = 3
     key_bits: int = 2048
     fraction_bits: int = 16
     value_bits: int = 24
@@ -106,26 +115,12 @@ class FedEPCConfig(LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, extractor_steps=1, describe_every=0, leave_after=1, history=1, window=1, panel=1, min_cluster=2)
-        at_least(self, settle=1)
-        if not 1 <= self.straggler < inf:
-            raise UserError(f"straggler must be at least 1 and finite, not {self.straggler}")
         if self.time_budget != "auto" and not (
             isinstance(self.time_budget, int | float) and 0 < self.time_budget < inf
         ):
             raise UserError(f"time_budget must be a positive number or 'auto', not {self.time_budget!r}")
-        if not 0 <= self.converged < inf:
-            raise UserError(f"converged must be at least 0 and finite, not {self.converged}")
         if self.clip != 0 and not CLIP[0] <= self.clip <= CLIP[1]:
             raise UserError(f"clip must be from {CLIP[0]:g} to {CLIP[1]:g}, or 0 for the median norm, not {self.clip}")
-        if not 0 <= self.fill <= 1:
-            raise UserError(f"fill must lie in [0, 1], not {self.fill}")
-        if not 0 < self.epsilon <= MOST_EPSILON:
-            raise UserError(
-                f"epsilon must be positive and at most {MOST_EPSILON:g}, not {self.epsilon}; send=clear has no noise"
-            )
-        if not LEAST_DELTA <= self.dp_delta < 1:
-            raise UserError(f"dp_delta must be at least {LEAST_DELTA:g} and below 1, not {self.dp_delta}")
         clear, random = self.send == "clear", self.extractor == "random"
         refuse_unused(
             self,
@@ -138,27 +133,17 @@ class FedEPCConfig(LocalTraining):
         )
         self.clustering(), self.selection(), self.lanes(1)  # they check their own settings
 
-    def solver(self) -> Proximal:
+    def solver(self) -> Sgd:
         """Eq. (14): the gradient of mu / 2 |W - W_k|^2 is mu (W - W_k)."""
-        return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
+        return self.solver_of(Proximal)
 
     @property
     def selects(self) -> bool:
         return True
 
     def clustering(self, mode: str = "paper") -> Aidc:
-        return Aidc(
-            gamma=self.gamma,
-            theta_merge=self.theta_merge,
-            theta_split=self.theta_split,
-            singles_to=self.singles_to,
-            eta=self.eta,
-            neighbours=self.neighbours,
-            floors_per_scale=self.floors_per_scale,
-            literal=mode == "literal",
-            reference=self.reference_mode,
-            force_thresholds=self.force_thresholds,
-        )
+        own = {one.name: getattr(self, one.name) for one in fields(Aidc) if hasattr(self, one.name)}
+        return Aidc(**own, literal=mode == "literal", reference=self.reference_mode)
 
     def selection(self, mode: str = "paper") -> Cics:
         return Cics(confidence=self.confidence, window=self.window, literal=mode == "literal")

@@ -22,7 +22,7 @@ from coterie.protocols.cluster_sums import ClusterModel, Masked, converted, dist
 from coterie.protocols.key_centre import Keys
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.clusters import Trained
-from coterie.systems.fedepc.contexts import check_device, check_training
+from coterie.systems.fedepc.contexts import check_training
 from coterie.systems.fedepc.messages import HELPER, HUB, Train
 from coterie.systems.fedepc.server import Server
 
@@ -31,6 +31,7 @@ class HardenedServer(Server, role=HUB):
     """The hub in mode hardened. The helper knows every device by a place, drawn once; only the hub knows the names."""
 
     keys = Keys(PublicKey, SecretKey)
+    describes = messages.Concealed
 
     class State(Server.State):
         """places: the names by their places.
@@ -56,26 +57,14 @@ class HardenedServer(Server, role=HUB):
 
     # -- algorithms 1 and 2 --------------------------------------------------------------------------------------------
 
-    def describe(self, r: int, names: Sequence[str]) -> Steps[dict[str, Any]]:
-        """Ask these devices. Returns by name the ciphertexts of changed data."""
-        found: dict[str, bytes] = {}
-
-        def fold(name: str, msg: messages.Concealed) -> None:
-            check_signed(self.common, name, msg)
-            check_device(name, msg.samples, msg.cpu_ghz, msg.memory_gib)
-            if msg.cipher:
-                self.keys.public(SERVICE).from_bytes(msg.cipher, self.numbers(), terms=1, blinded=0)
-                found[name] = msg.cipher
-            else:
-                self.check_known(name)
-            self.know(name, msg.samples, msg.cpu_ghz, msg.memory_gib)
-
-        yield from self.ask(r, {name: self.describe_request(r, name) for name in names}, messages.Concealed, fold)
-        return found
-
-    def numbers(self) -> int:
-        """C + 1, the numbers of a description."""
-        return len(self.state.centre) + 1
+    def description(self, name: str, msg: Any) -> bytes | None:
+        """The ciphertext of a description, or None for unchanged data."""
+        check_signed(self.common, name, msg)
+        if not msg.cipher:
+            return None
+        numbers = len(self.state.centre) + 1  # C, and the floor
+        self.keys.public(SERVICE).from_bytes(msg.cipher, numbers, terms=1, blinded=0)
+        return bytes(msg.cipher)
 
     def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> Steps[None]:
         """The helper clusters; the hub relays the vectors by their places and learns the labels."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from math import ceil, inf, nan
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -20,25 +20,16 @@ from coterie.protocol.effects import Fitted, Local, Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.party import Cost, Party
-from coterie.protocol.steps import Answers, Steps, compute, for_each
-from coterie.protocols.averaging import Gather
-from coterie.protocols.local_training import joined
+from coterie.protocol.steps import Answers, Steps, compute
+from coterie.protocols import averaging
+from coterie.protocols.local_training import ask_all, joined
 from coterie.protocols.sparsity import pretraining, public
 from coterie.selection.bandit import Choice, Cics, choose, infeasible
 from coterie.selection.contexts import affordable, believed
 from coterie.selection.places import dues, places, still_owed
-from coterie.systems.fedepc import messages
+from coterie.systems.fedepc import contexts, messages
 from coterie.systems.fedepc.clusters import Cluster, Pick, Trained, successor
 from coterie.systems.fedepc.config import FedEPCConfig
-from coterie.systems.fedepc.contexts import (
-    Known,
-    check_device,
-    check_training,
-    check_vector,
-    gradient_norm,
-    room,
-    time_budget,
-)
 from coterie.systems.fedepc.messages import HUB, Describe, Train
 
 Doubles = NDArray[np.float64]
@@ -61,7 +52,7 @@ class Server(Party, role=HUB):
         centre: Vector = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
         basis: Vector | None = None
         clip: float = 0.0
-        devices: dict[str, Known] = msgspec.field(default_factory=dict)
+        devices: dict[str, contexts.Known] = msgspec.field(default_factory=dict)
         groups: Groups | None = None
         cluster_of: dict[str, int] = msgspec.field(default_factory=dict)
         former: dict[str, int] = msgspec.field(default_factory=dict)
@@ -72,6 +63,7 @@ class Server(Party, role=HUB):
 
     state: State
     config: FedEPCConfig
+    describes: ClassVar[type[Message]] = messages.Described
 
     @property
     def least(self) -> int:
@@ -187,21 +179,26 @@ class Server(Party, role=HUB):
         return {}
 
     def describe(self, r: int, names: Sequence[str]) -> Steps[dict[str, Any]]:
-        """Algorithm 1: ask these devices. Returns by name the vector and floor of changed data."""
-        found: dict[str, tuple[Doubles, float]] = {}
+        """Algorithm 1: ask these devices. Returns by name what is new of changed data (``description``)."""
+        found: dict[str, Any] = {}
 
-        def fold(name: str, msg: messages.Described) -> None:
-            check_device(name, msg.samples, msg.cpu_ghz, msg.memory_gib)
-            if msg.vector is None:
-                self.check_known(name)
-            else:
-                vector = check_vector(name, msg.vector, msg.floor, self.config.gamma, self.channels())
-                found[name] = vector, msg.floor
+        def fold(name: str, msg: Any) -> None:
+            contexts.check_device(name, msg.samples, msg.cpu_ghz, msg.memory_gib)
+            new = self.description(name, msg)
+            if new is not None:
+                found[name] = new
+            elif name not in self.state.cluster_of:
+                raise PeerError(f"{name}: its data are as described before, but it was not described before")
             self.know(name, msg.samples, msg.cpu_ghz, msg.memory_gib)
 
-        yield from self.ask(r, {name: self.describe_request(r, name) for name in names}, messages.Described, fold)
-        common = Counter(len(vector) for vector, _ in found.values()).most_common(1)
-        return {name: found[name] for name in names if name in found and len(found[name][0]) == common[0][0]}
+        yield from self.ask(r, {name: self.describe_request(r, name) for name in names}, self.describes, fold)
+        return {name: found[name] for name in names if name in found}
+
+    def description(self, name: str, msg: messages.Described) -> Any:
+        """The vector and floor in an answer, or None for unchanged data. Raises PeerError for impossible ones."""
+        if msg.vector is None:
+            return None
+        return contexts.check_vector(name, msg.vector, msg.floor, self.config.gamma, self.channels()), msg.floor
 
     def describe_request(self, r: int, name: str) -> Describe:
         extractor = None if name in self.state.cluster_of else self.state.extractor
@@ -215,21 +212,18 @@ class Server(Party, role=HUB):
             return int(self.state.groups.features.shape[1])
         return len(self.state.centre) or None
 
-    def check_known(self, name: str) -> None:
-        """Raises PeerError for a device that refers to a missing description."""
-        if name not in self.state.cluster_of:
-            raise PeerError(f"{name}: its data are as described before, but it was not described before")
-
     def know(self, name: str, samples: int, cpu_ghz: float, memory_gib: float) -> None:
         known = self.state.devices.get(name)
         if known is None:
-            self.state.devices[name] = Known(samples, cpu_ghz, memory_gib)
+            self.state.devices[name] = contexts.Known(samples, cpu_ghz, memory_gib)
         else:
             known.samples, known.cpu_ghz, known.memory_gib, known.missed = samples, cpu_ghz, memory_gib, 0
 
     def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> Steps[None]:
-        """Algorithm 2, for these devices: all others stay."""
+        """Algorithm 2, for these devices: all others stay. Vectors of another length than most are left out."""
         yield from ()
+        common = Counter(len(vector) for vector, _ in moved.values()).most_common(1)
+        moved = {name: one for name, one in moved.items() if len(one[0]) == common[0][0]}
         groups, names = self.state.groups, list(moved)
         if groups is None:
             features = np.stack([vector for vector, _ in moved.values()])
@@ -263,7 +257,9 @@ class Server(Party, role=HUB):
         costs = {k: self.costs(names) for k, names in members.items()}
         longest = self.config.straggler * float(np.median(np.concatenate(list(costs.values())))) if costs else 0.0
         for k, own in costs.items():
-            self.state.clusters[k].budget = time_budget(own, longest, p, self.least) if fixed == "auto" else fixed
+            self.state.clusters[k].budget = (
+                contexts.time_budget(own, longest, p, self.least) if fixed == "auto" else fixed
+            )
 
     def costs(self, names: Iterable[str]) -> Doubles:
         """(n,) |D_i| / f_i of these devices."""
@@ -276,15 +272,10 @@ class Server(Party, role=HUB):
         return [name for name, k in of.items() if not affordable(self.state.devices[name].cost, budgets[k])]
 
     def members(self) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = {k: [] for k in sorted(set(self.state.cluster_of.values()))}
-        for name in self.clients:
-            if name in self.state.cluster_of:
-                found[self.state.cluster_of[name]].append(name)
-        return found
+        return averaging.members(self.clients, self.state.cluster_of)
 
     def membership(self) -> list[list[int]]:
-        of = self.state.cluster_of
-        return [[of[name]] if name in of else [] for name in self.clients]
+        return averaging.membership(self.clients, self.state.cluster_of)
 
     # -- algorithm 3: selection ----------------------------------------------------------------------------------------
 
@@ -292,11 +283,11 @@ class Server(Party, role=HUB):
         """A_t of every cluster that has not converged, as far as the round has places."""
         members = {k: names for k, names in self.members().items() if not self.state.clusters[k].stopped}
         costs = {k: self.costs(names) for k, names in members.items()}
-        rooms = {k: room(own, self.state.clusters[k].budget, self.believing) for k, own in costs.items()}
+        rooms = {k: contexts.room(own, self.state.clusters[k].budget, self.believing) for k, own in costs.items()}
         given, found = self.places(r, members, rooms), {}
         for k, names in members.items():
             cluster = self.state.clusters[k]
-            contexts = np.array([self.state.devices[name].context() for name in names])  # eq. (9)
+            x = np.array([self.state.devices[name].context() for name in names])  # eq. (9)
             can_train, waits = rooms[k] >= self.least, not given.get(k)
             if not can_train:
                 own = believed(costs[k], self.believing)
@@ -306,8 +297,8 @@ class Server(Party, role=HUB):
             else:
                 least = max(self.least, ceil(self.config.fill * given[k]))
                 source = self.rng(f"selection in cluster {k}", r)
-                choice = choose(cluster.bandit, contexts, costs[k], cluster.budget, self.cics, source, least, given[k])
-            found[k] = Pick(choice, names, contexts, can_train and waits, can_train)
+                choice = choose(cluster.bandit, x, costs[k], cluster.budget, self.cics, source, least, given[k])
+            found[k] = Pick(choice, names, x, can_train and waits, can_train)
         return found
 
     def places(self, r: int, members: Mapping[int, Sequence[str]], rooms: Mapping[int, int]) -> dict[int, int]:
@@ -355,7 +346,7 @@ class Server(Party, role=HUB):
         trained, of = Trained(), {**panel, **selected}
         starts = {k: self.weights(k) for k in sorted(set(of.values()))}
         means = {k: WeightedMean(self.spec.size) for k in starts}
-        updates = {k: Gather(self.spec, start) for k, start in starts.items()}
+        updates = {k: averaging.Gather(self.spec, start) for k, start in starts.items()}
 
         def fold(name: str, update: messages.Update) -> None:
             k, known = of[name], self.state.devices[name]
@@ -366,8 +357,8 @@ class Server(Party, role=HUB):
             norm = nan
             if update.weights is not None:
                 values = updates[k].checked(name, update.spec, update.weights, update.samples)
-                norm = gradient_norm(self.spec, starts[k], values, self.config.lr)
-            check_training(name, update.samples, update.loss)
+                norm = contexts.gradient_norm(self.spec, starts[k], values, self.config.lr)
+            contexts.check_training(name, update.samples, update.loss)
             if update.weights is not None:
                 means[k].take(values)
                 updates[k].took(name, values)
@@ -391,13 +382,7 @@ class Server(Party, role=HUB):
 
     def ask(self, r: int, requests: Mapping[str, Message], reply: type[M], fold: Any) -> Steps[Answers]:
         """Ask these devices, and count unanswered requests in a row."""
-
-        def checked(name: str, answer: M) -> None:
-            if (stated := getattr(answer, "round", None)) != r:
-                raise PeerError(f"{name}: an answer for round {stated} in round {r}")
-            fold(name, answer)
-
-        answers = yield from for_each(requests, reply, checked, deadline_s=self.config.deadline_s)
+        answers = yield from ask_all(self, r, requests, reply, fold)
         self.heard(answers.got, answers.missing)
         return answers
 

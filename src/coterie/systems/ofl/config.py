@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, sqrt
 from statistics import median
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from coterie.aggregation.detection import FEWEST
 from coterie.dp.budget import Budget
@@ -17,8 +19,9 @@ from coterie.dp.ledger import Ledger
 from coterie.dp.uploads import Standard
 from coterie.protocol.errors import CoterieWarning, PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.options import LARGEST, AtLeastOne, NotNegative, Positive
 from coterie.protocol.setup_info import Common
-from coterie.protocols.local_training import LocalTraining, at_least, refuse_unused
+from coterie.protocols.local_training import LocalTraining, Share, refuse_unused
 from coterie.protocols.reports import RANGES, StatusReport, costs, limits
 from coterie.protocols.threshold_keys import Joint
 from coterie.selection.resources import Costs, Ratios, ratios
@@ -72,49 +75,36 @@ class OFLConfig(LocalTraining):
 
     lr: float = 0.1
     slowest: float = 1.0
-    max_epochs: int = 5
-    clusters: int = 4
-    smallest: int = 3
-    recluster_every: int = 5
-    penalty: float = 1.0
-    leader_s: float | None = None
-    step_s: float = 60.0
-    gamma_min: float = 0.05
+    clusters: Annotated[int, Meta(ge=LEAST_LEADERS)] = 4
+    smallest: AtLeastOne = 3
+    recluster_every: AtLeastOne = 5
+    penalty: NotNegative = 1.0
+    leader_s: Annotated[float | None, Meta(gt=0, le=LARGEST)] = None
+    step_s: Positive = 60.0
+    gamma_min: Share = 0.05
     most_up: float = 1.0
     most_down: float = 1.0
-    full_share: float = 0.5
-    full_samples: int | None = None
+    full_share: Positive = 0.5
+    full_samples: Annotated[int | None, Meta(ge=1)] = None
     mechanism: Literal["paper", "standard"] = "paper"
-    epsilon1: float = 50.0
-    epsilon2: float = 50.0
+    epsilon1: Positive = 50.0
+    epsilon2: Positive = 50.0
     clip: float = 1.0
     noise: float = 0.01
     epsilon: float | None = None
     dp_delta: float = 1e-5
     keys: Literal["distributed", "dealer"] = "distributed"
-    threshold: int = 0
+    threshold: Annotated[int, Meta(ge=0)] = 0
     renew: Literal["new", "shares"] = "new"
     detection: Literal["fourier", "norms", "none"] = "fourier"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, clusters=LEAST_LEADERS, smallest=1, recluster_every=1, threshold=0)
-        if self.full_samples is not None:
-            at_least(self, full_samples=1)
-        for name in ("step_s", "full_share", "epsilon1", "epsilon2"):
-            if not 0 < getattr(self, name) < inf:
-                raise UserError(f"{name} must be positive and finite, not {getattr(self, name)}")
-        if self.leader_s is not None and not 0 < self.leader_s < inf:
-            raise UserError(f"leader_s must be positive and finite, not {self.leader_s}")
         if self.leader_s is not None and self.deadline_s is not None and not self.leader_s < self.deadline_s:
             raise UserError(f"leader_s={self.leader_s} must be below deadline_s={self.deadline_s}")
-        if not 0 <= self.gamma_min <= 1:
-            raise UserError(f"gamma_min must lie in [0, 1], not {self.gamma_min}")
         for name in ("most_up", "most_down"):
             if not self.gamma_min <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must lie between gamma_min={self.gamma_min} and 1, not {getattr(self, name)}")
-        if not 0 <= self.penalty < inf:
-            raise UserError(f"penalty must be at least 0 and finite, not {self.penalty}")
         if self.threshold and not LEAST_LEADERS <= self.threshold <= self.clusters:
             raise UserError(
                 f"threshold must lie in [{LEAST_LEADERS}, clusters={self.clusters}], or be 0 for all leaders, "

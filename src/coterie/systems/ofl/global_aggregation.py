@@ -1,8 +1,9 @@
 """Algorithm 4 at the hub: the leaders' joint key, their encrypted models, and the weighted mean that they open.
 
-server --Submit / Submitted--> leader             a model under a joint pad (threshold_pads: the other leaders complete
-it to a ciphertext under their joint key) server                                            ``poison_detection.py``:
-scalars under encryption, opened; s-factors (threshold_keys: the leaders open the weighted sum)
+server --Submit / Submitted--> leader    a model under a joint pad
+server <--> leaders                      pads are completed to ciphertexts under the joint key (threshold_pads)
+server <--> leaders                      the weights of the models (poison_detection)
+server <--> leaders                      the weighted sum is opened (threshold_opening)
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from coterie.crypto import threshold_pads
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import PeerError
-from coterie.protocol.steps import NoAnswerError, Steps, for_each
-from coterie.protocols.local_training import check_model
+from coterie.protocol.steps import NoAnswerError, Steps
+from coterie.protocols.local_training import ask_each, check_model
 from coterie.protocols.threshold_making import hand_over, make_keys
 from coterie.protocols.threshold_pads import complete_pads, loaded, open_padded, open_weighted
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig
@@ -120,12 +120,8 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[tuple[str, ...]]:
     known = hub.joint.secret.terms.get(MODEL)
     if known is not None and known.holders == leaders:
         return leaders
-    if (
-        known is not None
-        and config.threshold
-        and set(leaders) <= set(known.holders)
-        and len(leaders) >= config.threshold
-    ):
+    holding = () if known is None else known.holders
+    if 0 < config.threshold <= len(leaders) and set(leaders) <= set(holding):
         return leaders
     if known is not None and config.renew == "shares":
         try:
@@ -147,11 +143,8 @@ def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[dict[str, thr
     length, got = len(eligible(hub.spec)), dict[str, threshold_pads.Padded]()
 
     def fold(name: str, answer: Submitted) -> None:
-        if answer.round != r:
-            raise PeerError(f"{name}: a model of round {answer.round} in round {r}")
         got[name] = loaded(hub, MODEL, name, answer.cipher, length, r, leaders)
 
-    asked = dict.fromkeys(leaders, Submit(r, names(leaders)))
-    yield from for_each(asked, Submitted, fold, deadline_s=hub.config.deadline_s)
+    yield from ask_each(hub, r, leaders, Submit(r, names(leaders)), Submitted, fold)
     hub.state.holds = [name for name in hub.state.holds if name in got or name not in leaders]  # theirs may not fit
     return {name: got[name] for name in leaders if name in got}

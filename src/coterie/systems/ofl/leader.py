@@ -5,7 +5,6 @@ A leader's model is made of noisy uploads. It leaves the leader under the joint 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -20,6 +19,7 @@ from coterie.protocol import codec
 from coterie.protocol.effects import Encrypt, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import bundle, unbundle
+from coterie.protocol.names import LazyMapping
 from coterie.protocol.party import To, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocols.local_training import check_model, training_cost
@@ -28,27 +28,7 @@ from coterie.protocols.threshold_pads import padding
 from coterie.systems.ofl import messages
 from coterie.systems.ofl.client import Member
 from coterie.systems.ofl.config import PARAMETERS
-from coterie.systems.ofl.messages import (
-    CLIENT,
-    LEADER,
-    MANDATE_BYTES,
-    MODEL,
-    Forwarded,
-    Fresh,
-    HandedOver,
-    HandOver,
-    Inherited,
-    Kept,
-    Lead,
-    Led,
-    Received,
-    Spread,
-    Submit,
-    Submitted,
-    Upload,
-    named,
-    names,
-)
+from coterie.systems.ofl.messages import CLIENT, LEADER, MANDATE_BYTES, MODEL, Upload, named, names
 from coterie.systems.ofl.sparse import Indices, check_sparse, mixed, places_of, spread
 from coterie.training.solvers import largest
 
@@ -94,8 +74,8 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     # -- algorithm 2 ---------------------------------------------------------------------------------------------------
 
-    @on(Lead, training_cost, answers=Led)
-    def lead(self, msg: Lead, src: str) -> Steps[Led]:
+    @on(messages.Lead, training_cost, answers=messages.Led)
+    def lead(self, msg: messages.Lead, src: str) -> Steps[messages.Led]:
         """Update the leader model with every upload as it arrives; late ones of the last round and its own come first.
 
         It waits for its members until its timer ends. What comes later is taken in the next round.
@@ -122,7 +102,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         self.secret.office, self.state.led = office, msg.round
         return gathering.led()
 
-    def office(self, msg: Lead) -> tuple[Office, dict[str, int], list[str]]:
+    def office(self, msg: messages.Lead) -> tuple[Office, dict[str, int], list[str]]:
         """Its office in this round; by member the round of the last counted upload; and whom to ask."""
         if msg.round <= self.state.led:
             raise PeerError(f"asked to lead in round {msg.round} after round {self.state.led}")
@@ -182,7 +162,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         check_signed(self.common, src, msg)
         self.sparse(src, msg)
         if (leader := self.secret.successors.get(src)) is not None:
-            return (To(leader, Inherited(msg.round, names([src]), bundle([codec.encode(msg)]), False)),)
+            return (To(leader, messages.Inherited(msg.round, names([src]), bundle([codec.encode(msg)]), False)),)
         if self.secret.office is None or src not in self.secret.office.members:
             raise PeerError(f"an upload of {src}, which is not in its cluster")
         self.retain(src, msg)
@@ -195,11 +175,11 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     # -- algorithm 4 ---------------------------------------------------------------------------------------------------
 
-    @on(Submit, answers=Submitted)
-    def submit(self, msg: Submit, src: str) -> Work[Submitted]:
+    @on(messages.Submit, answers=messages.Submitted)
+    def submit(self, msg: messages.Submit, src: str) -> Work[messages.Submitted]:
         """L. 6 and 7: the parameters of the leader model under the leaders' key."""
         office = self.held(msg.round)
-        among = tuple(named(msg.among, int.from_bytes(msg.among[:4], "little")))
+        among = named(msg.among)
         holders = self.joint.group(MODEL).holders
         if (
             self.name not in among
@@ -210,8 +190,8 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         model = yield from contributed(office.base, office.model)
         values = (model - office.base if self.config.sends_changes else model)[self.places]
         values = values / self.config.unit(len(values))
-        cipher = yield Encrypt(padding(self, MODEL, msg.round, among), values)
-        return Submitted(msg.round, cipher.to_bytes())
+        cipher = yield Encrypt(padding(self, MODEL, msg.round, tuple(among)), values)
+        return messages.Submitted(msg.round, cipher.to_bytes())
 
     def held(self, r: int) -> Office:
         """Its office, if it led in this round. Raises PeerError."""
@@ -219,54 +199,62 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             raise PeerError(f"it has not led in round {r}")
         return office
 
-    @on(Spread, answers=Forwarded)
-    def spread(self, msg: Spread, src: str) -> Steps[Forwarded]:
+    @on(messages.Spread, answers=messages.Forwarded)
+    def spread(self, msg: messages.Spread, src: str) -> Steps[messages.Forwarded]:
         """Take the global model, and give each member its stalest parameters."""
         office = self.held(msg.round)
         weights = check_model(self.spec, msg.spec, msg.weights)
         office.base, office.model, office.version = weights, weights, msg.version
-        parameters = weights[self.places]
+        parameters, total = weights[self.places], len(self.places)
         if wanted := office.wanted.pop(self.name, b""):
-            chosen = places_of(wanted, len(self.places))
+            chosen = places_of(wanted, total)
             if len(chosen):
                 self.download(msg.round, chosen, parameters[chosen])
-        requests = Parcels(office, parameters)
-        answers = yield from for_each(requests, Kept, lambda *_: None, deadline_s=self.config.leader_s)
+
+        def parcel(name: str) -> messages.Fresh:
+            values = parameters[places_of(office.wanted[name], total)]
+            return messages.Fresh(
+                msg.round, office.cluster, office.members[name], office.usual, office.wanted[name], values
+            )
+
+        wanting = [name for name, wanted in office.wanted.items() if len(places_of(wanted, total))]
+        requests = LazyMapping(wanting, parcel, held=1)  # made on sending
+        answers = yield from for_each(requests, messages.Kept, lambda *_: None, deadline_s=self.config.leader_s)
         office.wanted = {}
-        return Forwarded(msg.round, len(answers.got))
+        return messages.Forwarded(msg.round, len(answers.got))
 
     # -- another leader ------------------------------------------------------------------------------------------------
 
-    @on(HandOver, answers=(HandedOver, Inherited))
-    def send_on(self, msg: HandOver, src: str) -> tuple[To, ...]:
-        count = int.from_bytes(msg.members[:4], "little")
-        leaders = [part.decode(errors="replace") for part in unbundle(msg.leaders, count)]
-        now = dict(zip(named(msg.members, count), leaders, strict=True))
+    @on(messages.HandOver, answers=(messages.HandedOver, messages.Inherited))
+    def send_on(self, msg: messages.HandOver, src: str) -> tuple[To, ...]:
+        members = named(msg.members)
+        leaders = named(msg.leaders, len(members), once=False)
+        now = dict(zip(members, leaders, strict=True))
         moving = {name: now[name] for name in self.secret.late if now.get(name, self.name) != self.name}
         letters: dict[str, list[str]] = {}
         for name, leader in moving.items():
             letters.setdefault(leader, []).append(name)
         former = set() if self.secret.office is None else set(self.secret.office.members)
         sent = tuple(
-            To(leader, Inherited(msg.round, names(of), bundle([self.secret.late[name] for name in of]), True))
+            To(leader, messages.Inherited(msg.round, names(of), bundle([self.secret.late[name] for name in of]), True))
             for leader, of in letters.items()
         )
         self.secret.late = {name: data for name, data in self.secret.late.items() if now.get(name) == self.name}
         self.secret.successors |= {name: now[name] for name in former if now.get(name, self.name) != self.name}
         if self.name not in leaders:
             self.secret.office = None
-        return (To(src, HandedOver(msg.round, len(moving), len(letters))), *sent)
+        return (To(src, messages.HandedOver(msg.round, len(moving), len(letters))), *sent)
 
-    @on(Inherited, answers=Received)
-    def inherit(self, msg: Inherited, src: str) -> tuple[To, ...]:
+    @on(messages.Inherited, answers=messages.Received)
+    def inherit(self, msg: messages.Inherited, src: str) -> tuple[To, ...]:
         """Uploads that came too late for another leader. It counts them only for members of its own cluster."""
-        count = int.from_bytes(msg.members[:4], "little")
-        for name, data in zip(named(msg.members, count), unbundle(msg.uploads, count), strict=True):
+        members = named(msg.members)
+        for name, data in zip(members, unbundle(msg.uploads, len(members)), strict=True):
             upload = codec.decode(data, Upload)
             check_signed(self.common, name, upload)
             self.sparse(name, upload)
             self.retain(name, upload)
-        return (To(self.common.roster.hub, Received(msg.round)),) if msg.awaited else ()
+        return (To(self.common.roster.hub, messages.Received(msg.round)),) if msg.awaited else ()
 
 
 class Gathering:
@@ -312,32 +300,11 @@ class Gathering:
         self.up.append(len(upload.values) / total)
         self.down.append(len(places_of(upload.wanted, total)) / total)
 
-    def led(self) -> Led:
+    def led(self) -> messages.Led:
         """The report to the hub, once all uploads are here."""
         office, place = self.office, {name: i for i, name in enumerate(self.office.members)}
         if self.total is not None:
             office.model = (office.model + self.total.value() / len(office.members)).astype(np.float32)
         of, rounds, reports = zip(*sorted(self.taken, key=lambda one: (place[one[0]], one[1])), strict=True)
         means = float(np.mean(self.up)), float(np.mean(self.down))
-        return Led(self.round, office.cluster, names(of), np.array(rounds, np.int64), bundle(reports), *means)
-
-
-class Parcels(Mapping[str, Fresh]):
-    """By member, the parameters that it wants, made on sending."""
-
-    def __init__(self, office: Office, parameters: Vector) -> None:
-        self._office, self._parameters = office, parameters
-        total = len(parameters)
-        self._names = [name for name, data in office.wanted.items() if len(places_of(data, total))]
-
-    def __getitem__(self, name: str) -> Fresh:
-        office = self._office
-        wanted = office.wanted[name]
-        values = self._parameters[places_of(wanted, len(self._parameters))]
-        return Fresh(office.round, office.cluster, office.members[name], office.usual, wanted, values)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        return messages.Led(self.round, office.cluster, names(of), np.array(rounds, np.int64), bundle(reports), *means)

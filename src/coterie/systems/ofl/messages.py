@@ -26,10 +26,11 @@ def names(texts: Iterable[str]) -> bytes:
     return bundle([text.encode() for text in texts])
 
 
-def named(data: bytes, count: int, *, once: bool = True) -> list[str]:
-    """The names of a bundle. Raises DecodeError, also for a repeated name if ``once``."""
+def named(data: bytes, count: int | None = None, *, once: bool = True) -> list[str]:
+    """The names of a bundle, of so many if stated. Raises DecodeError, also for a repeated name if ``once``."""
+    stated = int.from_bytes(data[:4], "little")
     try:
-        found = [part.decode() for part in unbundle(data, count)]
+        found = [part.decode() for part in unbundle(data, stated if count is None else count)]
     except UnicodeDecodeError as error:
         raise DecodeError(f"a name that is none: {error}") from None
     if once and len(set(found)) < len(found):

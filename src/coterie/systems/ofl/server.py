@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,30 +18,18 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import unbundle
 from coterie.protocol.party import Party, initial
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, for_each, take
+from coterie.protocol.steps import Answers, NoAnswerError, Steps, take
+from coterie.protocols import averaging
 from coterie.protocols.key_centre import Keys
-from coterie.protocols.local_training import asked_in, joined
+from coterie.protocols.local_training import ask_all, ask_each, asked_in, joined
 from coterie.protocols.reports import StatusReport, accepted, checked, features, limits
 from coterie.protocols.reports import opened as opened_report
 from coterie.protocols.threshold_keys import JointKeys
 from coterie.selection.resources import elected, score, serving
+from coterie.systems.ofl import messages
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, costs_of, joint_of, usual_samples
 from coterie.systems.ofl.global_aggregation import aggregate
-from coterie.systems.ofl.messages import (
-    HUB,
-    MODEL,
-    Forwarded,
-    HandedOver,
-    HandOver,
-    Lead,
-    Led,
-    Mandate,
-    Received,
-    Spread,
-    Tell,
-    named,
-    names,
-)
+from coterie.systems.ofl.messages import HUB, MODEL, named, names
 from coterie.systems.ofl.sparse import bits
 
 
@@ -122,8 +110,7 @@ class Server(Party, role=HUB):
     # -- clusters and elections ----------------------------------------------------------------------------------------
 
     def newcomers(self, r: int) -> Sequence[str]:
-        known = {} if self.state.clusters is None else self.state.clusters.numbers
-        return [name for name in joined(self.clients, self.config, r) if name not in known]
+        return [name for name in joined(self.clients, self.config, r) if name not in self.numbers]
 
     def hear(self, r: int, clients: Iterable[str]) -> Steps[None]:
         """Ask for status reports. A newcomer joins the nearest cluster."""
@@ -133,9 +120,8 @@ class Server(Party, role=HUB):
             self.know(checked(self.common, report, r, self.config.step_s, sender=name))
             heard.append(name)
 
-        asked = dict.fromkeys(clients, Tell(r))
-        if asked:
-            yield from for_each(asked, StatusReport, fold, deadline_s=self.config.deadline_s)
+        if asked := list(clients):
+            yield from ask_each(self, r, asked, messages.Tell(r), StatusReport, fold)
         clusters = self.state.clusters
         for name in heard:
             if clusters is not None and name not in clusters.numbers and clusters.numbers:
@@ -162,12 +148,12 @@ class Server(Party, role=HUB):
         self.state.failed, self.state.usual = {}, usual_samples(self.config, fresh.values())
 
     def members(self) -> dict[int, list[str]]:
-        numbers = {} if self.state.clusters is None else self.state.clusters.numbers
-        found: dict[int, list[str]] = {k: [] for k in sorted(set(numbers.values()))}
-        for name in self.clients:
-            if name in numbers:
-                found[numbers[name]].append(name)
-        return found
+        return averaging.members(self.clients, self.numbers)
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """By client, the number of its cluster."""
+        return {} if self.state.clusters is None else self.state.clusters.numbers
 
     def elect(self, r: int, due: bool) -> None:
         """Algorithm 1, l. 12: after a clustering, and where a leader gave no model in the last round.
@@ -207,20 +193,23 @@ class Server(Party, role=HUB):
         of = [(name, state.leaders[k]) for k in members for name in members[k]]
         if not state.owing or not of:
             return 0
-        table = HandOver(r, names(name for name, _ in of), names(leader for _, leader in of))
+        table = messages.HandOver(r, names(name for name, _ in of), names(leader for _, leader in of))
 
-        def fold(name: str, answer: HandedOver) -> None:
+        def fold(name: str, answer: messages.HandedOver) -> None:
             nonlocal moved, letters
-            if answer.round != r or not 0 <= answer.letters <= answer.uploads <= len(self.clients):
-                raise PeerError(f"{name}: handed over {answer.uploads} uploads in round {answer.round}")
+            if not 0 <= answer.letters <= answer.uploads <= len(self.clients):
+                raise PeerError(f"{name}: handed over {answer.uploads} uploads in {answer.letters} letters")
             del state.owing[name]
             moved, letters = moved + answer.uploads, letters + answer.letters
 
-        asked = dict.fromkeys(list(state.owing), table)
-        yield from for_each(asked, HandedOver, fold, deadline_s=self.config.deadline_s)
+        def arrived(name: str, answer: messages.Received) -> None:
+            if answer.round != r:
+                raise PeerError(f"{name}: uploads of round {answer.round} in round {r}")
+
+        yield from ask_each(self, r, list(state.owing), table, messages.HandedOver, fold)
         if letters:
             with suppress(NoAnswerError):  # one of the leaders that they are for is away: its round will fail, too
-                yield from take(Received, of_round(r), at_least=letters, until_s=self.config.deadline_s)
+                yield from take(messages.Received, arrived, at_least=letters, until_s=self.config.deadline_s)
         return moved
 
     # -- rounds --------------------------------------------------------------------------------------------------------
@@ -234,9 +223,9 @@ class Server(Party, role=HUB):
         }
         cluster = {leader: k for k, leader in state.leaders.items()}
 
-        def fold(name: str, answer: Led) -> None:
-            if (answer.round, answer.cluster) != (r, cluster[name]):
-                raise PeerError(f"{name}: leads cluster {answer.cluster} in round {answer.round}")
+        def fold(name: str, answer: messages.Led) -> None:
+            if answer.cluster != cluster[name]:
+                raise PeerError(f"{name}: leads cluster {answer.cluster}, not {cluster[name]}")
             of = named(answer.members, len(answer.rounds), once=False)
             taken = list(zip(of, answer.rounds.tolist(), strict=True))
             last = {member: state.counted.get(member, 0) for member in members[cluster[name]]}
@@ -254,22 +243,22 @@ class Server(Party, role=HUB):
             state.counted |= dict(taken)
             led.taken[name], led.up[name], led.down[name] = taken, answer.up, answer.down
 
-        answers = yield from for_each(requests, Led, fold, deadline_s=self.config.deadline_s)
+        answers = yield from ask_all(self, r, requests, messages.Led, fold)
         state.holds = [*dict.fromkeys((*state.holds, *led.taken))]  # what they have counted stays in their models
         for k, leader in state.leaders.items():
             if leader not in led.taken:
                 state.failed[k] = [*state.failed.get(k, []), leader]
         return led, answers, sum(name in asked for of in members.values() for name in of)
 
-    def request(self, r: int, cluster: int, leader: str, members: Sequence[str], asked: set[str]) -> Lead:
+    def request(self, r: int, cluster: int, leader: str, members: Sequence[str], asked: set[str]) -> messages.Lead:
         state = self.state
         mandates = b"".join(
-            signed(self.own, Mandate(r, cluster, leader, state.usual), name).signature for name in members
+            signed(self.own, messages.Mandate(r, cluster, leader, state.usual), name).signature for name in members
         )
         chosen = np.array([i for i, name in enumerate(members) if name in asked], np.int64)
         counted = np.array([state.counted.get(name, 0) for name in members], np.int64)
         weights = None if leader in state.holds else state.weights
-        return Lead(
+        return messages.Lead(
             r,
             self.spec.digest,
             cluster,
@@ -295,15 +284,15 @@ class Server(Party, role=HUB):
         state, reached = self.state, 0
         state.holds = []
 
-        def fold(name: str, answer: Forwarded) -> None:
+        def fold(name: str, answer: messages.Forwarded) -> None:
             nonlocal reached
-            if answer.round != r or not 0 <= answer.members <= len(self.clients):
-                raise PeerError(f"{name}: forwarded to {answer.members} members in round {answer.round}")
+            if not 0 <= answer.members <= len(self.clients):
+                raise PeerError(f"{name}: forwarded to {answer.members} members of {len(self.clients)}")
             state.holds.append(name)
             reached += answer.members
 
-        spread = Spread(r, self.spec.digest, state.version, state.weights)
-        yield from for_each(dict.fromkeys(leaders, spread), Forwarded, fold, deadline_s=self.config.deadline_s)
+        spread = messages.Spread(r, self.spec.digest, state.version, state.weights)
+        yield from ask_each(self, r, leaders, spread, messages.Forwarded, fold)
         return reached
 
     def told(self, r: int, led: Round, asked: int) -> dict[str, Any]:
@@ -315,16 +304,6 @@ class Server(Party, role=HUB):
             "late": sum(of_round < r for _, of_round in taken),
             "gammas": {name: [led.up[name], led.down[name]] for name in led.taken},
         }
-
-
-def of_round(r: int) -> Callable[[str, Received], None]:
-    """A fold that takes messages of this round only."""
-
-    def fold(name: str, answer: Received) -> None:
-        if answer.round != r:
-            raise PeerError(f"{name}: {type(answer).__name__} of round {answer.round} in round {r}")
-
-    return fold
 
 
 def why_too_few(led: Round, answers: Answers) -> str:
