@@ -70,11 +70,14 @@ def hub(
       coterie deploy hub study --metrics 9464
     """
     from coterie.deploy.process import as_hub
-    from coterie.operate import prometheus
     from coterie.operate.folder import current_plan, open_folder
     from coterie.operate.watching import read_status
 
-    serve = None if metrics is None else partial(prometheus.serving, metrics)
+    serve = None
+    if metrics is not None:
+        from coterie.operate.prometheus import serving  # refused where its library is missing
+
+        serve = partial(serving, metrics)
     plan = current_plan(open_folder(folder))
     _say_plan(plan.roster.hub, "the hub", plan)
     typer.echo(f"Watch it with coterie deploy status {folder} --watch")
