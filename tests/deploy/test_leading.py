@@ -52,6 +52,7 @@ def test_messages_that_are_taken_again_lead_one_after_the_other(head: Head) -> N
     head.tell(BeginAttempt((1, 0), 0))
     first, second = head.lead(1, sent_in=0), head.lead(1, sent_in=0)
     assert head.leads() == first
+    assert len(head.node.queue.held) == 1, "the first is kept for another attempt, and comes no more"
     for attempt in (1, 2):
         head.tell(BeginAttempt((1, attempt), 0))
         assert [one.envelope.number for one in head.node.kept.again] == [first, second]

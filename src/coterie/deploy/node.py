@@ -344,7 +344,8 @@ class Node(StoredNode):
             opened = member.open(envelope, letter.frame, letter.arrives[0])
             cost = member.cost(opened)
         came, at = self.clock.handled(letter.arrives, cost) if opened is not None else (letter.arrives, letter.arrives)
-        if arrived is not None and self.kept.era is not None and envelope.round != self.kept.era[0]:
+        keeps = arrived is not None and self.name != self.hub and envelope.round != self.era[0]
+        if keeps:  # for another attempt of this round
             self.kept.again.append(letter)
             self.kept.retaken += 1
         was = member.party.state, member.party.secret
@@ -368,8 +369,9 @@ class Node(StoredNode):
             return
         role = opened.role if opened is not None else member.party.role
         self.kept.leads, self.undone = True, was
-        self.commit()
-        self.lead = self.leading(work, role, envelope, at, (arrived, letter))
+        done = [arrived] if arrived is not None and keeps else []  # else it would come, and be taken again, too
+        self.commit(done=done)
+        self.lead = self.leading(work, role, envelope, at, (None if done else arrived, letter))
         self._lead_on(self.lead, lambda lead: lead.begin(wanted))
 
     def leading(self, work: Any, role: str, request: Envelope | Era, at: Instant, of: Any = None) -> CoordinationDriver:
