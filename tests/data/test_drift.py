@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ended import dies, killed_at
-from every_system import quickly
+from ended import die_at, kill_at
+from every_system import mark_long
 from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import alike, numbers
@@ -34,7 +34,7 @@ class Killed(Server, role="server"):
     """FedAvg that dies in the middle of a run."""
 
     def round(self, r: int) -> Any:
-        dies(r)
+        die_at(r)
         return (yield from super().round(r))
 
 
@@ -168,11 +168,11 @@ def test_a_party_keeps_its_state_and_an_altered_one_its_object() -> None:
     made.close()
 
 
-@pytest.mark.parametrize(("at", "really"), quickly([(3, False), (3, True), (4, True)], {(3, False)}))
+@pytest.mark.parametrize(("at", "really"), mark_long([(3, False), (3, True), (4, True)], but={(3, False)}))
 def test_a_run_that_is_killed_goes_on_with_the_same_numbers(at: int, really: bool, whole: Path, tmp_path: Path) -> None:
     """Killed in the round of the drift, before its checkpoint, and in the next one."""
     config = replace(HERE, out=str(tmp_path / "run"))
-    killed_at(at, config, really=really)
+    kill_at(at, config, really=really)
     for drift in ("0.5@4", "1@3", None):
         with pytest.raises(UserError, match="drift"):
             run(replace(config, drift=drift), resume=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import toy_federation
-from ended import interrupted
+from ended import interrupt
 from hypothesis import strategies as st
 
 from coterie.protocol import state
@@ -31,7 +31,7 @@ def mode(path: Path) -> int:
 
 def half_of(out: Path, at: int = 2) -> Path:
     """The folder of a run that ended after round ``at`` of 4, with messages under way."""
-    interrupted(replace(TOY, out=str(out)), at)
+    interrupt(replace(TOY, out=str(out)), at)
     return out
 
 

@@ -18,10 +18,10 @@ from coterie.runs import Interrupted, RunConfig, run
 
 ROOT = Path(__file__).parents[2]
 KILL = "COTERIE_TEST_KILL"
-"""Of the environment: where a test's own system kills its process (``dies``)."""
+"""Of the environment: where a test's own system kills its process (``die_at``)."""
 
 
-def stopping(at: int, error: BaseException | None = None) -> Callable[[dict[str, Any]], None]:
+def stop_at(at: int, error: BaseException | None = None) -> Callable[[dict[str, Any]], None]:
     """Called with each round's line: Ctrl-C, or another error, after round ``at``."""
 
     def on_round(line: dict[str, Any]) -> None:
@@ -31,13 +31,13 @@ def stopping(at: int, error: BaseException | None = None) -> Callable[[dict[str,
     return on_round
 
 
-def interrupted(config: RunConfig, at: int, *, resume: bool = False) -> None:
+def interrupt(config: RunConfig, at: int) -> None:
     """Run this config until Ctrl-C after round ``at``."""
     with pytest.raises(Interrupted):
-        run(config, stopping(at), resume=resume)
+        run(config, stop_at(at))
 
 
-def outside(**more: str) -> dict[str, str]:
+def process_environment(**more: str) -> dict[str, str]:
     """The environment of a process that imports what tests import."""
     paths = os.pathsep.join(map(str, (ROOT / "tests" / "rigs", ROOT, ROOT / "src")))
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
@@ -47,7 +47,7 @@ class DeathError(BaseException):
     """Ends a run in this process where it stands: nothing of the run answers it."""
 
 
-def dies(here: object) -> None:
+def die_at(here: object) -> None:
     """Ends a run where the environment says so, by a kill of its process or in this one."""
     if os.environ.get(KILL) == str(here):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -55,23 +55,25 @@ def dies(here: object) -> None:
         raise DeathError
 
 
-def killed_at(here: object, config: RunConfig, *, really: bool) -> None:
-    """Run this until its system ends it there (``dies``). really: by a kill of a process of its own."""
+def kill_at(here: object, config: RunConfig, *, really: bool) -> None:
+    """Run this until its system ends it there (``die_at``). really: by a kill of a process of its own."""
     if not really:
         with patch.dict(os.environ, {KILL: f"{here} in this process"}), pytest.raises(DeathError):
             run(config)
         return
     code = f"from coterie.runs import RunConfig, run; run({config})"
-    done = subprocess.run([sys.executable, "-c", code], env=outside(**{KILL: str(here)}), capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=process_environment(**{KILL: str(here)}), capture_output=True
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
-def lines_of(out: Path) -> int:
+def count_rounds(out: Path) -> int:
     """How many rounds a run has written."""
     return (out / "metrics.jsonl").read_bytes().count(b"\n") if (out / "metrics.jsonl").exists() else 0
 
 
-def until(done: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
+def wait_until(done: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
     """Wait for what a process does."""
     deadline = time.monotonic() + 200
     while not done():
@@ -80,11 +82,11 @@ def until(done: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
         time.sleep(0.02)
 
 
-def killed_after(rounds: int, out: Path, code: str, **more: str) -> None:
+def kill_after(rounds: int, out: Path, code: str, **more: str) -> None:
     """Run this code, and kill it a moment after so many rounds were written."""
-    process = subprocess.Popen([sys.executable, "-c", code], env=outside(**more))
+    process = subprocess.Popen([sys.executable, "-c", code], env=process_environment(**more))
     try:
-        until(lambda: lines_of(out) >= rounds, process)
+        wait_until(lambda: count_rounds(out) >= rounds, process)
         time.sleep(0.05)
     finally:
         process.send_signal(signal.SIGKILL)

@@ -93,9 +93,9 @@ def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:
     ]
 
 
-def quickly(names: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """For ``pytest.mark.parametrize``: of these values, and sets of values, all but the quick ones are long tests."""
-    return [one if one in quick else _long(one) for one in names]
+def mark_long(values: Iterable[Any], but: Collection[Any]) -> list[Any]:
+    """For ``pytest.mark.parametrize``: all of these values, and sets of values, but some are long tests."""
+    return [one if one in but else _long(one) for one in values]
 
 
 def _long(one: Any) -> Any:

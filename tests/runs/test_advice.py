@@ -16,6 +16,7 @@ from coterie.protocol.errors import CoterieWarning
 from coterie.runs.advice import absent_to_the_end, no_better_than_chance, surplus_clusters, without_effect
 from coterie.runs.config import RunConfig, resolve
 
+FAST = [*QUICK, "--samples", "200", "--model", "linear"]
 FEDAVG = resolve(RunConfig("fedavg", clients=10))
 EVEN = np.full((10, 10), 5)
 
@@ -101,18 +102,18 @@ def test_what_to_try_is_said_with_what_it_was() -> None:
 
 
 def test_the_command_line_warns_on_stderr_also_when_quiet(cli: Command) -> None:
-    ended = cli("run", "ifca", *QUICK, "--crypto", "emulated", "--set", "clusters=9")
+    ended = cli("run", "ifca", *FAST, "--crypto", "emulated", "--set", "clusters=9")
     assert ended.code == 0
     first, second = ended.err.splitlines()
     assert first == "Warning: option crypto has no effect on ifca: nothing is encrypted"
     assert second.startswith("Warning: ifca has more clusters (9) than clients (4)")
-    (only,) = cli("run", "fedavg", *QUICK, "--set", "lr=1e-9").err.splitlines()
+    (only,) = cli("run", "fedavg", *FAST, "--set", "lr=1e-9").err.splitlines()
     assert only.startswith("Warning: fedavg has learnt nothing: ")
 
 
 def test_a_comparison_warns_once_for_all_seeds(cli: Command) -> None:
-    asked = ["--crypto", "real", "--set", "clusters=9", "--seeds", "2", "--samples", "200", "--no-fine-tune"]
-    ended = cli("compare", "fedavg", "ifca", *QUICK, *asked)
+    asked = ["--crypto", "real", "--set", "clusters=9", "--seeds", "2", "--no-fine-tune"]
+    ended = cli("compare", "fedavg", "ifca", *FAST, *asked)
     assert [line.split(" (")[0] for line in ended.err.splitlines()] == [
         "Warning: option crypto has no effect on fedavg, ifca, local: nothing is encrypted",
         "Warning: ifca has more clusters",
@@ -120,16 +121,16 @@ def test_a_comparison_warns_once_for_all_seeds(cli: Command) -> None:
 
 
 def test_a_repetition_from_a_config_file_gives_no_option(cli: Command) -> None:
-    assert cli("run", "fedavg", *QUICK, "--out", "a").err == ""
+    assert cli("run", "fedavg", *FAST, "--out", "a").err == ""
     assert cli("run", "--config", "a/config.toml", "--out", "b", "--quiet").err == ""
 
 
 def test_python_warns(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"clients": 3, "rounds": 1, "progress": False, "max_epochs": 1, "fine_tune": "no"}
+    options: dict[str, Any] = {"clients": 3, "rounds": 1, "progress": False, "max_epochs": 1, "model": "linear"}
     with pytest.warns(CoterieWarning, match="option crypto has no effect on fedavg"):
         coterie.run("fedavg", crypto="real", out=str(tmp_path / "a"), **options)
     with pytest.warns(CoterieWarning, match="option crypto has no effect on fedavg, local"):
-        coterie.compare(["fedavg"], crypto="real", out=str(tmp_path / "b"), seeds=1, **options)
+        coterie.compare(["fedavg"], crypto="real", out=str(tmp_path / "b"), seeds=1, fine_tune="no", **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error", CoterieWarning)
         coterie.run("fedavg", out=str(tmp_path / "c"), **options)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ended import interrupted
+from ended import interrupt
 
 from coterie.protocol.errors import UserError
 from coterie.record.load import compared
@@ -83,7 +83,7 @@ def test_a_result_that_is_no_object_is_refused_with_the_file(tmp_path: Path, con
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that was interrupted after two of three rounds."""
     out = tmp_path_factory.mktemp("half") / "run"
-    interrupted(replace(LINEAR, out=str(out)), 2)
+    interrupt(replace(LINEAR, out=str(out)), 2)
     return out
 
 

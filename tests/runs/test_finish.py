@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from ended import dies, killed_at
-from every_system import quickly
+from ended import die_at, kill_at
+from every_system import mark_long
 from numpy.typing import NDArray
 from outcomes import REAL, alike, numbers, told
 
@@ -66,12 +66,12 @@ class Stopping(Server, role="server"):
         self.state.weights = fitted.weights
 
     def round(self, r: int) -> Work[Any]:
-        dies(r)
+        die_at(r)
         notes = yield from super().round(r)
         return {**notes, "stopped": "it is good enough"} if r == self.config.last else notes
 
     def finish(self) -> Steps[Any]:
-        dies("finish")
+        die_at("finish")
         yield from post(dict.fromkeys(self.clients, Final(self.state.weights)))
         return {"handed_out": len(self.clients)}
 
@@ -176,10 +176,10 @@ def test_a_longer_run_goes_on_from_before_it(whole: FinishedRun, tmp_path: Path)
 ENDS = [("finish", 3, False), *((at, last, True) for at in ("3", "finish") for last in (0, 3))]
 
 
-@pytest.mark.parametrize(("at", "last", "really"), quickly(ENDS, ENDS[:1]))
+@pytest.mark.parametrize(("at", "last", "really"), mark_long(ENDS, but=ENDS[:1]))
 def test_a_run_that_is_killed_ends_with_the_same_numbers(at: str, last: int, really: bool, tmp_path: Path) -> None:
     config = replace(HERE, out=str(tmp_path / "run"), settings={"last": last})
-    killed_at(at, config, really=really)
+    kill_at(at, config, really=really)
     assert checkpoint.read(tmp_path / "run", resolve(config)) is not None
     run(config, resume=True)
     went(tmp_path / "whole", settings={"last": last})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from every_system import quickly
+from every_system import mark_long
 from small_graphs import communities, graph_of, save
 
 from coterie.data import load
@@ -31,7 +31,7 @@ def config(folder: Path, system: str = "fedavg", **options: object) -> RunConfig
     return RunConfig(system, data_dir=str(folder), **{**given, **options})
 
 
-@pytest.mark.parametrize("system", quickly(SYSTEMS, {"fedavg", "fedcaprivacy", "scaffold", "fedem"}))
+@pytest.mark.parametrize("system", mark_long(SYSTEMS, but={"fedavg", "fedcaprivacy", "scaffold", "fedem"}))
 def test_every_system_trains_it(system: str, folder: Path) -> None:
     experiment = build(config(folder, system))
     try:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ended import lines_of, outside, until
+from ended import count_rounds, process_environment, wait_until
 from outcomes import alike, numbers
 
 from coterie.cli.app import main
@@ -37,7 +37,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.contextmanager
 def running(*words: str) -> Iterator[subprocess.Popen[str]]:
     """A command in a process of its own, slower than usual; killed in the end if the test has not done so."""
-    environment = outside(COTERIE_TOY_SLEEP_S=SLOW_S)
+    environment = process_environment(COTERIE_TOY_SLEEP_S=SLOW_S)
     command = [sys.executable, "-m", "coterie", *words, "--clients", "4", "--rounds", "8", "--checkpoint-every", "1"]
     process = subprocess.Popen(
         [*command, "--record", "--quiet"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -59,7 +59,7 @@ def test_a_second_run_is_refused_and_harms_nothing_and_a_killed_one_frees_the_fo
 ) -> None:
     out = tmp_path / "run"
     with running("run", TOY.system, "--out", str(out)) as process:
-        until(lambda: lines_of(out) >= 2, process)
+        wait_until(lambda: count_rounds(out) >= 2, process)
         with pytest.raises(UserError, match=f"another run is at work in {out}: wait"):
             run(replace(TOY, out=str(out)), resume=True)
         monkeypatch.setattr(sys, "argv", ["coterie", "run", "--resume", "--out", str(out)])
@@ -67,10 +67,10 @@ def test_a_second_run_is_refused_and_harms_nothing_and_a_killed_one_frees_the_fo
             main()
         assert caught.value.code == 2
         assert "another run is at work" in capsys.readouterr().err
-        at = lines_of(out)
-        until(lambda: lines_of(out) > at, process)  # the first goes on
+        at = count_rounds(out)
+        wait_until(lambda: count_rounds(out) > at, process)  # the first goes on
         killed(process)
-    assert lines_of(out) < 8
+    assert count_rounds(out) < 8
     run(replace(TOY, out=str(out)), resume=True)
     run(replace(TOY, out=str(tmp_path / "undisturbed")))
     assert numbers(out) == alike(numbers(tmp_path / "undisturbed"))
@@ -82,14 +82,14 @@ def test_a_second_comparison_is_refused_and_so_is_a_run_in_one_of_its_folders(tm
     place = out / "toy_federation_SYSTEM-0"
     both = plan([TOY.system, "fedavg"], {"clients": 4, "rounds": 8, "checkpoint_every": 1, "record": True}, {})
     with running("compare", TOY.system, "fedavg", "--no-local", "--no-fine-tune", "--out", str(out)) as process:
-        until(lambda: lines_of(place) >= 1, process)
+        wait_until(lambda: count_rounds(place) >= 1, process)
         with pytest.raises(UserError, match=f"another run is at work in {out}:"):
             compare(both, [0], out, resume=True)
         with pytest.raises(UserError, match=f"another run is at work in {place}:"):
             run(replace(TOY, out=str(place)), resume=True)
         assert process.poll() is None
         killed(process)
-    assert lines_of(place) < 8
+    assert count_rounds(place) < 8
     done = compare(both, [0], out, resume=True)
     assert {row["system"] for row in done.content["rows"]} == {"toy", "fedavg"}
     run(replace(TOY, out=str(tmp_path / "undisturbed")))

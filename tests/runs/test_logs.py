@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from command import QUICK, Command
-from ended import interrupted
+from ended import interrupt
 
 import coterie
 from coterie.protocol.errors import RunError, UserError
@@ -67,7 +67,7 @@ def test_rows_come_as_the_rounds_do(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_has_every_round_once(tmp_path: Path) -> None:
     out = tmp_path / "a"
     config = replace(TINY, log="csv", out=str(out), rounds=4, checkpoint_every=1)
-    interrupted(config, 2)
+    interrupt(config, 2)
     run(config, resume=True)
     assert [row["round"] for row in rows(out)] == ["1", "2", "3", "4"]
     assert_csv_has_all(out)

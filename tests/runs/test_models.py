@@ -13,8 +13,8 @@ import batch_norm_models
 import numpy as np
 import pytest
 import torch
-from ended import interrupted
-from every_system import quickly
+from ended import interrupt
+from every_system import mark_long
 from numpy.typing import NDArray
 from torch import nn
 
@@ -85,7 +85,7 @@ def files(out: Path) -> dict[str, bytes]:
 SHORT = [case for case in CASES if case.id in ("fedepc-paper", "ofl-hardened-2-2", "fedem-paper")]
 
 
-@pytest.mark.parametrize(("system", "mode", "settings"), quickly(CASES, SHORT))
+@pytest.mark.parametrize(("system", "mode", "settings"), mark_long(CASES, but=SHORT))
 def test_every_system_s_models_predict_as_the_run_did(
     system: str, mode: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -370,7 +370,7 @@ def test_the_models_are_the_evaluation_s_own(mixed: FinishedRun) -> None:
 @pytest.mark.parametrize("system", ["fedavg", "local"])
 def test_a_stopped_run_has_the_models_of_its_last_kept_round(system: str, tmp_path: Path) -> None:
     config = replace(QUICK, system=system, rounds=5, checkpoint_every=2, out=str(tmp_path / "run"))
-    interrupted(config, 3)
+    interrupt(config, 3)
     models = load_models(tmp_path / "run")
     assert models.index.round == 2
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -410,7 +410,7 @@ def test_models_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
 def test_files_that_are_left_over_go_and_a_user_s_own_stay(tmp_path: Path) -> None:
     config = replace(QUICK, out=str(tmp_path / "run"))
-    interrupted(replace(config, checkpoint_every=1), 1)
+    interrupt(replace(config, checkpoint_every=1), 1)
     folder = tmp_path / "run/models"
     for name in ("7.safetensors", ".3.safetensors.abc", "notes.txt", "mine.safetensors"):
         (folder / name).write_bytes(b"x")
@@ -419,7 +419,7 @@ def test_files_that_are_left_over_go_and_a_user_s_own_stay(tmp_path: Path) -> No
 
 
 def test_no_link_is_followed_on_writing(tmp_path: Path) -> None:
-    interrupted(replace(QUICK, checkpoint_every=1, out=str(tmp_path / "run")), 1)
+    interrupt(replace(QUICK, checkpoint_every=1, out=str(tmp_path / "run")), 1)
     folder, other = tmp_path / "run/models", tmp_path / "other"
     folder.rename(other)
     folder.symlink_to(other)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import toy_federation
-from ended import interrupted, killed_after, stopping
+from ended import interrupt, kill_after, stop_at
 from kept_parties import contents, file_of, key_bytes
 from outcomes import alike, numbers
 
@@ -56,7 +56,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_interrupted_between_rounds(at: int, every: int, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     config = replace(TOY, out=str(tmp_path / "run"), checkpoint_every=every)
     with pytest.raises(Interrupted) as caught:
-        run(config, stopping(at))
+        run(config, stop_at(at))
     assert caught.value.folder == tmp_path / "run"
     assert caught.value.done == at - at % every
     assert not (tmp_path / "run" / "result.json").exists()
@@ -96,7 +96,7 @@ def test_killed_in_the_middle_of_a_round(tmp_path: Path, undisturbed: dict[str, 
         "from dataclasses import replace; from tests.runs.test_resume import TOY; from coterie.runs import run; "
         f"run(replace(TOY, out={str(out)!r}))"
     )
-    killed_after(2, out, code, COTERIE_TOY_SLEEP_S="0.5")
+    kill_after(2, out, code, COTERIE_TOY_SLEEP_S="0.5")
     assert not (out / "result.json").exists()
     (out / "metrics.jsonl").open("a").write('{"round": 3, "half a li')
     run(replace(TOY, out=str(out)), resume=True)
@@ -105,7 +105,7 @@ def test_killed_in_the_middle_of_a_round(tmp_path: Path, undisturbed: dict[str, 
 
 def test_killed_before_the_first_checkpoint(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     config = replace(TOY, out=str(tmp_path / "run"), checkpoint_every=4)
-    interrupted(config, 2)
+    interrupt(config, 2)
     assert not (tmp_path / "run" / "checkpoint").exists()
     run(config, resume=True)
     assert outcome(tmp_path / "run") == alike(undisturbed)
@@ -127,7 +127,7 @@ def test_a_finished_run_takes_more_rounds(tmp_path: Path, undisturbed: dict[str,
 def test_baselines_resume(system: str, tmp_path: Path) -> None:
     config = RunConfig(system, clients=6, rounds=4, samples=300, checkpoint_every=1, settings={"max_epochs": 1})
     run(replace(config, out=str(tmp_path / "a")))
-    interrupted(replace(config, out=str(tmp_path / "b")), 2)
+    interrupt(replace(config, out=str(tmp_path / "b")), 2)
     run(replace(config, out=str(tmp_path / "b")), resume=True)
     assert numbers(tmp_path / "a") == alike(numbers(tmp_path / "b"))
 
@@ -136,7 +136,7 @@ def test_baselines_resume(system: str, tmp_path: Path) -> None:
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted after round 2 of 6."""
     out = tmp_path_factory.mktemp("half") / "run"
-    interrupted(replace(TOY, out=str(out)), 2)
+    interrupt(replace(TOY, out=str(out)), 2)
     return out
 
 
@@ -171,14 +171,14 @@ Damage = Callable[[Path], RunConfig | None]
 def _foreign(out: Path) -> None:
     """A good checkpoint, but of a run with another seed."""
     other = out.parent / "other"
-    interrupted(replace(TOY, seed=5, out=str(other)), 1)
+    interrupt(replace(TOY, seed=5, out=str(other)), 1)
     shutil.copy(other / "checkpoint" / "checkpoint.bin", out / "checkpoint" / "checkpoint.bin")
 
 
 def _twin(out: Path) -> None:
     """A good checkpoint of another run of the same work: real keys are other keys."""
     other = out.parent / "other"
-    interrupted(replace(TOY, out=str(other)), 2)
+    interrupt(replace(TOY, out=str(other)), 2)
     for file in (other / "checkpoint" / "checkpoint.bin", other / "metrics.jsonl"):
         shutil.copy(file, out / file.relative_to(other))
 

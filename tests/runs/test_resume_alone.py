@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ended import killed_after
-from every_system import quickly
+from ended import kill_after
+from every_system import mark_long
 from kept_parties import file_of, kept, plain
 
 from coterie.crypto.roster import entry, signing_key, verify_key
@@ -40,7 +40,7 @@ def real(system: str, **options: Any) -> RunConfig:
     return resolve(RunConfig(name, mode=mode or "paper", settings=SYSTEMS[system], **options))
 
 
-@pytest.fixture(scope="module", params=quickly(SYSTEMS, {"mingledpie", "pafed"}))
+@pytest.fixture(scope="module", params=mark_long(SYSTEMS, but={"mingledpie", "pafed"}))
 def after_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two rounds of a system with real keys, and the folder with its checkpoint."""
     made, out = build(real(request.param)), tmp_path_factory.mktemp(request.param)
@@ -101,7 +101,7 @@ def numbers(out: Path, system: str) -> list[dict[str, Any]]:
     return [{key: line[key] for key in same} for line in read_lines(out / "metrics.jsonl")]
 
 
-@pytest.mark.parametrize("system", quickly(SYSTEMS, {"pafed"}))
+@pytest.mark.parametrize("system", mark_long(SYSTEMS, but={"pafed"}))
 def test_a_run_with_real_keys_that_is_stopped_twice_in_the_middle_goes_on(
     system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +148,7 @@ def test_a_run_with_real_keys_that_was_killed_goes_on(tmp_path: Path) -> None:
         "from tests.runs.test_resume_alone import real; from coterie.runs import run; "
         f"run(real('pafed', out={str(out)!r}, rounds=40))"
     )
-    killed_after(2, out, code)
+    kill_after(2, out, code)
     found = checkpoint.read(out, config)
     assert found is not None
     assert {parcel.envelope.kind for parcel in found.snapshot.parcels} == {"Update"}

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ended import interrupted
-from every_system import quickly
+from ended import interrupt
+from every_system import mark_long
 from outcomes import alike, numbers
 
 from coterie.crypto.roster import DerivedRoster, simulated
@@ -90,7 +90,7 @@ def arrays(model: Any) -> tuple[Any, ...]:
     return (model.models, model.weights) if isinstance(model, Mixture) else (model,)
 
 
-@pytest.mark.parametrize("system", quickly(registry.SYSTEMS, {"fedavg", "local", "ifca", "fedcaprivacy"}))
+@pytest.mark.parametrize("system", mark_long(registry.SYSTEMS, but={"fedavg", "local", "ifca", "fedcaprivacy"}))
 def test_evaluating_all_or_some_the_models_are_those_of_an_ordinary_run(system: str) -> None:
     base = replace(SOME, system=system, clients=12, crypto="emulated", rounds=2, evaluated=None, settings={})
     found = {}
@@ -158,7 +158,7 @@ def test_a_run_that_was_interrupted_goes_on_with_the_same_numbers(tmp_path: Path
 
     one, two = (replace(whole, out=str(tmp_path / name)) for name in ("one", "two"))
     run(one)
-    interrupted(two, 2)
+    interrupt(two, 2)
     kept = list((tmp_path / "two" / "parties").iterdir())
     assert 1 < len(kept) <= 1 + 2 * 20  # those that were asked, and the hub
     run(two, resume=True)

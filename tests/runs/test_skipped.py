@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ended import stopping
-from every_system import quickly
+from ended import stop_at
+from every_system import mark_long
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
@@ -37,7 +37,7 @@ def all_offline(made: Experiment) -> Callable[[], None]:
     return lambda: links.__dict__.pop("fate")
 
 
-@pytest.mark.parametrize(("name", "mode"), quickly(MODES, QUICK))
+@pytest.mark.parametrize(("name", "mode"), mark_long(MODES, but=QUICK))
 def test_a_round_without_clients_is_skipped_in_every_system(name: str, mode: str) -> None:
     """And the same round with clients is not, but where the system itself cannot move a model."""
     config = RunConfig(name, clients=6, rounds=2, mode=mode, crypto="emulated", delta=0.0)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def test_it_is_seen_after_a_resume_and_in_rounds_that_are_not_evaluated(tmp_path
     whole = run(replace(late, out=str(tmp_path / "whole")))
     part = replace(late, out=str(tmp_path / "part"))
     with pytest.raises(OSError, match="stop"):
-        run(part, stopping(1, OSError("stop")))
+        run(part, stop_at(1, OSError("stop")))
     resumed = run(part, resume=True)
     assert [line["notes"] for line in resumed.rounds] == [line["notes"] for line in whole.rounds]
     assert ["skipped" in line["notes"] for line in whole.rounds] == [True, True, True, False]

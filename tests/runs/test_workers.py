@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_system import quickly
+from every_system import mark_long
 
 from coterie.api import reproduce
 from coterie.protocol.effects import Fit, Fitted, Losses
@@ -81,7 +81,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("what", quickly(RUNS, {"losses", "drift", "fine-tuning", "encrypted"}))
+@pytest.mark.parametrize("what", mark_long(RUNS, but={"losses", "drift", "fine-tuning", "encrypted"}))
 def test_the_models_are_those_of_one_process(what: str, pool: list[InProcess]) -> None:
     alone = models_of(RUNS[what])
     assert not pool
