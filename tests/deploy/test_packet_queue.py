@@ -130,6 +130,24 @@ def test_what_is_not_done_comes_again_and_what_is_done_does_not() -> None:
     assert refused == []
 
 
+def test_what_an_engine_holds_back_until_later_packets_have_come_is_refused_after_a_start_too() -> None:
+    exchange, hub, a, refused = queues()
+    for i in range(3):
+        hub.send("a", PlanUpdate(bytes([i])))
+    came = [a.pull(0.0) for _ in range(3)]
+    kept = a.numbering
+    assert kept.open == {"hub": [one.number for one in came if one]}
+    engine = exchange.engine("a")
+    first, second, third = (engine.pull(0.0) for _ in range(3))
+    order = iter([second, first, third, first, second])
+    engine.pull = lambda wait_s: next(order, None)  # type: ignore[assignment, method-assign]
+    again = PacketQueue(engine, a.keyring, lambda *said: refused.append(said), threading.Event())
+    again.start(kept)
+    found = [again.pull(0.0) for _ in range(5)]
+    assert [one.packet for one in found if one] == [PlanUpdate(b"\x01"), PlanUpdate(b"\x02")]
+    assert again.numbering.open == {"hub": [one.number for one in found if one]}
+
+
 def test_what_the_engine_says_of_failures() -> None:
     """Failures are tried again; a packet that can never be stored is given up; a party that is not admitted ends."""
     _, hub, _, refused = queues()

@@ -246,6 +246,9 @@ class PacketQueue:
         if number <= taken.get(src, 0) and number not in left_open.get(src, ()):
             delivery.done()  # the engine's own repetition, or a replay
             return None
+        overtaken = [one for one in left_open.get(src, ()) if one < number and (src, one) not in self.held]
+        for one in overtaken:  # packets come in order, so what an earlier start held is done, or was held back
+            left_open[src].remove(one)
         arrived = Arrived(src, number, packet, size, delivery)
         if self._counts[src] >= self.limits.most or self._sizes[src] + size > self.limits.most_bytes:
             self._refused(src, "packet", f"{self._counts[src]} packets of {src} wait already")
