@@ -11,7 +11,6 @@ import coterie.method as fl
 from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.signature import BOUND
 from coterie.crypto.packing import Lanes
-from coterie.protocol.options import LARGEST
 from coterie.protocol.party import When
 from coterie.protocols.local_training import refuse_unused, sample_size
 from coterie.protocols.masked_sums import FEWEST
@@ -46,7 +45,7 @@ class FedCAPrivacyConfig(fl.LocalTraining):
     """
 
     clusters: Annotated[int | Literal["auto"], Meta(ge=1)] = 5
-    gamma: Annotated[float | Literal["median"], Meta(gt=0, le=LARGEST)] = 0.5
+    gamma: Annotated[float | Literal["median"], Meta(gt=0, le=fl.LARGEST)] = 0.5
     kernel: Literal["laplacian", "rbf"] = "laplacian"
     alpha: float = 0.1
     schedule: str = "decay"

@@ -36,11 +36,9 @@ from typing import Any
 
 import numpy as np
 
+import coterie.method as fl
 from coterie.crypto import paillier
 from coterie.dp.ledger import Release
-from coterie.protocol.effects import Vector
-from coterie.protocol.setup_info import Common, Own
-from coterie.protocol.system import Federation, System
 from coterie.protocols import cluster_sums
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre
 from coterie.systems.fedepc.config import FedEPCConfig, check
@@ -51,12 +49,12 @@ from coterie.systems.fedepc.messages import DEVICE, HELPER, HUB
 from coterie.systems.fedepc.server import Server
 
 
-def key_centre(own: Own, common: Common, config: FedEPCConfig) -> KeyCentre:
+def key_centre(own: fl.Own, common: fl.Common, config: FedEPCConfig) -> KeyCentre:
     keygen = partial(paillier.keygen, config.key_bits, config.lanes(len(common.clients)), config.randomness)
     return KeyCentre(own, common, cluster_sums.pairs(keygen, HELPER, DEVICE))
 
 
-def models(federation: Federation) -> Mapping[str, Vector]:
+def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
     """Each device's cluster model; W^0 for a device that was in no cluster yet.
 
     In modes paper and literal it is the hub's, as algorithm 4 sends it out at the end. In mode hardened only devices
@@ -70,7 +68,7 @@ def models(federation: Federation) -> Mapping[str, Vector]:
     return {name: hub.weights(of.get(name)) for name in federation.common.clients}
 
 
-def observe(federation: Federation) -> Mapping[str, Any]:
+def observe(federation: fl.Federation) -> Mapping[str, Any]:
     """The devices' vectors (n, C) and floors (n,), NaN for devices without a description, and their clusters."""
     said = {device.name: device.state.said for device in federation.of_role(DEVICE)}
     channels = next((len(one.vector) for one in said.values() if one is not None), 0)
@@ -84,7 +82,7 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     return seen
 
 
-def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
+def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
     """Every device's releases. Losses and models have no proof of privacy in any mode."""
     return {device.name: device.releases() for device in federation.of_role(DEVICE)}
 
@@ -105,7 +103,7 @@ LEARNS_HARDENED = {
     "clusters, since all devices share one secret key",
 }
 
-SYSTEM = System(
+SYSTEM = fl.System(
     name="fedepc",
     title="FedEPC",
     citation="Tang, Luo, Wang, Feng, Yang, Xu, Zhu, Huang, Liang, FedEPC: an efficient and privacy-enhancing "

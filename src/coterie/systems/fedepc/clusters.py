@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.protocol.effects import Vector
+import coterie.method as fl
 from coterie.selection.bandit import Bandit, Choice, Cics, learned
 
 Doubles = NDArray[np.float64]
@@ -48,7 +48,7 @@ class Cluster(msgspec.Struct):
     calm: rounds in a row with little change.  stopped: whether it has converged (stop=cluster).
     """
 
-    weights: Vector | None = None
+    weights: fl.Vector | None = None
     total: bytes = b""
     panel: tuple[str, ...] = ()
     losses: dict[str, float] = msgspec.field(default_factory=dict)

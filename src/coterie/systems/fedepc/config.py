@@ -9,14 +9,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+import coterie.method as fl
 from coterie.clustering.density import FEW
 from coterie.clustering.divergence import FLOORS_PER_SCALE
 from coterie.clustering.isomorphic import Aidc
 from coterie.crypto.packing import Lanes
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON, noise_multiplier
-from coterie.protocol.errors import UserError
-from coterie.protocol.options import LARGEST, AtLeastOne, NotNegative
-from coterie.protocol.setup_info import Common
 from coterie.protocols.local_training import (
     LocalTraining,
     Share,
@@ -25,7 +23,6 @@ from coterie.protocols.local_training import (
     sample_size,
 )
 from coterie.selection.bandit import Cics
-from coterie.training.solvers import Proximal, Sgd
 
 CLIP = (1e-6, 1e6)
 """L2 norms that a device clips to. Far outside, noise would be lost in the last bits of the numbers that it hides."""
@@ -77,9 +74,9 @@ class FedEPCConfig(LocalTraining):
     participation: float = 0.5
     mu: float = 0.01
     time_budget: float | Literal["auto"] = "auto"
-    straggler: Annotated[float, Meta(ge=1, le=LARGEST)] = 5.0
+    straggler: Annotated[float, Meta(ge=1, le=fl.LARGEST)] = 5.0
     extractor: Literal["pretrained", "random"] = "pretrained"
-    extractor_steps: AtLeastOne = 150
+    extractor_steps: fl.AtLeastOne = 150
     layer: str = "auto"
     send: Literal["clear", "noise"] = "clear"
     epsilon: Annotated[float, Meta(gt=0, le=MOST_EPSILON)] = 4.0
@@ -87,7 +84,7 @@ class FedEPCConfig(LocalTraining):
     noise_along: Literal["classes", "all"] = "classes"
     clip: float = 0.0
     describe_every: Annotated[int, Meta(ge=0)] = 0
-    leave_after: AtLeastOne = 3
+    leave_after: fl.AtLeastOne = 3
     gamma: float = 1.0
     theta_merge: float = 0.15
     theta_split: float = 0.18
@@ -98,13 +95,13 @@ class FedEPCConfig(LocalTraining):
     reference_mode: bool = False
     force_thresholds: bool = False
     fill: Share = 0.5
-    panel: AtLeastOne = 10
+    panel: fl.AtLeastOne = 10
     confidence: float = 0.1
-    history: AtLeastOne = 5
-    window: AtLeastOne = 128
+    history: fl.AtLeastOne = 5
+    window: fl.AtLeastOne = 128
     stop: Literal["together", "cluster"] = "together"
-    converged: NotNegative = 1e-4
-    settle: AtLeastOne = 3
+    converged: fl.NotNegative = 1e-4
+    settle: fl.AtLeastOne = 3
     distribute: Literal["end", "round"] = "end"
     min_cluster: Annotated[int, Meta(ge=2)] = 3
     key_bits: int = 2048
@@ -118,9 +115,11 @@ class FedEPCConfig(LocalTraining):
         if self.time_budget != "auto" and not (
             isinstance(self.time_budget, int | float) and 0 < self.time_budget < inf
         ):
-            raise UserError(f"time_budget must be a positive number or 'auto', not {self.time_budget!r}")
+            raise fl.UserError(f"time_budget must be a positive number or 'auto', not {self.time_budget!r}")
         if self.clip != 0 and not CLIP[0] <= self.clip <= CLIP[1]:
-            raise UserError(f"clip must be from {CLIP[0]:g} to {CLIP[1]:g}, or 0 for the median norm, not {self.clip}")
+            raise fl.UserError(
+                f"clip must be from {CLIP[0]:g} to {CLIP[1]:g}, or 0 for the median norm, not {self.clip}"
+            )
         clear, random = self.send == "clear", self.extractor == "random"
         refuse_unused(
             self,
@@ -133,9 +132,9 @@ class FedEPCConfig(LocalTraining):
         )
         self.clustering(), self.selection(), self.lanes(1)  # they check their own settings
 
-    def solver(self) -> Sgd:
+    def solver(self) -> fl.Sgd:
         """Eq. (14): the gradient of mu / 2 |W - W_k|^2 is mu (W - W_k)."""
-        return self.solver_of(Proximal)
+        return self.solver_of(fl.Proximal)
 
     @property
     def selects(self) -> bool:
@@ -180,14 +179,14 @@ HARDENING = ("min_cluster", "key_bits", "fraction_bits", "value_bits", "kappa", 
 """Settings that mean something in mode hardened only."""
 
 
-def check(config: FedEPCConfig, common: Common) -> None:
+def check(config: FedEPCConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients, or have no effect."""
     hardened = common.mode == "hardened"
     config.clustering(common.mode), config.selection(common.mode)  # they check their own settings
     for setting, value in (("extractor", "pretrained"), ("send", "noise")):
         if getattr(config, setting) == value and not common.public:
             other = "random" if setting == "extractor" else "clear"
-            raise UserError(
+            raise fl.UserError(
                 f"{setting}={value} needs public samples at the hub: give a share of the data to it (--public 0.05), "
                 f"or choose {setting}={other}"
             )
@@ -195,7 +194,7 @@ def check(config: FedEPCConfig, common: Common) -> None:
     few = common.mode != "literal" and len(common.clients) <= config.singles_to
     refuse_unused(config, ((name, f"singles_to={config.singles_to}", few) for name in ("eta", "neighbours")))
     if hardened and not common.public:
-        raise UserError(
+        raise fl.UserError(
             "mode hardened needs public samples at the hub, which tell it how long a description is: give a share of "
             "the data to it (--public 0.05)"
         )
@@ -203,11 +202,11 @@ def check(config: FedEPCConfig, common: Common) -> None:
         insist(config, {"distribute": "round", "reference_mode": False}, "mode hardened")
         here = config.founders or len(common.clients)
         if here < config.min_cluster:
-            raise UserError(
+            raise fl.UserError(
                 f"min_cluster is {config.min_cluster}, but only {here} of {len(common.clients)} clients begin"
             )
         if (most := config.most(here)) is not None and most < config.min_cluster:
-            raise UserError(
+            raise fl.UserError(
                 f"min_cluster is {config.min_cluster}, but participation={config.participation} of {here} clients lets "
                 f"{most} train in a round: raise participation"
             )

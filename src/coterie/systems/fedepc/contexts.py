@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.protocol.errors import PeerError
+import coterie.method as fl
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.selection.contexts import affordable, believed
@@ -67,7 +67,7 @@ class Known(msgspec.Struct):
 def check_within(name: str, what: str, value: float, least: float, most: float) -> None:
     """Raises PeerError, with the client's name, for a number out of range (or NaN)."""
     if not least <= value <= most:
-        raise PeerError(f"{name}: {what} is {value:.6g}; from {least:.6g} to {most:.6g} are taken")
+        raise fl.PeerError(f"{name}: {what} is {value:.6g}; from {least:.6g} to {most:.6g} are taken")
 
 
 def check_device(name: str, samples: int, cpu_ghz: float, memory_gib: float) -> None:
@@ -91,7 +91,7 @@ def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, ch
     exceeds the largest divergence of C channels.
     """
     if not len(vector) or (channels is not None and len(vector) != channels):
-        raise PeerError(f"{name}: a vector of {len(vector)} sparsities; expected {channels or 'at least one'}")
+        raise fl.PeerError(f"{name}: a vector of {len(vector)} sparsities; expected {channels or 'at least one'}")
     check_within(name, "the smallest sparsity", float(vector.min()), 0, 1)
     check_within(name, "the largest sparsity", float(vector.max()), 0, 1)
     check_within(name, "the noise floor", floor, 0, (1 + gamma * len(vector)) * log(2))

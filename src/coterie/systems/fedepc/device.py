@@ -8,19 +8,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import coterie.method as fl
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signed
 from coterie.devices.resources import resources
 from coterie.dp.gaussian import mean_sensitivity
 from coterie.dp.ledger import Release
 from coterie.protocol.effects import Encrypt, Evaluate, Evaluated, Fit, Fitted, Local, OwnData, Vector, local
-from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE
 from coterie.protocols.cluster_sums import ClusterModel, Received
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.local_training import batch_seed, check_model
 from coterie.protocols.sparsity import Noise, describe
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.config import CLIP, FedEPCConfig
@@ -56,7 +54,7 @@ class Description(msgspec.Struct, frozen=True):
     cipher: bytes = b""
 
 
-class Describer(Party):
+class Describer(fl.Party):
     """A device that describes its data; the base of both kinds below."""
 
     class State(msgspec.Struct):
@@ -91,27 +89,27 @@ class Describer(Party):
             return None
         along = 0 if msg.basis is None else len(msg.basis)
         if (along > 0) != (self.config.noise_along == "classes"):
-            raise PeerError(f"noise along {along} directions, where the setting is {self.config.noise_along}")
+            raise fl.PeerError(f"noise along {along} directions, where the setting is {self.config.noise_along}")
         if msg.centre is None or not CLIP[0] <= msg.clip <= CLIP[1]:
-            raise PeerError(f"a description with noise needs a public mean and a clip within {CLIP}, not {msg.clip}")
+            raise fl.PeerError(f"a description with noise needs a public mean and a clip within {CLIP}, not {msg.clip}")
         return Noise(msg.clip, self.config.multiplier(), msg.centre, msg.basis)
 
-    def described(self, msg: Describe) -> Work[tuple[Description, bool]]:
+    def described(self, msg: Describe) -> fl.Work[tuple[Description, bool]]:
         """Its description, and whether it is the one before: unchanged data are never described twice.
 
         So noise on them is drawn once, and their privacy is spent once. No hub can ask for more with another extractor
         or layer.
         """
         if msg.layer != self.config.layer:
-            raise PeerError(f"asked to describe layer {msg.layer!r}; the settings say {self.config.layer!r}")
+            raise fl.PeerError(f"asked to describe layer {msg.layer!r}; the settings say {self.config.layer!r}")
         if msg.weights is not None:
-            extractor = check_model(self.spec, msg.spec, msg.weights)
+            extractor = fl.check_model(self.spec, msg.spec, msg.weights)
             known = self.common.initial if self.config.extractor == "random" else self.state.extractor
             if known is not None and not np.array_equal(extractor, known):
-                raise PeerError("asked for a description by another extractor than that of this run")
+                raise fl.PeerError("asked for a description by another extractor than that of this run")
             self.state.extractor = extractor
         if self.state.extractor is None:
-            raise PeerError("asked for a description without an extractor")
+            raise fl.PeerError("asked for a description without an extractor")
         data: bytes = yield Local(digest)
         asked = hashlib.blake2b(data + self.state.extractor.tobytes() + msg.layer.encode(), digest_size=16).digest()
         if self.state.said is not None and self.state.said.of == asked:
@@ -128,23 +126,23 @@ class Describer(Party):
             self.state.released.append(one)
         return self.state.said, False
 
-    def describing_cost(self, msg: Describe) -> Cost:
-        return Cost(FORWARD * self.samples, self.spec.flops_per_sample)
+    def describing_cost(self, msg: Describe) -> fl.Cost:
+        return fl.Cost(FORWARD * self.samples, self.spec.flops_per_sample)
 
-    def training_cost(self, msg: Train) -> Cost:
+    def training_cost(self, msg: Train) -> fl.Cost:
         """A forward pass of each sample, and its epochs if it is chosen."""
-        return Cost((FORWARD + self.epochs * msg.chosen) * self.samples, self.spec.flops_per_sample)
+        return fl.Cost((FORWARD + self.epochs * msg.chosen) * self.samples, self.spec.flops_per_sample)
 
-    def trained(self, msg: Train, start: Vector) -> Work[tuple[Vector | None, float]]:
+    def trained(self, msg: Train, start: Vector) -> fl.Work[tuple[Vector | None, float]]:
         """The loss of W_k on its own training data; and W_i of eq. (13), (14) after E_i epochs, if it is chosen."""
         if self.state.measured and msg.round <= self.state.measured[-1]:
-            raise PeerError(f"asked to train for round {msg.round} after round {self.state.measured[-1]}")
+            raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.measured[-1]}")
         seen: Evaluated = yield Evaluate(start, "train")
         loss = MOST_LOSS if np.isnan(seen.loss) else min(float(seen.loss), MOST_LOSS)
         self.state.measured.append(msg.round)
         if not msg.chosen:
             return None, loss
-        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
+        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, fl.batch_seed(self, msg.round))
         self.state.trained.append(msg.round)
         return fitted.weights, loss
 
@@ -165,29 +163,29 @@ class Describer(Party):
 class Device(Describer, role=DEVICE):
     """A device in modes paper and literal."""
 
-    @on(Describe, Describer.describing_cost, answers=messages.Described)
-    def describe(self, msg: Describe, src: str) -> Work[messages.Described]:
+    @fl.on(Describe, Describer.describing_cost, answers=messages.Described)
+    def describe(self, msg: Describe, src: str) -> fl.Work[messages.Described]:
         """Algorithm 1."""
         said, old = yield from self.described(msg)
         cpu_ghz, memory_gib = yield Local(resources)
         vector = None if old and msg.weights is None else said.vector
         return messages.Described(msg.round, self.samples, cpu_ghz, memory_gib, vector, said.floor)
 
-    @on(Train, Describer.training_cost, answers=messages.Update)
-    def train(self, msg: Train, src: str) -> Work[messages.Update]:
+    @fl.on(Train, Describer.training_cost, answers=messages.Update)
+    def train(self, msg: Train, src: str) -> fl.Work[messages.Update]:
         """Algorithm 4, l. 7 and 8."""
         if msg.weights is None:
-            raise PeerError("asked to train without a model")
-        start = check_model(self.spec, msg.spec, msg.weights)
+            raise fl.PeerError("asked to train without a model")
+        start = fl.check_model(self.spec, msg.spec, msg.weights)
         if self.common.deployed:  # where nobody else can tell what it would predict with
             self.state.weights = start
         weights, loss = yield from self.trained(msg, start)
         return messages.Update(msg.round, self.spec.digest, weights, self.samples, loss)
 
-    @on(messages.Model, answers=messages.Kept)
+    @fl.on(messages.Model, answers=messages.Kept)
     def keep(self, msg: messages.Model, src: str) -> messages.Kept:
         """Algorithm 4, l. 19."""
-        self.state.weights = check_model(self.spec, msg.spec, msg.weights)
+        self.state.weights = fl.check_model(self.spec, msg.spec, msg.weights)
         return messages.Kept(msg.round)
 
 
@@ -198,13 +196,13 @@ class HardenedDevice(Describer, role=DEVICE):
 
     State = Describer.State
 
-    def concealing_cost(self, msg: Describe) -> Cost:
+    def concealing_cost(self, msg: Describe) -> fl.Cost:
         """As in the clear: encrypting a few hundred numbers takes little."""
         crypto_s = self.keys.public(SERVICE).nominal_seconds_encrypt(CHANNELS + 1)
-        return Cost(FORWARD * self.samples, self.spec.flops_per_sample, crypto_s)
+        return fl.Cost(FORWARD * self.samples, self.spec.flops_per_sample, crypto_s)
 
-    @on(Describe, concealing_cost, answers=messages.Concealed)
-    def conceal(self, msg: Describe, src: str) -> Work[messages.Concealed]:
+    @fl.on(Describe, concealing_cost, answers=messages.Concealed)
+    def conceal(self, msg: Describe, src: str) -> fl.Work[messages.Concealed]:
         """Algorithm 1, with the vector and h_i under the helper's key. The same data give the same ciphertext."""
         said, old = yield from self.described(msg)
         if not old:
@@ -214,16 +212,16 @@ class HardenedDevice(Describer, role=DEVICE):
         data = b"" if old and msg.weights is None else said.cipher
         return signed(self.own, messages.Concealed(msg.round, self.samples, cpu_ghz, memory_gib, data))
 
-    def sealing_cost(self, msg: Train) -> Cost:
+    def sealing_cost(self, msg: Train) -> fl.Cost:
         plain, encryption = self.training_cost(msg), self.keys.public(SERVICE).nominal_seconds_encrypt(self.spec.size)
-        return Cost(plain.samples, plain.flops_per_sample, msg.chosen * encryption)
+        return fl.Cost(plain.samples, plain.flops_per_sample, msg.chosen * encryption)
 
-    @on(Train, sealing_cost, answers=messages.Sealed)
-    def train(self, msg: Train, src: str) -> Work[messages.Sealed]:
+    @fl.on(Train, sealing_cost, answers=messages.Sealed)
+    def train(self, msg: Train, src: str) -> fl.Work[messages.Sealed]:
         """Algorithm 4, l. 7 and 8, with W_i under the helper's key."""
-        start = self.state.weights if msg.weights is None else check_model(self.spec, msg.spec, msg.weights)
+        start = self.state.weights if msg.weights is None else fl.check_model(self.spec, msg.spec, msg.weights)
         if start is None:
-            raise PeerError("asked to train its cluster's model, but it has none")
+            raise fl.PeerError("asked to train its cluster's model, but it has none")
         weights, loss = yield from self.trained(msg, start)
         if weights is None:
             return signed(self.own, messages.Sealed(msg.round, b"", self.samples, loss, 0.0))
@@ -231,11 +229,11 @@ class HardenedDevice(Describer, role=DEVICE):
         norm = gradient_norm(self.spec, start, weights, self.config.lr)
         return signed(self.own, messages.Sealed(msg.round, cipher, self.samples, loss, norm))
 
-    @on(ClusterModel, lambda self, msg: cluster_sums.receiving_cost(self, self.spec.size), answers=Received)
-    def receive(self, msg: ClusterModel, src: str) -> Work[Received]:
+    @fl.on(ClusterModel, lambda self, msg: cluster_sums.receiving_cost(self, self.spec.size), answers=Received)
+    def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:
         """Open the sum over its cluster, eq. (15)."""
         mean = yield from cluster_sums.opened_mean(self, msg, src, HELPER, msg.round, self.spec.size)
         if msg.count < self.config.min_cluster:
-            raise PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
+            raise fl.PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
         self.state.weights = mean.astype(np.float32)
         return Received(msg.round, msg.cluster)

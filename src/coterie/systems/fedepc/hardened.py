@@ -10,13 +10,12 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+import coterie.method as fl
 from coterie.clustering.isomorphic import Event
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
 from coterie.crypto.roster import check_signed
 from coterie.protocol import codec
-from coterie.protocol.errors import PeerError
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, post
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import ClusterModel, Masked, converted, distribute, masked_sum
 from coterie.protocols.key_centre import Keys
@@ -49,7 +48,7 @@ class HardenedServer(Server, role=HUB):
     def least(self) -> int:
         return self.config.min_cluster
 
-    def setup(self) -> Steps[None]:
+    def setup(self) -> fl.Steps[None]:
         yield from self.keys.setup()
         order = self.secrets("places").permutation(len(self.clients))
         self.state.places = [self.clients[i] for i in order]
@@ -66,19 +65,19 @@ class HardenedServer(Server, role=HUB):
         self.keys.public(SERVICE).from_bytes(msg.cipher, numbers, terms=1, blinded=0)
         return bytes(msg.cipher)
 
-    def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> Steps[None]:
+    def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> fl.Steps[None]:
         """The helper clusters; the hub relays the vectors by their places and learns the labels."""
         places, at = self.state.places, {name: j for j, name in enumerate(self.state.places)}
         for j in sorted(at[name] for name in moved):  # in an order that says nothing of names
-            yield from post({HELPER: Relayed(r, j, moved[places[j]])})
+            yield from fl.post({HELPER: Relayed(r, j, moved[places[j]])})
         gone = np.array(sorted(at[name] for name in left), np.int64)
         allowed = {*self.state.cluster_of, *moved} - set(left)
         self.state.unsent = dict(moved)
         try:
-            labels = yield from ask(
+            labels = yield from fl.ask(
                 HELPER, messages.Cluster(r, gone), messages.Clustered, lambda answer: self.labels(answer, r, allowed)
             )
-        except NoAnswerError:
+        except fl.NoAnswerError:
             if not self.state.cluster_of:
                 raise
             return  # the clusters stay as they are, and the next round tries again
@@ -94,15 +93,17 @@ class HardenedServer(Server, role=HUB):
         positions, labels = answer.positions.tolist(), answer.labels.tolist()
         places = self.state.places
         if answer.round != r or len(positions) != len(labels) or len(set(positions)) < len(positions):
-            raise PeerError(f"{len(labels)} clusters of {len(positions)} places for round {answer.round}, in round {r}")
+            raise fl.PeerError(
+                f"{len(labels)} clusters of {len(positions)} places for round {answer.round}, in round {r}"
+            )
         names = [places[j] for j in positions if 0 <= j < len(places)]
         if len(names) < len(positions) or not set(names) <= set(allowed) or min(labels, default=0) < 0:
-            raise PeerError(f"clusters {labels} of places {positions}, some of which no device has")
+            raise fl.PeerError(f"clusters {labels} of places {positions}, some of which no device has")
         return dict(zip(names, labels, strict=True))
 
     # -- algorithm 4 ---------------------------------------------------------------------------------------------------
 
-    def train(self, r: int, selected: Mapping[str, int], panel: Mapping[str, int]) -> Steps[Trained]:
+    def train(self, r: int, selected: Mapping[str, int], panel: Mapping[str, int]) -> fl.Steps[Trained]:
         """The chosen devices train, and every large enough cluster's sum is formed under encryption."""
         of = {**panel, **selected}
         yield from self.catch_up(of)
@@ -120,7 +121,7 @@ class HardenedServer(Server, role=HUB):
                 check_signed(self.common, name, update)
                 check_training(name, update.samples, update.loss, update.gradient_norm)
                 if bool(update.cipher) != (name in selected):
-                    raise PeerError(f"{name}: a model, or none, from a device that was asked otherwise")
+                    raise fl.PeerError(f"{name}: a model, or none, from a device that was asked otherwise")
                 norm = nan
                 if update.cipher:
                     service.from_bytes(update.cipher, size, terms=1, blinded=0)
@@ -151,11 +152,11 @@ class HardenedServer(Server, role=HUB):
         trained.notes |= {"behind": behind} if behind else {}
         return trained
 
-    def distribute(self, r: int, clusters: Collection[int]) -> Steps[Answers]:
+    def distribute(self, r: int, clusters: Collection[int]) -> fl.Steps[fl.Answers]:
         members = self.members()
         return (yield from self.send({k: members[k] for k in clusters}))
 
-    def catch_up(self, of: Mapping[str, int]) -> Steps[None]:
+    def catch_up(self, of: Mapping[str, int]) -> fl.Steps[None]:
         """Send each of these devices its cluster's last sum, unless it has opened that."""
         behind: dict[int, list[str]] = {}
         for name, k in of.items():
@@ -164,7 +165,7 @@ class HardenedServer(Server, role=HUB):
         if behind:
             yield from self.send(behind)
 
-    def send(self, to: Mapping[int, Sequence[str]]) -> Steps[Answers]:
+    def send(self, to: Mapping[int, Sequence[str]]) -> fl.Steps[fl.Answers]:
         last = {k: self.last(k) for k in to}
         models = {k: model for k, model in last.items() if model is not None}
         answers = yield from distribute(models, {k: to[k] for k in models}, self.config.deadline_s)

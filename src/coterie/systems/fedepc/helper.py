@@ -10,13 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.clustering.divergence import calibrated, modified_divergence
 from coterie.clustering.isomorphic import Aidc, Groups, cluster, update
 from coterie.clustering.merging import mean_between
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signed
-from coterie.protocol.effects import Open
-from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Party, Work, from_hub, on
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE, Relayed
@@ -61,10 +60,10 @@ class Helper(Party, role=HELPER):
         """A description, whose device it does not know."""
         from_hub(self, msg, src)
         if not 0 <= msg.position < len(self.clients):
-            raise PeerError(f"place {msg.position} of {len(self.clients)}")
+            raise fl.PeerError(f"place {msg.position} of {len(self.clients)}")
         if msg.round != self.state.round:
             self.state.round, self.state.come = msg.round, {}
-        numbers = yield Open(self.keys.own(SERVICE), msg.cipher)
+        numbers = yield fl.Open(self.keys.own(SERVICE), msg.cipher)
         groups, gamma = self.state.groups, self.config.gamma
         channels = None if groups is None else groups.features.shape[1]
         check_vector(f"place {msg.position}", numbers[:-1], float(numbers[-1]), gamma, channels)
@@ -87,7 +86,7 @@ class Helper(Party, role=HELPER):
         elif groups is not None and (moved or left):
             groups, _ = update(groups, moved, left, self.aidc)
         if groups is None:
-            raise PeerError("no description has come, so there is nothing to cluster")
+            raise fl.PeerError("no description has come, so there is nothing to cluster")
         self.state.groups = groups
         positions = np.array([int(name) for name in groups.names], np.int64)
         labels = without_small(divergences(groups, self.aidc), groups.labels, self.config.min_cluster)
@@ -96,7 +95,7 @@ class Helper(Party, role=HELPER):
     @on(Convert, lambda self, msg: cluster_sums.conversion_cost(self, self.spec.size), answers=ClusterSum)
     def convert(self, msg: Convert, src: str) -> Work[ClusterSum]:
         if msg.count < self.config.min_cluster:
-            raise PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
+            raise fl.PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
         answer = yield from cluster_sums.convert(self, msg, src, self.spec.size)
         cluster_sums.once(self.state.formed, msg.round, msg.cluster, msg.count)
         return answer

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from coterie.protocol.messages import Floats, Floats2D, Integers, OfRound, Signed, message
+import coterie.method as fl
 
 HUB = "server"
 DEVICE = "device"
 HELPER = "helper"
 
 
-@message(src=HUB, dst=DEVICE)
-class Describe(OfRound, frozen=True):
+@fl.message(src=HUB, dst=DEVICE)
+class Describe(fl.OfRound, frozen=True):
     """Algorithm 1, l. 1: describe your data. weights: (d,) W_ext, or None to use the extractor that you have.
 
     layer: whose ReLU is read.  centre: (C,) the public mean, with send=noise.  basis: (B, C) public directions along
@@ -18,15 +18,15 @@ class Describe(OfRound, frozen=True):
     """
 
     spec: bytes
-    weights: Floats | None
+    weights: fl.Floats | None
     layer: str
-    centre: Floats | None
-    basis: Floats2D | None
+    centre: fl.Floats | None
+    basis: fl.Floats2D | None
     clip: float
 
 
-@message(src=DEVICE, dst=HUB)
-class Described(OfRound, frozen=True):
+@fl.message(src=DEVICE, dst=HUB)
+class Described(fl.OfRound, frozen=True):
     """Algorithm 1, l. 7, and a device's claims (eq. 9).
 
     samples: of its training data.  cpu_ghz, memory_gib: of the device.
@@ -36,12 +36,12 @@ class Described(OfRound, frozen=True):
     samples: int
     cpu_ghz: float
     memory_gib: float
-    vector: Floats | None
+    vector: fl.Floats | None
     floor: float
 
 
-@message(src=DEVICE, dst=HUB)
-class Concealed(Signed, frozen=True):
+@fl.message(src=DEVICE, dst=HUB)
+class Concealed(fl.Signed, frozen=True):
     """Mode hardened: as ``Described``. cipher: (C + 1,) vector and floor under the helper's key; empty: unchanged."""
 
     samples: int
@@ -50,33 +50,33 @@ class Concealed(Signed, frozen=True):
     cipher: bytes
 
 
-@message(src=HUB, dst=DEVICE)
-class Train(OfRound, frozen=True):
+@fl.message(src=HUB, dst=DEVICE)
+class Train(fl.OfRound, frozen=True):
     """Algorithm 4, l. 5: measure the loss of this model, and train it if ``chosen``.
 
     weights: (d,) W_k; mode hardened: W^0, or None for the last model of your cluster.
     """
 
     spec: bytes
-    weights: Floats | None
+    weights: fl.Floats | None
     chosen: bool
 
 
-@message(src=DEVICE, dst=HUB)
-class Update(OfRound, frozen=True):
+@fl.message(src=DEVICE, dst=HUB)
+class Update(fl.OfRound, frozen=True):
     """Algorithm 4, l. 8. weights: (d,) W_i, or None if it was not chosen.  samples: of its training data.
 
     loss: of the model that it received, on its own training data, before it trained.
     """
 
     spec: bytes
-    weights: Floats | None
+    weights: fl.Floats | None
     samples: int
     loss: float
 
 
-@message(src=DEVICE, dst=HUB)
-class Sealed(Signed, frozen=True):
+@fl.message(src=DEVICE, dst=HUB)
+class Sealed(fl.Signed, frozen=True):
     """Mode hardened: as ``Update``. cipher: W_i under the helper's key, or empty.  gradient_norm: eq. (9)."""
 
     cipher: bytes
@@ -85,29 +85,29 @@ class Sealed(Signed, frozen=True):
     gradient_norm: float
 
 
-@message(src=HUB, dst=DEVICE)
-class Model(OfRound, frozen=True):
+@fl.message(src=HUB, dst=DEVICE)
+class Model(fl.OfRound, frozen=True):
     """Algorithm 4, l. 19: the model of your cluster, (d,)."""
 
     spec: bytes
-    weights: Floats
+    weights: fl.Floats
 
 
-@message(src=DEVICE, dst=HUB)
-class Kept(OfRound, frozen=True):
+@fl.message(src=DEVICE, dst=HUB)
+class Kept(fl.OfRound, frozen=True):
     """The model was accepted."""
 
 
-@message(src=HUB, dst=HELPER)
-class Cluster(OfRound, frozen=True):
+@fl.message(src=HUB, dst=HELPER)
+class Cluster(fl.OfRound, frozen=True):
     """Mode hardened: all changed vectors were relayed. Cluster the devices. left: places that are gone."""
 
-    left: Integers
+    left: fl.Integers
 
 
-@message(src=HELPER, dst=HUB)
-class Clustered(Signed, frozen=True):
+@fl.message(src=HELPER, dst=HUB)
+class Clustered(fl.Signed, frozen=True):
     """labels: (m,) the clusters of these positions (m,), all that are there."""
 
-    positions: Integers
-    labels: Integers
+    positions: fl.Integers
+    labels: fl.Integers

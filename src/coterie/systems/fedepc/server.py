@@ -14,15 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.aggregation.sums import WeightedMean
 from coterie.clustering.isomorphic import Aidc, Event, Groups, cluster, update
-from coterie.protocol.effects import Fitted, Local, Vector
-from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
-from coterie.protocol.party import Cost, Party
-from coterie.protocol.steps import Answers, Steps, compute
 from coterie.protocols import averaging
-from coterie.protocols.local_training import ask_all, joined
 from coterie.protocols.sparsity import pretraining, public
 from coterie.selection.bandit import Choice, Cics, choose, infeasible
 from coterie.selection.contexts import affordable, believed
@@ -35,7 +31,7 @@ from coterie.systems.fedepc.messages import HUB, Describe, Train
 Doubles = NDArray[np.float64]
 
 
-class Server(Party, role=HUB):
+class Server(fl.Party, role=HUB):
     """The hub in modes paper and literal."""
 
     class State(msgspec.Struct):
@@ -48,9 +44,9 @@ class Server(Party, role=HUB):
         calm: rounds in a row in which the clusters' losses have moved little (stop=together).
         """
 
-        extractor: Vector | None = None
-        centre: Vector = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
-        basis: Vector | None = None
+        extractor: fl.Vector | None = None
+        centre: fl.Vector = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
+        basis: fl.Vector | None = None
         clip: float = 0.0
         devices: dict[str, contexts.Known] = msgspec.field(default_factory=dict)
         groups: Groups | None = None
@@ -84,24 +80,26 @@ class Server(Party, role=HUB):
 
     # -- before round 1 ------------------------------------------------------------------------------------------------
 
-    def setup(self) -> Steps[None]:
+    def setup(self) -> fl.Steps[None]:
         """Algorithm 4, l. 1: the extractor, the descriptions, the clusters."""
         self.state.extractor = self.common.initial
         if self.config.extractor == "pretrained":
             seed = int(self.rng("extractor").integers(1 << 62))
             effect = pretraining(self.common.initial, self.samples, seed, self.config.extractor_steps)
-            fitted: Fitted = yield from compute(effect)
+            fitted: fl.Fitted = yield from fl.compute(effect)
             self.state.extractor = fitted.weights
         if self.common.public:
             try:
-                seen = yield from compute(Local(public, (self.state.extractor, self.config.layer)), self.forward())
-            except PeerError as error:  # it is the hub's own effect
-                raise UserError(f"FedEPC's features: {error}") from error
+                seen = yield from fl.compute(
+                    fl.Local(public, (self.state.extractor, self.config.layer)), self.forward()
+                )
+            except fl.PeerError as error:  # it is the hub's own effect
+                raise fl.UserError(f"FedEPC's features: {error}") from error
             self.state.centre = seen.mean
             norms = seen.norms
             if self.config.send == "noise" and self.config.noise_along == "classes":
                 if not len(seen.basis):
-                    raise UserError(
+                    raise fl.UserError(
                         "noise_along=classes needs public samples of two classes or more, whose sparsities differ: "
                         "choose noise_along=all, or give the hub more samples (--public)"
                     )
@@ -109,12 +107,12 @@ class Server(Party, role=HUB):
             self.state.clip = self.config.clip or max(float(np.median(norms)), 1e-6)
         yield from self.regroup(0)
 
-    def forward(self) -> Cost:
-        return Cost(self.samples / 3, self.spec.flops_per_sample)
+    def forward(self) -> fl.Cost:
+        return fl.Cost(self.samples / 3, self.spec.flops_per_sample)
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 4, one iteration."""
         yield from self.regroup(r)
         events, self.state.events = self.state.events, []
@@ -146,7 +144,7 @@ class Server(Party, role=HUB):
             yield from self.distribute(r, {selected[name] for name in trained.names})
         return notes
 
-    def finish(self) -> Steps[Mapping[str, Any]]:
+    def finish(self) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 4, l. 18 to 20: send every device its cluster's model, unless it has it already.
 
         With distribute=round it lacks only that of a cluster in which it has never trained. It is sent then, too, if
@@ -160,10 +158,10 @@ class Server(Party, role=HUB):
 
     # -- algorithms 1 and 2: descriptions and clusters -----------------------------------------------------------------
 
-    def regroup(self, r: int) -> Steps[None]:
+    def regroup(self, r: int) -> fl.Steps[None]:
         """Describe devices that are new, were away or may have changed, and cluster what has moved."""
         state, every = self.state, self.config.describe_every
-        here = joined(self.clients, self.config, max(r, 1))
+        here = fl.joined(self.clients, self.config, max(r, 1))
         silent = [name for name in state.cluster_of if state.devices[name].missed >= self.config.leave_after]
         again = every > 0 and r > 1 and (r - 1) % every == 0
         due = [name for name in here if again or name not in state.cluster_of or name in silent]
@@ -178,7 +176,7 @@ class Server(Party, role=HUB):
     def unsent(self) -> Mapping[str, Any]:
         return {}
 
-    def describe(self, r: int, names: Sequence[str]) -> Steps[dict[str, Any]]:
+    def describe(self, r: int, names: Sequence[str]) -> fl.Steps[dict[str, Any]]:
         """Algorithm 1: ask these devices. Returns by name what is new of changed data (``description``)."""
         found: dict[str, Any] = {}
 
@@ -188,7 +186,7 @@ class Server(Party, role=HUB):
             if new is not None:
                 found[name] = new
             elif name not in self.state.cluster_of:
-                raise PeerError(f"{name}: its data are as described before, but it was not described before")
+                raise fl.PeerError(f"{name}: its data are as described before, but it was not described before")
             self.know(name, msg.samples, msg.cpu_ghz, msg.memory_gib)
 
         yield from self.ask(r, {name: self.describe_request(r, name) for name in names}, self.describes, fold)
@@ -219,7 +217,7 @@ class Server(Party, role=HUB):
         else:
             known.samples, known.cpu_ghz, known.memory_gib, known.missed = samples, cpu_ghz, memory_gib, 0
 
-    def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> Steps[None]:
+    def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> fl.Steps[None]:
         """Algorithm 2, for these devices: all others stay. Vectors of another length than most are left out."""
         yield from ()
         common = Counter(len(vector) for vector, _ in moved.values()).most_common(1)
@@ -304,7 +302,7 @@ class Server(Party, role=HUB):
     def places(self, r: int, members: Mapping[int, Sequence[str]], rooms: Mapping[int, int]) -> dict[int, int]:
         """How many trainable devices of each cluster may train in round r (``selection/places.py``)."""
         sizes = {k: len(names) for k, names in members.items() if rooms[k] >= self.least}
-        number = self.config.most(len(joined(self.clients, self.config, r)))
+        number = self.config.most(len(fl.joined(self.clients, self.config, r)))
         if number is None:
             return {k: rooms[k] for k in sizes}
         clusters = self.state.clusters
@@ -338,7 +336,7 @@ class Server(Party, role=HUB):
 
     # -- algorithm 4: training -----------------------------------------------------------------------------------------
 
-    def train(self, r: int, selected: Mapping[str, int], panel: Mapping[str, int]) -> Steps[Trained]:
+    def train(self, r: int, selected: Mapping[str, int], panel: Mapping[str, int]) -> fl.Steps[Trained]:
         """L. 5 to 10: the chosen devices of all clusters train, and every cluster's model becomes their mean.
 
         The panel measures the models meanwhile.
@@ -351,7 +349,7 @@ class Server(Party, role=HUB):
         def fold(name: str, update: messages.Update) -> None:
             k, known = of[name], self.state.devices[name]
             if (update.weights is None) == (name in selected):
-                raise PeerError(
+                raise fl.PeerError(
                     f"{name}: {'no model' if name in selected else 'a model'} from a device that was asked otherwise"
                 )
             norm = nan
@@ -375,14 +373,14 @@ class Server(Party, role=HUB):
         trained.notes = {"outliers": outliers} if outliers else {}
         return trained
 
-    def weights(self, k: int | None) -> Vector:
+    def weights(self, k: int | None) -> fl.Vector:
         """W_k, (d,); W^0 before its first round, and for no cluster."""
         cluster = None if k is None else self.state.clusters.get(k)
         return self.common.initial if cluster is None or cluster.weights is None else cluster.weights
 
-    def ask(self, r: int, requests: Mapping[str, Message], reply: type[M], fold: Any) -> Steps[Answers]:
+    def ask(self, r: int, requests: Mapping[str, Message], reply: type[M], fold: Any) -> fl.Steps[fl.Answers]:
         """Ask these devices, and count unanswered requests in a row."""
-        answers = yield from ask_all(self, r, requests, reply, fold)
+        answers = yield from fl.ask_all(self, r, requests, reply, fold)
         self.heard(answers.got, answers.missing)
         return answers
 
@@ -407,7 +405,7 @@ class Server(Party, role=HUB):
             cluster.moved = inf if value is None else abs(value)
             cluster.calm = cluster.calm + 1 if cluster.moved < least else 0
             cluster.stopped = self.config.stop == "cluster" and cluster.calm >= settle
-        if not moved or joined(self.clients, self.config, r) != self.clients:
+        if not moved or fl.joined(self.clients, self.config, r) != self.clients:
             return None
         if self.config.stop == "cluster":
             done = all(cluster.stopped for cluster in state.clusters.values())
@@ -418,7 +416,7 @@ class Server(Party, role=HUB):
         done = state.calm >= settle
         return f"the clusters' losses have moved by less than {least:g} {_in_a_row(settle)}" if done else None
 
-    def distribute(self, r: int, clusters: Collection[int]) -> Steps[Answers]:
+    def distribute(self, r: int, clusters: Collection[int]) -> fl.Steps[fl.Answers]:
         """L. 19: send these clusters' models to all of their devices."""
         models = {k: messages.Model(r, self.spec.digest, self.weights(k)) for k in clusters}
         to_all = {name: models[k] for name, k in self.state.cluster_of.items() if k in models}

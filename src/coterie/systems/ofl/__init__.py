@@ -33,9 +33,8 @@ from typing import Any
 
 import numpy as np
 
+import coterie.method as fl
 from coterie.dp.ledger import Release
-from coterie.protocol.effects import Vector
-from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.system import Federation, PartyFactory, System
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre
 from coterie.protocols.threshold_keys import JointGrant
@@ -45,7 +44,7 @@ from coterie.systems.ofl.messages import CLIENT, HUB, LEADER, MODEL
 from coterie.systems.ofl.server import Server
 
 
-def key_centre(own: Own, common: Common, config: OFLConfig) -> KeyCentre:
+def key_centre(own: fl.Own, common: fl.Common, config: OFLConfig) -> KeyCentre:
     """Deals the joint key, to the first clients before round 1 and then to the current leaders."""
     first = tuple(common.clients[: max(LEAST_LEADERS, config.threshold)])
     return KeyCentre(own, common, [JointGrant(MODEL, CLIENT, joint_of(config), first, works=HUB)])
@@ -56,7 +55,7 @@ def parties(config: OFLConfig) -> Mapping[str, PartyFactory]:
     return {HUB: Server, **dealer, CLIENT: Client}
 
 
-def models(federation: Federation) -> Mapping[str, Vector]:
+def models(federation: Federation) -> Mapping[str, fl.Vector]:
     """Each client's own model: its downloads, and its training since."""
     return {client.name: client.model for client in federation.of_role(CLIENT)}
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import check_signed, signed
 from coterie.dp.heuristic import perturbed
@@ -16,10 +17,6 @@ from coterie.dp.heuristic import release as heuristic_release
 from coterie.dp.ledger import Release
 from coterie.dp.uploads import eligible, shared_set
 from coterie.protocol import codec
-from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Party, Work, on
-from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import batch_seed, training_cost
 from coterie.protocols.reports import StatusReport, reported, summary
@@ -58,22 +55,22 @@ class MemberState(msgspec.Struct):
     ratios: gamma_up and gamma_down of the last round, for the observer.  led: the last round that it led.
     """
 
-    weights: Vector | None = None
-    last: Vector | None = None
-    before: Vector | None = None
+    weights: fl.Vector | None = None
+    last: fl.Vector | None = None
+    before: fl.Vector | None = None
     synced: NDArray[np.int32] | None = None
     trained: int = 0
     heard: int = 0
     wants: int = 0
     report: bytes = b""
     told: int = 0
-    summary: Vector | None = None
+    summary: fl.Vector | None = None
     released: list[Released] = msgspec.field(default_factory=list)
     ratios: tuple[float, float] = (0.0, 0.0)
     led: int = 0
 
 
-class Member(Party, role=CLIENT, also=(LEADER,)):
+class Member(fl.Party, role=CLIENT, also=(LEADER,)):
     """A client that trains, selects, adds noise and uploads to its leader, and downloads its stalest parameters."""
 
     keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(lambda party: (joint_of(party.config),))
@@ -83,12 +80,12 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
     state: MemberState
     config: OFLConfig
 
-    def __init__(self, own: Own, common: Common, config: OFLConfig) -> None:
+    def __init__(self, own: fl.Own, common: fl.Common, config: OFLConfig) -> None:
         super().__init__(own, common, config)
         self.places = eligible(common.spec)
 
     @property
-    def model(self) -> Vector:
+    def model(self) -> fl.Vector:
         return self.common.initial if self.state.weights is None else self.state.weights
 
     @property
@@ -103,13 +100,13 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
 
     # -- its status ----------------------------------------------------------------------------------------------------
 
-    @on(Tell, answers=StatusReport)
-    def tell(self, msg: Tell, src: str) -> Work[StatusReport]:
+    @fl.on(Tell, answers=StatusReport)
+    def tell(self, msg: Tell, src: str) -> fl.Work[StatusReport]:
         if msg.round < self.state.told:
-            raise PeerError(f"asked for a report of round {msg.round} after round {self.state.told}")
+            raise fl.PeerError(f"asked for a report of round {msg.round} after round {self.state.told}")
         return (yield from self.status(msg.round))
 
-    def status(self, r: int) -> Work[StatusReport]:
+    def status(self, r: int) -> fl.Work[StatusReport]:
         """Its signed status, made once a round."""
         if self.state.told == r and self.state.report:
             return codec.decode(self.state.report, StatusReport)
@@ -120,8 +117,8 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
 
     # -- uploads -------------------------------------------------------------------------------------------------------
 
-    @on(messages.Work, training_cost, answers=Upload)
-    def work(self, msg: messages.Work, src: str) -> Work[Upload]:
+    @fl.on(messages.Work, training_cost, answers=Upload)
+    def work(self, msg: messages.Work, src: str) -> fl.Work[Upload]:
         """Algorithm 2, l. 6 to 14."""
         self.check_leader(msg, src)
         return (yield from self.opportunity(msg.round, msg.usual))
@@ -131,7 +128,7 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
         named = Mandate(msg.round, msg.cluster, leader, msg.usual, signature=msg.mandate)
         check_signed(self.common, self.common.roster.hub, named, self.name)
 
-    def opportunity(self, r: int, usual: float) -> Work[Upload]:
+    def opportunity(self, r: int, usual: float) -> fl.Work[Upload]:
         """Train, select as much as eq. (4) allows, and add noise.
 
         A client without privacy budget, or without resources for an upload, trains nothing and sends nothing of its
@@ -139,7 +136,7 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
         It downloads all the same.
         """
         if r <= self.state.trained:
-            raise PeerError(f"asked to work for round {r} after round {self.state.trained}")
+            raise fl.PeerError(f"asked to work for round {r} after round {self.state.trained}")
         report = yield from self.status(r)
         gamma = shares(report, self.spec, self.config, check_usual(self.config, usual))
         places, values = np.zeros(0, np.int64), np.zeros(0, np.float32)
@@ -147,7 +144,7 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
         affordable, again = affords(self.config, len(released)), bool(released) and released[-1].round == r
         if gamma.up > 0 and (affordable or again):
             start, k = self.model, count(gamma.up, len(self.places))
-            fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, r))
+            fitted: fl.Fitted = yield fl.Fit(start, self.config.solver(), self.epochs, batch_seed(self, r))
             self.state.weights = fitted.weights
             asked = hashlib.blake2b(r.to_bytes(8, "little") + start.tobytes() + fitted.weights.tobytes()).digest()
             one = Released(r, k, asked[:16])
@@ -159,7 +156,7 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
         upload = self.upload(r, gamma, places, values)
         return signed(self.own, msgspec.structs.replace(upload, report=codec.encode(report)))
 
-    def upload(self, r: int, gamma: Ratios, places: Indices, values: Vector) -> Upload:
+    def upload(self, r: int, gamma: Ratios, places: Indices, values: fl.Vector) -> Upload:
         total = len(self.places)
         self.state.wants = count(gamma.down, total) if gamma.down > 0 else 0
         self.state.ratios = gamma.up, gamma.down
@@ -169,7 +166,7 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
         sent = places.astype(np.int32) if self.config.mechanism == "paper" else None
         return Upload(r, self.spec.digest, sent, values, wanted, b"")
 
-    def selected(self, r: int, start: Vector, trained: Vector, k: int, asked: bytes) -> tuple[Indices, Vector]:
+    def selected(self, r: int, start: fl.Vector, trained: fl.Vector, k: int, asked: bytes) -> tuple[Indices, fl.Vector]:
         """The places of k parameters in the model, and the values sent. asked: names both models, for the noise.
 
         "paper": the exponential mechanism with the o-factor as utility (l. 11), and Laplace noise around density
@@ -191,18 +188,18 @@ class Member(Party, role=CLIENT, also=(LEADER,)):
 
     # -- downloads -----------------------------------------------------------------------------------------------------
 
-    @on(Fresh, answers=Kept)
+    @fl.on(Fresh, answers=Kept)
     def fresh(self, msg: Fresh, src: str) -> Kept:
         self.check_leader(msg, src)
         if msg.round <= self.state.heard:
-            raise PeerError(f"parameters of round {msg.round} after those of round {self.state.heard}")
+            raise fl.PeerError(f"parameters of round {msg.round} after those of round {self.state.heard}")
         self.download(msg.round, places_of(msg.places, len(self.places)), msg.values)
         return Kept(msg.round)
 
-    def download(self, r: int, chosen: Indices, values: Vector) -> None:
+    def download(self, r: int, chosen: Indices, values: fl.Vector) -> None:
         """Put values at these parameters. Raises PeerError for more than it has asked for."""
         if len(chosen) > self.state.wants:
-            raise PeerError(f"{len(chosen)} parameters, where {self.state.wants} were asked for")
+            raise fl.PeerError(f"{len(chosen)} parameters, where {self.state.wants} were asked for")
         places = check_sparse(self.places[chosen], values, ~self.spec.buffers)
         weights, synced = self.model.copy(), self.synced.copy()
         weights[places], synced[chosen] = values, r

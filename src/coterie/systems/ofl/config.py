@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+import coterie.method as fl
 from coterie.aggregation.detection import FEWEST
 from coterie.dp.budget import Budget
 from coterie.dp.heuristic import refuse_epsilon
@@ -19,8 +20,6 @@ from coterie.dp.ledger import Ledger
 from coterie.dp.uploads import Standard
 from coterie.protocol.errors import CoterieWarning, PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.options import LARGEST, AtLeastOne, NotNegative, Positive
-from coterie.protocol.setup_info import Common
 from coterie.protocols.local_training import LocalTraining, Share, refuse_unused
 from coterie.protocols.reports import RANGES, StatusReport, costs, limits
 from coterie.protocols.threshold_keys import Joint
@@ -76,19 +75,19 @@ class OFLConfig(LocalTraining):
     lr: float = 0.1
     slowest: float = 1.0
     clusters: Annotated[int, Meta(ge=LEAST_LEADERS)] = 4
-    smallest: AtLeastOne = 3
-    recluster_every: AtLeastOne = 5
-    penalty: NotNegative = 1.0
-    leader_s: Annotated[float | None, Meta(gt=0, le=LARGEST)] = None
-    step_s: Positive = 60.0
+    smallest: fl.AtLeastOne = 3
+    recluster_every: fl.AtLeastOne = 5
+    penalty: fl.NotNegative = 1.0
+    leader_s: Annotated[float | None, Meta(gt=0, le=fl.LARGEST)] = None
+    step_s: fl.Positive = 60.0
     gamma_min: Share = 0.05
     most_up: float = 1.0
     most_down: float = 1.0
-    full_share: Positive = 0.5
+    full_share: fl.Positive = 0.5
     full_samples: Annotated[int | None, Meta(ge=1)] = None
     mechanism: Literal["paper", "standard"] = "paper"
-    epsilon1: Positive = 50.0
-    epsilon2: Positive = 50.0
+    epsilon1: fl.Positive = 50.0
+    epsilon2: fl.Positive = 50.0
     clip: float = 1.0
     noise: float = 0.01
     epsilon: float | None = None
@@ -224,7 +223,7 @@ def joint_of(config: OFLConfig) -> Joint:
     )
 
 
-def check(config: OFLConfig, common: Common) -> None:
+def check(config: OFLConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients; warns of a budget that allows no upload."""
     if config.clusters > len(common.clients):
         raise UserError(f"{config.clusters} clusters for {len(common.clients)} clients: lower clusters")

@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.crypto import threshold_pads
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
-from coterie.protocol.effects import Vector
-from coterie.protocol.steps import NoAnswerError, Steps
-from coterie.protocols.local_training import ask_each, check_model
 from coterie.protocols.threshold_making import hand_over, make_keys
 from coterie.protocols.threshold_pads import complete_pads, loaded, open_padded, open_weighted
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig
@@ -41,7 +39,7 @@ class Aggregated:
     blamed: replaced leaders whose shares made the sum nonsense.
     """
 
-    weights: Vector
+    weights: fl.Vector
     judged: Judged
     blamed: tuple[str, ...] = ()
 
@@ -49,7 +47,7 @@ class Aggregated:
         return {**self.judged.notes(), **({"blamed": list(self.blamed)} if self.blamed else {})}
 
 
-def aggregate(hub: Any, r: int, leaders: Sequence[str]) -> Steps[Aggregated]:
+def aggregate(hub: Any, r: int, leaders: Sequence[str]) -> fl.Steps[Aggregated]:
     """Algorithm 4, l. 13 to 19. Raises NoAnswerError if it can't be done, and PeerError if it opens to no model."""
     config: OFLConfig = hub.config
     if config.detection == "none" and not config.threshold:
@@ -67,22 +65,22 @@ def aggregate(hub: Any, r: int, leaders: Sequence[str]) -> Steps[Aggregated]:
     return Aggregated(moved(hub, mean), found, opened.blamed)
 
 
-def moved(hub: Any, mean: Doubles) -> Vector:
+def moved(hub: Any, mean: Doubles) -> fl.Vector:
     """The global model of a mean: of the leaders' parameters, or of their changes."""
     places, weights = eligible(hub.spec), hub.state.weights.astype(np.float64)
     weights[places] = weights[places] + mean * hub.config.unit(len(places)) if hub.config.sends_changes else mean
-    return check_model(hub.spec, hub.spec.digest, weights.astype(np.float32))
+    return fl.check_model(hub.spec, hub.spec.digest, weights.astype(np.float32))
 
 
 def completed(
     hub: Any, r: int, leaders: Sequence[str]
-) -> Steps[tuple[dict[str, CipherVector], dict[str, threshold_pads.Pad]]]:
+) -> fl.Steps[tuple[dict[str, CipherVector], dict[str, threshold_pads.Pad]]]:
     """The leaders' encrypted models, as ciphertexts under the joint key of these leaders, and their pads."""
     for left in reversed(range(TRIES)):
         uploads = yield from submitted_by_all(hub, r, leaders)
         try:
             ciphers = yield from complete_pads(hub, MODEL, uploads, r, deadline_s=hub.config.deadline_s)
-        except NoAnswerError:  # a leader has gone since it sent its own: those that are left encrypt anew
+        except fl.NoAnswerError:  # a leader has gone since it sent its own: those that are left encrypt anew
             if not left:
                 raise
             leaders = tuple(uploads)
@@ -91,7 +89,7 @@ def completed(
     raise AssertionError
 
 
-def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> Steps[dict[str, threshold_pads.Padded]]:
+def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> fl.Steps[dict[str, threshold_pads.Padded]]:
     """The models of these leaders under pads, from all that then hold the joint key.
 
     A leader that is gone before its model is here is left out. The others, whose pads are made with its share, encrypt
@@ -100,7 +98,7 @@ def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> Steps[dict[str
     left = tuple(leaders)
     while True:
         if len(left) < LEAST_LEADERS:
-            raise NoAnswerError(
+            raise fl.NoAnswerError(
                 f"{len(left)} of {len(leaders)} leaders are left, and a sum of one would show its model"
             )
         left = yield from keyed(hub, r, left)
@@ -110,7 +108,7 @@ def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> Steps[dict[str
         left = tuple(uploads)
 
 
-def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[tuple[str, ...]]:
+def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[tuple[str, ...]]:
     """Make sure that these leaders hold the joint key. Returns those that do.
 
     A change of leaders makes a new key; with ``renew=shares`` the old one is handed over while enough of its holders
@@ -126,25 +124,25 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[tuple[str, ...]]:
     if known is not None and config.renew == "shares":
         try:
             made = yield from hand_over(hub, MODEL, leaders, r, tell=leaders, deadline_s=config.deadline_s)
-        except NoAnswerError:  # too few former holders are there
+        except fl.NoAnswerError:  # too few former holders are there
             pass
         else:
             return made.holders
     try:
         made = yield from make_keys(hub, MODEL, leaders, r, tell=leaders, deadline_s=config.deadline_s)
-    except NoAnswerError:  # it is not known who has heard of it
+    except fl.NoAnswerError:  # it is not known who has heard of it
         hub.joint.secret.terms.pop(MODEL, None)
         raise
     return made.holders
 
 
-def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> Steps[dict[str, threshold_pads.Padded]]:
+def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[dict[str, threshold_pads.Padded]]:
     """The models of these leaders that come, in their order, each under a pad of all of them."""
     length, got = len(eligible(hub.spec)), dict[str, threshold_pads.Padded]()
 
     def fold(name: str, answer: Submitted) -> None:
         got[name] = loaded(hub, MODEL, name, answer.cipher, length, r, leaders)
 
-    yield from ask_each(hub, r, leaders, Submit(r, names(leaders)), Submitted, fold)
+    yield from fl.ask_each(hub, r, leaders, Submit(r, names(leaders)), Submitted, fold)
     hub.state.holds = [name for name in hub.state.holds if name in got or name not in leaders]  # theirs may not fit
     return {name: got[name] for name in leaders if name in got}

@@ -10,18 +10,13 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 
+import coterie.method as fl
 from coterie.aggregation.contribution import contributed
-from coterie.aggregation.sums import Sum
 from coterie.crypto.ckks_parameters import named as parameters
 from coterie.crypto.roster import check_signed
 from coterie.dp.uploads import shared_set
 from coterie.protocol import codec
-from coterie.protocol.effects import Encrypt, Vector
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.names import LazyMapping
-from coterie.protocol.party import To, Work, on
-from coterie.protocol.steps import Steps, for_each
 from coterie.protocols.local_training import check_model, training_cost
 from coterie.protocols.reports import opened as opened_report
 from coterie.protocols.threshold_pads import padding
@@ -44,8 +39,8 @@ class Office(msgspec.Struct):
     round: int
     cluster: int
     version: int
-    base: Vector
-    model: Vector
+    base: fl.Vector
+    model: fl.Vector
     members: dict[str, bytes]
     wanted: dict[str, bytes]
     usual: float
@@ -74,8 +69,8 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     # -- algorithm 2 ---------------------------------------------------------------------------------------------------
 
-    @on(messages.Lead, training_cost, answers=messages.Led)
-    def lead(self, msg: messages.Lead, src: str) -> Steps[messages.Led]:
+    @fl.on(messages.Lead, training_cost, answers=messages.Led)
+    def lead(self, msg: messages.Lead, src: str) -> fl.Steps[messages.Led]:
         """Update the leader model with every upload as it arrives; late ones of the last round and its own come first.
 
         It waits for its members until its timer ends. What comes later is taken in the next round.
@@ -84,13 +79,13 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         gathering = Gathering(self, office, counted, msg.round)
         late, self.secret.late, self.secret.successors = self.secret.late, {}, {}
         for name in (name for name in office.members if name in late):
-            with suppress(PeerError):  # it is counted already, or too old
+            with suppress(fl.PeerError):  # it is counted already, or too old
                 gathering.take(name, codec.decode(late[name], Upload))
         gathering.take(self.name, (yield from self.opportunity(msg.round, msg.usual)))
 
         def fold(name: str, upload: Upload) -> None:
             if upload.round != msg.round:
-                raise PeerError(f"{name}: an upload of round {upload.round} in round {msg.round}")
+                raise fl.PeerError(f"{name}: an upload of round {upload.round} in round {msg.round}")
             gathering.take(name, upload)
 
         requests = {
@@ -98,18 +93,18 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             for name in asked
             if name != self.name
         }
-        yield from for_each(requests, Upload, fold, deadline_s=self.config.leader_s)
+        yield from fl.for_each(requests, Upload, fold, deadline_s=self.config.leader_s)
         self.secret.office, self.state.led = office, msg.round
         return gathering.led()
 
     def office(self, msg: messages.Lead) -> tuple[Office, dict[str, int], list[str]]:
         """Its office in this round; by member the round of the last counted upload; and whom to ask."""
         if msg.round <= self.state.led:
-            raise PeerError(f"asked to lead in round {msg.round} after round {self.state.led}")
+            raise fl.PeerError(f"asked to lead in round {msg.round} after round {self.state.led}")
         size, left = divmod(len(msg.mandates), MANDATE_BYTES)
         members = named(msg.members, size)
         if left or len(msg.counted) != size or self.name not in members:
-            raise PeerError(f"a cluster of {size} members with {len(msg.counted)} counts, or without its leader")
+            raise fl.PeerError(f"a cluster of {size} members with {len(msg.counted)} counts, or without its leader")
         asked = [members[i] for i in places_of(msg.asked, size)]
         held = self.secret.office
         if msg.weights is not None:
@@ -117,7 +112,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         elif held is not None and (held.cluster, held.version) == (msg.cluster, msg.version):
             base, model = held.base, held.model
         else:
-            raise PeerError(f"asked to lead from version {msg.version} of the global model, which it does not have")
+            raise fl.PeerError(f"asked to lead from version {msg.version} of the global model, which it does not have")
         parts = [msg.mandates[i : i + MANDATE_BYTES] for i in range(0, len(msg.mandates), MANDATE_BYTES)]
         of = dict(zip(members, parts, strict=True))
         office = Office(msg.round, msg.cluster, msg.version, base, model, of, {}, msg.usual)
@@ -126,18 +121,18 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
     def sparse(self, name: str, upload: Upload) -> Indices:
         """The places of a member's values. Raises PeerError for what no honest member sends."""
         if upload.spec != self.spec.digest:
-            raise PeerError(f"{name}: an upload for a model of another shape")
+            raise fl.PeerError(f"{name}: an upload for a model of another shape")
         if (upload.places is None) != (self.config.mechanism == "standard"):
-            raise PeerError(f"{name}: an upload that is not by mechanism={self.config.mechanism}")
+            raise fl.PeerError(f"{name}: an upload that is not by mechanism={self.config.mechanism}")
         places_of(upload.wanted, len(self.places))
         if len(upload.values) > len(self.places):
-            raise PeerError(f"{name}: {len(upload.values)} values for {len(self.places)} parameters")
+            raise fl.PeerError(f"{name}: {len(upload.values)} values for {len(self.places)} parameters")
         stated = self.public_places(name, upload) if upload.places is None else upload.places
         places = check_sparse(stated, upload.values, ~self.spec.buffers)
         self.check_length(name, upload.values)
         return places
 
-    def check_length(self, name: str, values: Vector) -> None:
+    def check_length(self, name: str, values: fl.Vector) -> None:
         """Raises PeerError for values beyond the clip and its noise, or beyond the room of a cipher of the leaders.
 
         They would keep the leader's whole model out of the round.
@@ -148,7 +143,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         else:
             fits = not len(values) or largest(values) <= parameters(PARAMETERS[config.detection]).reach
         if not fits:
-            raise PeerError(f"{name}: an upload of larger values than an honest member sends")
+            raise fl.PeerError(f"{name}: an upload of larger values than an honest member sends")
 
     def public_places(self, name: str, upload: Upload) -> Indices:
         k = len(upload.values)
@@ -156,15 +151,15 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             return np.zeros(0, np.int64)
         return shared_set(self.places, k, self.common.roster.session, name, upload.round)
 
-    @on(Upload)
-    def late(self, msg: Upload, src: str) -> tuple[To, ...]:
+    @fl.on(Upload)
+    def late(self, msg: Upload, src: str) -> tuple[fl.To, ...]:
         """Keep an upload that came after the round was closed, or send it on to the member's new leader."""
         check_signed(self.common, src, msg)
         self.sparse(src, msg)
         if (leader := self.secret.successors.get(src)) is not None:
-            return (To(leader, messages.Inherited(msg.round, names([src]), bundle([codec.encode(msg)]), False)),)
+            return (fl.To(leader, messages.Inherited(msg.round, names([src]), fl.bundle([codec.encode(msg)]), False)),)
         if self.secret.office is None or src not in self.secret.office.members:
-            raise PeerError(f"an upload of {src}, which is not in its cluster")
+            raise fl.PeerError(f"an upload of {src}, which is not in its cluster")
         self.retain(src, msg)
         return ()
 
@@ -175,8 +170,8 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     # -- algorithm 4 ---------------------------------------------------------------------------------------------------
 
-    @on(messages.Submit, answers=messages.Submitted)
-    def submit(self, msg: messages.Submit, src: str) -> Work[messages.Submitted]:
+    @fl.on(messages.Submit, answers=messages.Submitted)
+    def submit(self, msg: messages.Submit, src: str) -> fl.Work[messages.Submitted]:
         """L. 6 and 7: the parameters of the leader model under the leaders' key."""
         office = self.held(msg.round)
         among = named(msg.among)
@@ -186,21 +181,21 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             or not set(among) <= set(holders)
             or len(among) < (self.config.threshold or len(holders))
         ):
-            raise PeerError(f"pads among {len(among)} leaders, where {len(holders)} hold the key")
+            raise fl.PeerError(f"pads among {len(among)} leaders, where {len(holders)} hold the key")
         model = yield from contributed(office.base, office.model)
         values = (model - office.base if self.config.sends_changes else model)[self.places]
         values = values / self.config.unit(len(values))
-        cipher = yield Encrypt(padding(self, MODEL, msg.round, tuple(among)), values)
+        cipher = yield fl.Encrypt(padding(self, MODEL, msg.round, tuple(among)), values)
         return messages.Submitted(msg.round, cipher.to_bytes())
 
     def held(self, r: int) -> Office:
         """Its office, if it led in this round. Raises PeerError."""
         if (office := self.secret.office) is None or office.round != r:
-            raise PeerError(f"it has not led in round {r}")
+            raise fl.PeerError(f"it has not led in round {r}")
         return office
 
-    @on(messages.Spread, answers=messages.Forwarded)
-    def spread(self, msg: messages.Spread, src: str) -> Steps[messages.Forwarded]:
+    @fl.on(messages.Spread, answers=messages.Forwarded)
+    def spread(self, msg: messages.Spread, src: str) -> fl.Steps[messages.Forwarded]:
         """Take the global model, and give each member its stalest parameters."""
         office = self.held(msg.round)
         weights = check_model(self.spec, msg.spec, msg.weights)
@@ -219,14 +214,14 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
         wanting = [name for name, wanted in office.wanted.items() if len(places_of(wanted, total))]
         requests = LazyMapping(wanting, parcel, held=1)  # made on sending
-        answers = yield from for_each(requests, messages.Kept, lambda *_: None, deadline_s=self.config.leader_s)
+        answers = yield from fl.for_each(requests, messages.Kept, lambda *_: None, deadline_s=self.config.leader_s)
         office.wanted = {}
         return messages.Forwarded(msg.round, len(answers.got))
 
     # -- another leader ------------------------------------------------------------------------------------------------
 
-    @on(messages.HandOver, answers=(messages.HandedOver, messages.Inherited))
-    def send_on(self, msg: messages.HandOver, src: str) -> tuple[To, ...]:
+    @fl.on(messages.HandOver, answers=(messages.HandedOver, messages.Inherited))
+    def send_on(self, msg: messages.HandOver, src: str) -> tuple[fl.To, ...]:
         members = named(msg.members)
         leaders = named(msg.leaders, len(members), once=False)
         now = dict(zip(members, leaders, strict=True))
@@ -236,25 +231,28 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             letters.setdefault(leader, []).append(name)
         former = set() if self.secret.office is None else set(self.secret.office.members)
         sent = tuple(
-            To(leader, messages.Inherited(msg.round, names(of), bundle([self.secret.late[name] for name in of]), True))
+            fl.To(
+                leader,
+                messages.Inherited(msg.round, names(of), fl.bundle([self.secret.late[name] for name in of]), True),
+            )
             for leader, of in letters.items()
         )
         self.secret.late = {name: data for name, data in self.secret.late.items() if now.get(name) == self.name}
         self.secret.successors |= {name: now[name] for name in former if now.get(name, self.name) != self.name}
         if self.name not in leaders:
             self.secret.office = None
-        return (To(src, messages.HandedOver(msg.round, len(moving), len(letters))), *sent)
+        return (fl.To(src, messages.HandedOver(msg.round, len(moving), len(letters))), *sent)
 
-    @on(messages.Inherited, answers=messages.Received)
-    def inherit(self, msg: messages.Inherited, src: str) -> tuple[To, ...]:
+    @fl.on(messages.Inherited, answers=messages.Received)
+    def inherit(self, msg: messages.Inherited, src: str) -> tuple[fl.To, ...]:
         """Uploads that came too late for another leader. It counts them only for members of its own cluster."""
         members = named(msg.members)
-        for name, data in zip(members, unbundle(msg.uploads, len(members)), strict=True):
+        for name, data in zip(members, fl.unbundle(msg.uploads, len(members)), strict=True):
             upload = codec.decode(data, Upload)
             check_signed(self.common, name, upload)
             self.sparse(name, upload)
             self.retain(name, upload)
-        return (To(self.common.roster.hub, messages.Received(msg.round)),) if msg.awaited else ()
+        return (fl.To(self.common.roster.hub, messages.Received(msg.round)),) if msg.awaited else ()
 
 
 class Gathering:
@@ -270,7 +268,7 @@ class Gathering:
         self.up: list[float] = []
         self.down: list[float] = []
         added = leader.config.mechanism == "standard" or leader.common.mode == "literal"
-        self.total = Sum(len(office.model)) if added else None
+        self.total = fl.Sum(len(office.model)) if added else None
 
     def take(self, name: str, upload: Upload) -> None:
         """Algorithm 2, l. 19 to 21.
@@ -280,15 +278,17 @@ class Gathering:
         """
         leader, office = self.leader, self.office
         if upload.round <= self.counted[name]:
-            raise PeerError(f"{name}: an upload of round {upload.round} after that of round {self.counted[name]}")
+            raise fl.PeerError(f"{name}: an upload of round {upload.round} after that of round {self.counted[name]}")
         if not 0 <= self.round - upload.round <= leader.config.recluster_every:
-            raise PeerError(f"{name}: an upload of round {upload.round} in round {self.round}, too late or too early")
+            raise fl.PeerError(
+                f"{name}: an upload of round {upload.round} in round {self.round}, too late or too early"
+            )
         places = leader.sparse(name, upload)
         if name != leader.name:
             check_signed(leader.common, name, upload)
         report = opened_report(leader.common, upload.report, upload.round, leader.config.step_s)
         if report.client != name:
-            raise PeerError(f"{name}: an upload with a report of {report.client}")
+            raise fl.PeerError(f"{name}: an upload with a report of {report.client}")
         if self.total is None:
             office.model = mixed(office.model, places, upload.values, len(office.members))
         else:
@@ -307,4 +307,6 @@ class Gathering:
             office.model = (office.model + self.total.value() / len(office.members)).astype(np.float32)
         of, rounds, reports = zip(*sorted(self.taken, key=lambda one: (place[one[0]], one[1])), strict=True)
         means = float(np.mean(self.up)), float(np.mean(self.down))
-        return messages.Led(self.round, office.cluster, names(of), np.array(rounds, np.int64), bundle(reports), *means)
+        return messages.Led(
+            self.round, office.cluster, names(of), np.array(rounds, np.int64), fl.bundle(reports), *means
+        )

@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.protocol.errors import DecodeError
+import coterie.method as fl
 from coterie.protocol.messages import ArrayOf, Bundle, Floats, Integers, OfRound, Signed, bundle, message, unbundle
 
 HUB = "server"
@@ -32,9 +32,9 @@ def named(data: bytes, count: int | None = None, *, once: bool = True) -> list[s
     try:
         found = [part.decode() for part in unbundle(data, stated if count is None else count)]
     except UnicodeDecodeError as error:
-        raise DecodeError(f"a name that is none: {error}") from None
+        raise fl.DecodeError(f"a name that is none: {error}") from None
     if once and len(set(found)) < len(found):
-        raise DecodeError("a name stands twice")
+        raise fl.DecodeError("a name stands twice")
     return found
 
 

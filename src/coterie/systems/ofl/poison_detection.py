@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.aggregation.detection import LeaderWeights, cut, largest, robust, s_factors, shares, too_long, weighted
 from coterie.crypto import fourier
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
 from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.party import Cost
-from coterie.protocol.steps import NoAnswerError, Steps, spend
 from coterie.protocols.threshold_opening import open_sums
 from coterie.systems.ofl.messages import MODEL
 
@@ -68,7 +67,7 @@ class Judged:
                 raise PeerError("the mean is longer than the opened lengths of what it is a mean of allow")
 
 
-def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Judged]:
+def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
     """The weights of these models. Raises NoAnswerError if their scalars can't be opened, or only those of one."""
     if hub.config.detection == "none":
         return Judged.alike(tuple(ciphers))
@@ -76,15 +75,15 @@ def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Judged
     try:
         return (yield from by(hub, r, ciphers))
     except RunError as error:
-        raise NoAnswerError(str(error)) from None
+        raise fl.NoAnswerError(str(error)) from None
 
 
-def by_frequencies(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Judged]:
+def by_frequencies(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
     """Eq. (6) and algorithm 3."""
     keys, around = hub.keys.evaluation(MODEL), hub.state.weights[eligible(hub.spec)].astype(np.float64)
     wanted = {}
     for name, cipher in ciphers.items():
-        yield from spend(Cost(crypto_s=fourier.nominal_seconds(cipher.key.parameters, cipher.length)))
+        yield from fl.spend(fl.Cost(crypto_s=fourier.nominal_seconds(cipher.key.parameters, cipher.length)))
         wanted[name] = [
             fourier.energy(fourier.dft(cipher, keys, high=True), keys),
             fourier.energy(cipher, keys),
@@ -96,7 +95,7 @@ def by_frequencies(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Ste
     return of_weights(hub, opened, squares, s_factors(shares(high, total), distances))
 
 
-def by_norms(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Judged]:
+def by_norms(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
     """Hardened: squared norms and dot products with the mean change, in which no long change decides the direction."""
     keys = hub.keys.evaluation(MODEL)
     norms = yield from scalars(hub, r, {name: [fourier.energy(cipher, keys)] for name, cipher in ciphers.items()}, 0)
@@ -121,7 +120,7 @@ def of_weights(
     return Judged(weights, len(opened) * largest(len(opened)), factors, found.fallback, opened)
 
 
-def scalars(hub: Any, r: int, wanted: Mapping[str, list[CipherVector]], first: int) -> Steps[dict[str, list[float]]]:
+def scalars(hub: Any, r: int, wanted: Mapping[str, list[CipherVector]], first: int) -> fl.Steps[dict[str, list[float]]]:
     """The opened scalars of each leader; infinite for what opens to nonsense while others do not.
 
     first: the number of the first of them in this round. Raises NoAnswerError if none open.

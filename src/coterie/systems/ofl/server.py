@@ -10,18 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import coterie.method as fl
 from coterie.clustering.kmeans import Clusters, nearest, regrouped
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signed
 from coterie.protocol import codec
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import unbundle
-from coterie.protocol.party import Party, initial
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, take
 from coterie.protocols import averaging
 from coterie.protocols.key_centre import Keys
-from coterie.protocols.local_training import ask_all, ask_each, asked_in, joined
 from coterie.protocols.reports import StatusReport, accepted, checked, features, limits
 from coterie.protocols.reports import opened as opened_report
 from coterie.protocols.threshold_keys import JointKeys
@@ -45,7 +40,7 @@ class Round:
     down: dict[str, float] = field(default_factory=dict)
 
 
-class Server(Party, role=HUB):
+class Server(fl.Party, role=HUB):
     """PS: clusters the clients, has leaders elected, and aggregates their encrypted models."""
 
     keys, joint = Keys(PublicKey, SecretKey), JointKeys(lambda party: (joint_of(party.config),))
@@ -60,7 +55,7 @@ class Server(Party, role=HUB):
         they lost office.  usual: ``usual_samples`` of the last clustering.
         """
 
-        weights: Vector = initial
+        weights: fl.Vector = fl.initial
         version: int = 0
         reports: dict[str, bytes] = msgspec.field(default_factory=dict)
         clusters: Clusters | None = None
@@ -75,14 +70,14 @@ class Server(Party, role=HUB):
     state: State
     config: OFLConfig
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 1, l. 7 to 16.
 
         A round with fewer than two leaders, or whose sum can't be opened, is skipped: the global model stays, and
         leaders go on with their own. After a sum that can't be opened comes a new key.
         """
         due = (r - 1) % self.config.recluster_every == 0 or not self.state.leaders
-        yield from self.hear(r, joined(self.clients, self.config, r) if due else self.newcomers(r))
+        yield from self.hear(r, fl.joined(self.clients, self.config, r) if due else self.newcomers(r))
         if due:
             self.regroup(r)
         self.elect(r, due)
@@ -100,7 +95,10 @@ class Server(Party, role=HUB):
         leaders = [name for _, name in sorted(self.state.leaders.items()) if name in led.taken]
         try:
             made = yield from aggregate(self, r, leaders)  # in an order of their own: else each needs a new key
-        except (NoAnswerError, PeerError) as error:  # its key may be spent, or a share of it false: the next is new
+        except (
+            fl.NoAnswerError,
+            fl.PeerError,
+        ) as error:  # its key may be spent, or a share of it false: the next is new
             self.joint.secret.terms.pop(MODEL, None)
             return {**notes, "skipped": str(error)}
         self.state.weights, self.state.version = made.weights, self.state.version + 1
@@ -110,9 +108,9 @@ class Server(Party, role=HUB):
     # -- clusters and elections ----------------------------------------------------------------------------------------
 
     def newcomers(self, r: int) -> Sequence[str]:
-        return [name for name in joined(self.clients, self.config, r) if name not in self.numbers]
+        return [name for name in fl.joined(self.clients, self.config, r) if name not in self.numbers]
 
-    def hear(self, r: int, clients: Iterable[str]) -> Steps[None]:
+    def hear(self, r: int, clients: Iterable[str]) -> fl.Steps[None]:
         """Ask for status reports. A newcomer joins the nearest cluster."""
         heard: list[str] = []
 
@@ -121,7 +119,7 @@ class Server(Party, role=HUB):
             heard.append(name)
 
         if asked := list(clients):
-            yield from ask_each(self, r, asked, messages.Tell(r), StatusReport, fold)
+            yield from fl.ask_each(self, r, asked, messages.Tell(r), StatusReport, fold)
         clusters = self.state.clusters
         for name in heard:
             if clusters is not None and name not in clusters.numbers and clusters.numbers:
@@ -182,7 +180,7 @@ class Server(Party, role=HUB):
         report = self.report(name)
         return score(limits(report), costs_of(report, self.spec, self.config, self.state.usual), self.spec.size)
 
-    def hand_over(self, r: int) -> Steps[int]:
+    def hand_over(self, r: int) -> fl.Steps[int]:
         """Have former leaders send on uncounted uploads. Returns how many were sent.
 
         One that gives no answer is asked again as long as its uploads may count.
@@ -198,26 +196,26 @@ class Server(Party, role=HUB):
         def fold(name: str, answer: messages.HandedOver) -> None:
             nonlocal moved, letters
             if not 0 <= answer.letters <= answer.uploads <= len(self.clients):
-                raise PeerError(f"{name}: handed over {answer.uploads} uploads in {answer.letters} letters")
+                raise fl.PeerError(f"{name}: handed over {answer.uploads} uploads in {answer.letters} letters")
             del state.owing[name]
             moved, letters = moved + answer.uploads, letters + answer.letters
 
         def arrived(name: str, answer: messages.Received) -> None:
             if answer.round != r:
-                raise PeerError(f"{name}: uploads of round {answer.round} in round {r}")
+                raise fl.PeerError(f"{name}: uploads of round {answer.round} in round {r}")
 
-        yield from ask_each(self, r, list(state.owing), table, messages.HandedOver, fold)
+        yield from fl.ask_each(self, r, list(state.owing), table, messages.HandedOver, fold)
         if letters:
-            with suppress(NoAnswerError):  # one of the leaders that they are for is away: its round will fail, too
-                yield from take(messages.Received, arrived, at_least=letters, until_s=self.config.deadline_s)
+            with suppress(fl.NoAnswerError):  # one of the leaders that they are for is away: its round will fail, too
+                yield from fl.take(messages.Received, arrived, at_least=letters, until_s=self.config.deadline_s)
         return moved
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
-    def lead(self, r: int) -> Steps[tuple[Round, Answers, int]]:
+    def lead(self, r: int) -> fl.Steps[tuple[Round, fl.Answers, int]]:
         """Have every leader aggregate its cluster. A leader without an answer is replaced in the next round."""
         state, led, members = self.state, Round(), self.members()
-        asked = set(asked_in(self.clients, self.config, self.randomness.seed, r))
+        asked = set(fl.asked_in(self.clients, self.config, self.randomness.seed, r))
         requests = {
             leader: self.request(r, k, leader, members[k], asked) for k, leader in sorted(state.leaders.items())
         }
@@ -225,25 +223,25 @@ class Server(Party, role=HUB):
 
         def fold(name: str, answer: messages.Led) -> None:
             if answer.cluster != cluster[name]:
-                raise PeerError(f"{name}: leads cluster {answer.cluster}, not {cluster[name]}")
+                raise fl.PeerError(f"{name}: leads cluster {answer.cluster}, not {cluster[name]}")
             of = named(answer.members, len(answer.rounds), once=False)
             taken = list(zip(of, answer.rounds.tolist(), strict=True))
             last = {member: state.counted.get(member, 0) for member in members[cluster[name]]}
             for member, of_round in taken:
                 if member not in last:
-                    raise PeerError(f"{name}: counts {member}, which is not in its cluster")
+                    raise fl.PeerError(f"{name}: counts {member}, which is not in its cluster")
                 if not last[member] < of_round <= r:
-                    raise PeerError(f"{name}: counts the upload of {member} of round {of_round} a second time")
+                    raise fl.PeerError(f"{name}: counts the upload of {member} of round {of_round} a second time")
                 last[member] = of_round
             if not taken or not 0 <= answer.up <= 1 or not 0 <= answer.down <= 1:
-                raise PeerError(f"{name}: a model of {len(taken)} uploads, of shares {answer.up}, {answer.down}")
-            reports = unbundle(answer.reports, len(taken))
+                raise fl.PeerError(f"{name}: a model of {len(taken)} uploads, of shares {answer.up}, {answer.down}")
+            reports = fl.unbundle(answer.reports, len(taken))
             for (member, of_round), data in zip(taken, reports, strict=True):
                 self.forwarded(member, of_round, data)
             state.counted |= dict(taken)
             led.taken[name], led.up[name], led.down[name] = taken, answer.up, answer.down
 
-        answers = yield from ask_all(self, r, requests, messages.Led, fold)
+        answers = yield from fl.ask_all(self, r, requests, messages.Led, fold)
         state.holds = [*dict.fromkeys((*state.holds, *led.taken))]  # what they have counted stays in their models
         for k, leader in state.leaders.items():
             if leader not in led.taken:
@@ -275,11 +273,11 @@ class Server(Party, role=HUB):
         """Keep a status report that a leader sends on (algorithm 4, l. 20), unless it is known."""
         report = opened_report(self.common, data, r, self.config.step_s)
         if report.client != member:
-            raise PeerError(f"a report of {report.client} for {member}")
+            raise fl.PeerError(f"a report of {report.client} for {member}")
         if member not in self.state.reports or self.report(member).round < report.round:
             self.know(report)
 
-    def spread(self, r: int, leaders: Iterable[str]) -> Steps[int]:
+    def spread(self, r: int, leaders: Iterable[str]) -> fl.Steps[int]:
         """Send the global model to these leaders, and by them to members. Returns how many members have got it."""
         state, reached = self.state, 0
         state.holds = []
@@ -287,12 +285,12 @@ class Server(Party, role=HUB):
         def fold(name: str, answer: messages.Forwarded) -> None:
             nonlocal reached
             if not 0 <= answer.members <= len(self.clients):
-                raise PeerError(f"{name}: forwarded to {answer.members} members of {len(self.clients)}")
+                raise fl.PeerError(f"{name}: forwarded to {answer.members} members of {len(self.clients)}")
             state.holds.append(name)
             reached += answer.members
 
         spread = messages.Spread(r, self.spec.digest, state.version, state.weights)
-        yield from ask_each(self, r, leaders, spread, messages.Forwarded, fold)
+        yield from fl.ask_each(self, r, leaders, spread, messages.Forwarded, fold)
         return reached
 
     def told(self, r: int, led: Round, asked: int) -> dict[str, Any]:
@@ -306,7 +304,7 @@ class Server(Party, role=HUB):
         }
 
 
-def why_too_few(led: Round, answers: Answers) -> str:
+def why_too_few(led: Round, answers: fl.Answers) -> str:
     if len(led.taken) == 1:
         return f"only the leader {next(iter(led.taken))} has answered, and a sum of one model would show it"
     reasons = "; ".join(f"{name}: {why}" for name, why in sorted(answers.missing.items()))

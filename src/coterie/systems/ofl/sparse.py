@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import PeerError
+import coterie.method as fl
 from coterie.training.solvers import MOST_WEIGHT, largest
 
 Indices = NDArray[np.int64]
@@ -25,14 +24,14 @@ def bits(chosen: Indices, count: int) -> bytes:
 def places_of(data: bytes, count: int) -> Indices:
     """The inverse of ``bits``, ascending. Raises PeerError for another number of bits."""
     if len(data) != (count + 7) // 8:
-        raise PeerError(f"{len(data)} bytes for {count} bits")
+        raise fl.PeerError(f"{len(data)} bytes for {count} bits")
     mask = np.unpackbits(np.frombuffer(data, np.uint8))
     if mask[count:].any():
-        raise PeerError(f"bits beyond the {count} of a model's parameters are set")
+        raise fl.PeerError(f"bits beyond the {count} of a model's parameters are set")
     return np.flatnonzero(mask[:count])
 
 
-def check_sparse(places: NDArray[np.integer], values: Vector, eligible: NDArray[np.bool_]) -> Indices:
+def check_sparse(places: NDArray[np.integer], values: fl.Vector, eligible: NDArray[np.bool_]) -> Indices:
     """Indices of parameters with one value each. eligible: (d,) which coordinates may be among them.
 
     Raises PeerError for indices that do not ascend, are out of range or of buffers, for another number of values,
@@ -40,24 +39,24 @@ def check_sparse(places: NDArray[np.integer], values: Vector, eligible: NDArray[
     """
     found = places.astype(np.int64)
     if len(found) != len(values):
-        raise PeerError(f"{len(values)} values for {len(found)} places")
+        raise fl.PeerError(f"{len(values)} values for {len(found)} places")
     if len(found) and (found[0] < 0 or found[-1] >= len(eligible) or (np.diff(found) <= 0).any()):
-        raise PeerError("places that do not ascend, or lie outside the model")
+        raise fl.PeerError("places that do not ascend, or lie outside the model")
     if not eligible[found].all():
-        raise PeerError("places of buffers, which stay with their party")
+        raise fl.PeerError("places of buffers, which stay with their party")
     if len(values) and not (beyond := largest(values)) <= MOST_WEIGHT:
-        raise PeerError(f"a value of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
+        raise fl.PeerError(f"a value of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
     return found
 
 
-def spread(places: Indices, values: Vector, count: int) -> NDArray[np.float32]:
+def spread(places: Indices, values: fl.Vector, count: int) -> NDArray[np.float32]:
     """(count,) the values at their places, and 0 elsewhere."""
     whole = np.zeros(count, np.float32)
     whole[places] = values
     return whole
 
 
-def mixed(model: Vector, places: Indices, values: Vector, size: int) -> Vector:
+def mixed(model: fl.Vector, places: Indices, values: fl.Vector, size: int) -> fl.Vector:
     """The leader model after one upload of a cluster with ``size`` members (algorithm 2, l. 20); (d,) each.
 
     Each parameter moves by 1/|C| towards the uploaded value: ``(1 - 1/|C|) theta + sel / |C|``. So the last upload

@@ -14,7 +14,6 @@ import coterie.method as fl
 from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks_parameters import named
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.options import NotNegative
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.systems.pafed.layout import Layout
@@ -56,7 +55,7 @@ class PAFedConfig(LateTraining):
     agreeing: float = 1.0
     conflicting: float = 1.0
     project: Literal["exact", "printed", "none"] = "exact"
-    clip: NotNegative = 0.0
+    clip: fl.NotNegative = 0.0
     signs: Literal["shown", "hidden"] = "shown"
     dummies: Annotated[int, Meta(ge=0, le=MOST_DUMMIES)] = 4
     keys: Literal["helper", "threshold"] = "helper"

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from coterie.protocol.messages import Bundle, Floats, OfRound, Signed, message
+import coterie.method as fl
 
 HUB = "aggregator"
 HELPER = "helper"
@@ -27,28 +27,28 @@ def wide(key: Any, numbers: NDArray[Any]) -> Any:
     return key.encrypt(numbers / MODEL_TERMS, 0).scale(MODEL_TERMS)
 
 
-@message(src=HUB, dst=CLIENT)
-class Train(Signed, frozen=True):
+@fl.message(src=HUB, dst=CLIENT)
+class Train(fl.Signed, frozen=True):
     """Train on the global model w^tau. weights: (d,) w^0 in round 1, else None.  cipher: [w^tau] under pk_i, or empty.
 
     ``layout.py`` has the layout of a model in a ciphertext vector. The recipient is signed, too.
     """
 
     spec: bytes
-    weights: Floats | None
+    weights: fl.Floats | None
     cipher: bytes
 
 
-@message(src=HUB, dst=CLIENT)
-class Final(Signed, frozen=True):
+@fl.message(src=HUB, dst=CLIENT)
+class Final(fl.Signed, frozen=True):
     """The run is over, and this is its model, [w] under pk_i. The recipient is signed, too."""
 
     spec: bytes
     cipher: bytes
 
 
-@message(src=CLIENT, dst=HUB)
-class Update(Signed, frozen=True):
+@fl.message(src=CLIENT, dst=HUB)
+class Update(fl.Signed, frozen=True):
     """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), with the values of the client's buffers.
 
     round: the round that asked for it, its timestamp.  length: the divisor of the update, at most the clip, if the
@@ -60,8 +60,8 @@ class Update(Signed, frozen=True):
     length: float
 
 
-@message(src=CLIENT, dst=HUB)
-class PaddedUpdate(Signed, frozen=True):
+@fl.message(src=CLIENT, dst=HUB)
+class PaddedUpdate(fl.Signed, frozen=True):
     """As ``Update``, in mode ``hardened``: one polynomial for each ciphertext, under a one-time pad.
 
     nonce: 16 bytes that the client drew for this vector (``protocols/pads.py``).  padded: of ``crypto/pads.py``.
@@ -73,62 +73,62 @@ class PaddedUpdate(Signed, frozen=True):
     length: float
 
 
-@message(src=HUB, dst=HELPER)
-class Compare(OfRound, frozen=True):
+@fl.message(src=HUB, dst=HELPER)
+class Compare(fl.OfRound, frozen=True):
     """Masked cosines rho_j c_j of this round's late updates, shuffled among dummies: a bundle of ``count`` scalars."""
 
     count: int
-    ciphers: Bundle
+    ciphers: fl.Bundle
 
 
-@message(src=HELPER, dst=HUB)
-class Compared(OfRound, frozen=True):
+@fl.message(src=HELPER, dst=HUB)
+class Compared(fl.OfRound, frozen=True):
     """max(x, 0) of every scalar, freshly encrypted under the same key: a bundle."""
 
-    ciphers: Bundle
+    ciphers: fl.Bundle
 
 
-@message(src=HUB, dst=HELPER)
-class Invert(OfRound, frozen=True):
+@fl.message(src=HUB, dst=HELPER)
+class Invert(fl.OfRound, frozen=True):
     """Masked sums: [rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j], 4 scalars a set; a bundle of all.
 
     count: of sets, all but one decoys (``classification.py``).
     """
 
     count: int
-    ciphers: Bundle
+    ciphers: fl.Bundle
 
 
-@message(src=HELPER, dst=HUB)
-class Inverted(OfRound, frozen=True):
+@fl.message(src=HELPER, dst=HUB)
+class Inverted(fl.OfRound, frozen=True):
     """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)] of every set, a bundle; zero for a class that is left out."""
 
-    ciphers: Bundle
+    ciphers: fl.Bundle
 
 
-@message(src=HUB, dst=HELPER)
-class Refresh(OfRound, frozen=True):
+@fl.message(src=HUB, dst=HELPER)
+class Refresh(fl.OfRound, frozen=True):
     """[w + r] under pk_s: open it and keep it for this round. ``Aggregator`` has the mask r."""
 
     cipher: bytes
 
 
-@message(src=HELPER, dst=HUB)
-class Refreshed(OfRound, frozen=True):
+@fl.message(src=HELPER, dst=HUB)
+class Refreshed(fl.OfRound, frozen=True):
     """The same [w + r], freshly encrypted under pk_s, so that the global model does not age; empty in ``literal``."""
 
     cipher: bytes
 
 
-@message(src=HUB, dst=HELPER)
-class Convert(OfRound, frozen=True):
+@fl.message(src=HUB, dst=HELPER)
+class Convert(fl.OfRound, frozen=True):
     """Put this round's w + r under the key of one client (algorithm 5, lines 8 to 12)."""
 
     client: str
 
 
-@message(src=HELPER, dst=HUB)
-class Converted(OfRound, frozen=True):
+@fl.message(src=HELPER, dst=HUB)
+class Converted(fl.OfRound, frozen=True):
     """[w + r] under pk_i."""
 
     client: str
