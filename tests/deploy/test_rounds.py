@@ -240,7 +240,10 @@ def test_a_party_that_was_paused_for_long_takes_the_newest_round_alone() -> None
 
     apart.closed = closed
     apart.run(14, live)
-    assert [one.gone for one in apart.rounds[:10]] == 2 * [{}] + 8 * [{"client/1": "gone"}]
+    lost = [one.gone for one in apart.rounds[:10]]
+    first = lost.index({"client/1": "gone"})  # round 2 may have been answered before the pause
+    assert first in (2, 3)
+    assert lost == first * [{}] + (10 - first) * [{"client/1": "gone"}]
     assert began == [(r, 0) for r in (0, 1, 2, *range(9, 16))][: len(began)]
     assert scored[:4] == [0, 1, 2, 9]
     assert held[0].member.numbers.attempts[5] == 1, "late messages of the first attempt would be taken"

@@ -390,5 +390,5 @@ def test_the_accelerator_of_a_run_reaches_the_function() -> None:
     model, _ = MODELS["dense"]
     runner = simulation(model, (5,))
     assert runner._own("client/0").accelerator == "cpu"
-    runner.how["device"] = "cuda:1"
+    runner.how = {**runner.how, "device": "cuda:1"}
     assert runner._own("client/0").accelerator == "cuda:1"
