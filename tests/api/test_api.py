@@ -142,6 +142,7 @@ def test_targets_in_a_list_keep_their_names_and_out_may_be_a_path(here: Path) ->
     assert result.folder == here / "a"
 
 
+@pytest.mark.long
 def test_a_model_given_as_an_object_is_asked_for_again_in_another_process(here: Path, clients: Clients) -> None:
     def local(shape: tuple[int, ...], classes: int) -> nn.Module:
         return nn.Linear(shape[0], classes)

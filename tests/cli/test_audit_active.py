@@ -68,6 +68,7 @@ def test_the_run_is_repeated_with_a_thief_in_it(recorded: Run) -> None:
     assert all(row["round"] is None for row in passive.values())
 
 
+@pytest.mark.long
 def test_in_mode_hardened_the_thief_reads_nothing(recorded: Run) -> None:
     folder = recorded(*ROBBED, "--mode", "hardened")
     passive, active = (rows(call("audit", str(folder), "--json", *also)) for also in ([], ["--active"]))

@@ -307,6 +307,7 @@ def test_a_comparison_is_not_resumed_as_another_one(cli: Command) -> None:
     assert cli(*words, "--resume").code == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("figures")
 def test_a_federation_that_never_meets_whole_is_reported_too(cli: Command) -> None:
     words = ["run", "fedcaprivacy", "--crypto", "emulated", "--clients", "6", "--rounds", "3", "--devices", "mobile"]

@@ -30,6 +30,7 @@ def test_clustering() -> None:
     run(code)
 
 
+@pytest.mark.long
 def test_detection(capsys: pytest.CaptureFixture[str]) -> None:
     _, (code,) = page("detection")
     run(code)

@@ -41,6 +41,7 @@ def test_three_csv_files_become_models_an_audit_and_an_export_in_fifteen_lines_o
     check_export(hospitals, "hospitals", "north.safetensors")
 
 
+@pytest.mark.long
 def test_and_in_three_commands(hospitals: Path) -> None:
     commands = re.findall(
         r"^(coterie (?:run fedavg --data hospitals|(?:audit|export|predict) runs/clinic).*)$", README, re.MULTILINE

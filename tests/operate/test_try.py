@@ -108,6 +108,7 @@ def test_real_ckks_differs_by_its_noise(tmp_path: Path) -> None:
         assert 0 < (ours - theirs).abs().max() < 2e-6
 
 
+@pytest.mark.long
 def test_killed_parties_go_on(tmp_path: Path) -> None:
     kills = ("hub@2", "client/1@2", "key_centre@setup")
     result = rehearsed(tmp_path / "d", "fedcaprivacy", *kills, crypto="emulated", rounds=2)

@@ -84,6 +84,7 @@ def test_it_refuses_before_it_makes_anything(command: Command, tmp_path: Path) -
         assert not folder.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.long) for one in (signal.SIGINT, signal.SIGTERM))]
 )

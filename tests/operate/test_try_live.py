@@ -95,6 +95,7 @@ def test_a_party_that_has_not_begun_has_no_model(tmp_path: Path) -> None:
         own_model(deployed.homes["hospital-a"].path)
 
 
+@pytest.mark.long
 def test_the_hub_begins_with_a_quorum_and_asks_no_one_for_what_its_owner_keeps(tmp_path: Path) -> None:
     config = RunConfig("fedavg", rounds=2, settings=QUICK)
     with live(tmp_path, config, (*NAMES, "late"), absent=["late"], quorum=3, report=()) as deployed:

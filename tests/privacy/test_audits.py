@@ -277,6 +277,7 @@ def race(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.long
 def test_seeds_are_one_row_with_mean_and_interval(race: Path) -> None:
     content = coterie.audit(race)
     single = [kept(race / f"fedavg-{seed}") or {} for seed in range(2)]

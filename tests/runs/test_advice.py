@@ -111,6 +111,7 @@ def test_the_command_line_warns_on_stderr_also_when_quiet(cli: Command) -> None:
     assert only.startswith("Warning: fedavg has learnt nothing: ")
 
 
+@pytest.mark.long
 def test_a_comparison_warns_once_for_all_seeds(cli: Command) -> None:
     asked = ["--crypto", "real", "--set", "clusters=9", "--seeds", "2", "--no-fine-tune"]
     ended = cli("compare", "fedavg", "ifca", *FAST, *asked)

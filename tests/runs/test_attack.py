@@ -223,6 +223,7 @@ def test_result_console_and_report_name_the_attackers_and_how_many_were_found(tm
         assert words in html
 
 
+@pytest.mark.long
 def test_a_comparison_has_the_same_attackers_for_all_and_says_so(tmp_path: Path) -> None:
     race = coterie.compare(
         ["fedavg", "trimmed_mean"],

@@ -74,6 +74,7 @@ def test_few_positives_are_compared_by_auroc(cli: Command, tmp_path: Path) -> No
     assert "AUROC and loss" in run_text
 
 
+@pytest.mark.long
 def test_lower_is_better_in_every_conclusion(cli: Command, tmp_path: Path) -> None:
     data = str(write_hospitals(tmp_path / "hospitals", numbers=True))
     asked = ["--data", data, "--target", "outcome", "--task", "regression", "--metrics", "rmse,r2", "--rounds", "3"]

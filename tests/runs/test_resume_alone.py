@@ -101,6 +101,7 @@ def numbers(out: Path, system: str) -> list[dict[str, Any]]:
     return [{key: line[key] for key in same} for line in read_lines(out / "metrics.jsonl")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", mark_long(SYSTEMS, but={"pafed"}))
 def test_a_run_with_real_keys_that_is_stopped_twice_in_the_middle_goes_on(
     system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -212,6 +212,7 @@ def held(clients: int) -> tuple[int, int]:
         made.close()
 
 
+@pytest.mark.long
 def test_memory_is_flat_in_the_number_of_clients() -> None:
     """Ten times the clients, as many asked: below 16 bytes for each client more, where a key alone takes 32."""
     held(1_000)  # what is loaded once

@@ -165,7 +165,7 @@ def decodes(frame: bytes, kind: type[Message]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("case", parameters(CASES, first))
+@pytest.mark.parametrize("case", parameters(CASES, one_mode))
 def test_bytes_that_are_no_message_are_refused_where_they_arrive(case: Case) -> None:
     for name, kind in kinds(case).items():
         decoded = [label for label, frame in malformed(kind.example) if decodes(frame, kind.type)]
@@ -175,7 +175,7 @@ def test_bytes_that_are_no_message_are_refused_where_they_arrive(case: Case) -> 
         assert run is None or finite(run)
 
 
-@pytest.mark.parametrize("case", parameters(CASES, first))
+@pytest.mark.parametrize("case", parameters(CASES, one_mode))
 def test_whatever_is_lost_the_run_goes_on(case: Case) -> None:
     for name, kind in kinds(case).items():
         run, noticed = spoilt(case, kind, lambda *_: [])
@@ -183,7 +183,7 @@ def test_whatever_is_lost_the_run_goes_on(case: Case) -> None:
         assert run is None or finite(run)
 
 
-@pytest.mark.parametrize("case", parameters(CASES, first))
+@pytest.mark.parametrize("case", parameters(CASES, one_mode))
 def test_whatever_comes_twice_counts_once(case: Case) -> None:
     whole, expected = made(case), dict[int, np.ndarray]()
     for r in range(1, ROUNDS + 2):
@@ -210,7 +210,7 @@ def test_a_flipped_bit_never_ends_a_run(case: Case) -> None:
         spoilt(case, kind, send)
 
 
-@pytest.mark.parametrize("case", parameters(CASES, first))
+@pytest.mark.parametrize("case", parameters(CASES, one_mode))
 def test_a_message_from_another_role_is_refused(case: Case) -> None:
     for name, kind in kinds(case).items():
         if kind.type.SRC == ANY:

@@ -68,6 +68,7 @@ def mean_chance(results: list[AttackResult]) -> float:
 # -- paper mode --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_service_follows_shuffled_clients_from_round_to_round(attacks: dict) -> None:
     assert mean(attacks["paper"]["csp: re-linked, by vectors"]) > 0.9  # chance is 0.05
     assert mean(attacks["paper"]["csp: re-linked, by distances"]) > 0.25

@@ -138,6 +138,7 @@ def test_label_shares_are_read_off_uploads_without_noise_and_not_under_much_of_i
     assert abs(loud.leak) < 2 * loud.error
 
 
+@pytest.mark.long
 def test_what_a_member_knows_by_heart_shows_in_its_upload_and_not_under_noise() -> None:
     """Few samples, trained on for long: their losses fall further than those of others."""
     options: dict[str, Any] = {"clients": 30, "rounds": 1, "model": "mlp", "partition": "iid"}
@@ -230,6 +231,7 @@ def test_a_group_of_one_is_left_out_and_one_group_is_the_usual_score() -> None:
 # -- from a folder -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_folder_of_a_run_with_real_ciphers_is_audited_without_its_session(tmp_path: Path) -> None:
     out = str(tmp_path / "real")
     run(config("hardened", crypto="real", rounds=2, settings=SPARSE, out=out))

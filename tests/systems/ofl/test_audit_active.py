@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_system import mark_long
 from federation import Rig, planted
 from joint_parts import SMALL, small_keys
 from matrix import few
@@ -110,6 +111,7 @@ def test_an_emulated_key_has_no_secret_and_the_audit_says_so() -> None:
     assert "--crypto real" in found.why
 
 
+@pytest.mark.long
 def test_a_model_that_fills_no_ciphertext_is_no_reason_to_end_the_audit() -> None:
     (found,) = stealing(recorded("hardened", {"clusters": 2}, clients=6, crypto="real"))
     assert not found.results
@@ -121,7 +123,9 @@ def test_a_model_that_fills_no_ciphertext_is_no_reason_to_end_the_audit() -> Non
 
 @pytest.mark.parametrize(
     ("mode", "settings"),
-    [("paper", {}), ("literal", {}), ("hardened", {}), ("paper", {"detection": "none"})],
+    mark_long(
+        [("paper", {}), ("literal", {}), ("hardened", {}), ("paper", {"detection": "none"})], but=[("paper", {})]
+    ),
     ids=["paper", "literal", "hardened", "none"],
 )
 def test_the_last_leader_s_model_is_what_it_has_in_its_memory(mode: str, settings: dict[str, Any]) -> None:
@@ -133,6 +137,7 @@ def test_the_last_leader_s_model_is_what_it_has_in_its_memory(mode: str, setting
 # -- status reports ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_boaster_leads_more_often_and_no_report_of_it_is_refused() -> None:
     run = recorded(settings={"recluster_every": 1, "full_samples": 50}, clients=12, rounds=6, devices="mixed", seed=1)
     (found,) = boasting(run)[0].results

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_system import mark_long
 from federation import planted
 from ofl_parts import WHOLE, counted, ofl
 
@@ -103,7 +104,11 @@ def test_a_small_clip_is_judged_as_a_large_one_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"threshold": 2}, {"renew": "shares"}, {"keys": "dealer"}, {"keys": "dealer", "threshold": 2}]
+    "settings",
+    mark_long(
+        [{"threshold": 2}, {"renew": "shares"}, {"keys": "dealer"}, {"keys": "dealer", "threshold": 2}],
+        but=[{"threshold": 2}],
+    ),
 )
 def test_ways_to_hold_the_key_open_the_same_mean(settings: dict[str, Any]) -> None:
     """Leaders change in round 3."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_system import mark_long
 from pafed_parts import REALLY, TARGETS, model, opened, paf, service_key, taken
 
 from benchmarks.security import pafed as study
@@ -213,6 +214,7 @@ def test_the_helpers_signs_put_next_to_no_weight_into_the_wrong_class(emulated: 
             assert np.abs(agreeing + conflicting - cosines).max() < 1e-5  # eq. (13) leaves nothing out
 
 
+@pytest.mark.long
 def test_too_few_iterations_of_min_put_a_third_into_the_wrong_class_under_encryption_as_with_plain_numbers() -> None:
     found = {(row["by"], row["crypto"], row["cosine"]): row["share"] for row in study.wrong_class(5, iterations=(3, 7))}
     for d in (3, 7):
@@ -309,7 +311,7 @@ def test_rounds_are_read_off_the_views_as_the_aggregator_used_them() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "crypto"),
-    [("paper", "emulated"), ("literal", "emulated"), pytest.param("paper", "real", marks=pytest.mark.long)],
+    mark_long([("paper", "emulated"), ("literal", "emulated"), ("paper", "real")], but=[("paper", "emulated")]),
 )
 def test_an_audit_of_a_run_on_digits(mode: str, crypto: str) -> None:
     """Alone the servers learn how many conflict, at most; together they read label shares off updates.

@@ -73,6 +73,7 @@ def test_more_clients_a_round_than_ciphertexts_have_room_for_are_refused() -> No
         paf(many, participation=0.5)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("signs", ["shown", pytest.param("hidden", marks=pytest.mark.long)])
 def test_the_largest_round_has_room(signs: str) -> None:

@@ -134,6 +134,7 @@ def test_secure_keys_give_the_same_within_their_own_bound(monkeypatch: pytest.Mo
     assert 0 < np.abs(model(runs[0]) - model(runs[1])).max() < 1e-3  # flooding moves what clients start from
 
 
+@pytest.mark.long
 def test_left_alone_for_many_rounds_the_twin_and_the_encrypted_model_stay_together() -> None:
     """Nothing adds up: no noise in the model, no drift of dual variables, no terms that would end a run one day."""
     run = paf(seed=4, server_decay=0.2)
