@@ -147,6 +147,21 @@ def test_no_party_can_have_the_rest_of_anothers_packet_taken_for_known(
     drain(rig.engine("evil"))
 
 
+def test_what_the_server_tells_of_the_last_packet_names_nobody(rig: Rig) -> None:
+    evil, told = rig.raw("evil"), list[str]()
+
+    async def ask() -> None:
+        client = await evil.connect()
+        answer = await client.request("cot.evil.evil", b"", headers={"Nats-Expected-Last-Msg-Id": "x"})
+        told.append(json.loads(answer.data)["error"]["description"].removeprefix("wrong last msg ID: "))
+        await client.close()
+
+    rig.engine("honest").push("hub", b"packet", "honest.17.secret")
+    evil.run(ask())
+    drain(rig.engine("hub"))
+    assert len(bytes.fromhex(told[0])) == 16
+
+
 # --- what a party can send all the same
 
 
