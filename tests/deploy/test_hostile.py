@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -377,4 +378,33 @@ def test_the_hub_forgets_what_an_earlier_key_has_sent() -> None:
     assert [one.envelope.src for one in node._coming] == ["client/2"]
     stored, _ = unpack(apart.stores["server"].data or b"", apart.parties["server"])
     assert [one.envelope.src for one in stored.again] == ["client/2"]
+    node.close()
+
+
+def test_what_came_late_in_a_given_up_attempt_waits_once_in_the_next() -> None:
+    """A coordinator takes such messages in any round, so the attempt before has let it wait already."""
+    apart = steady(TARGETS)
+    session = apart.made.common.roster.session.hex()
+    node, noted = opened(apart, "server")
+    assert isinstance(node, HubNode)
+    node.member.party.takes = (averaging.Update,)
+    for r in (1, 2):
+        node._announce((r, 0))
+    envelope = Envelope("client/1", "server", "client", "Update", session, 1, 0, 3, 0, False, 1, sha256(b"x").digest())
+    apart.exchange.put(
+        "client/1",
+        "server",
+        wrap(keys_of(apart, "client/1"), "client/1", "server", 3, Letter(envelope, b"x", (1, 0))),
+        "late",
+    )
+    for attempt in range(3):
+        if attempt:
+            node._announce((2, attempt))
+        node.lead = node.leading(node.member.party.round(2), "server", (2, attempt), node.clock.times.at)
+        node.lead.begin()
+        for came in node._coming:
+            node.lead.letter(came.envelope, node.member.spool.peek(came.ticket), came.arrives)
+        take_all(node)
+        assert [one.envelope.src for one in node.member.inbox] == ["client/1"], noted.said
+        node.lead = None
     node.close()

@@ -84,7 +84,7 @@ class HubNode(Node):
         self._broken = ""
         self._coming: list[Parcel] = []  # of earlier rounds: each attempt of this one is given them
         self._left: list[Parcel] = []  # what comes on the virtual clock after the round
-        self._inbox: list[Waiting] = []  # as it was when the round began
+        self._inbox: list[Waiting] | None = None  # as it was when the round began, if this process began it
         self._stopped: set[str] = set()  # leaders that have had an attempt of this round repeated
         self._unfit: set[str] = set()  # those that have asked for one more
         self._ahead: dict[str, Era] = {}  # parties that are in a later attempt than the hub
@@ -176,9 +176,9 @@ class HubNode(Node):
     def _commit_round(self, r: int) -> None:
         """The round is done. Its messages come no more, except those that the next one may take."""
         spool = self.member.spool
-        for ticket in [one.ticket for one in self._coming] + [one.ticket for one in self._inbox]:
+        for ticket in [one.ticket for one in self._coming] + [one.ticket for one in self._inbox or ()]:
             spool.drop(ticket)
-        self._coming, self._left, self._inbox = self._left, [], []
+        self._coming, self._left, self._inbox = self._left, [], None
         self.kept.done = r
         self._commit_all()
 
@@ -193,8 +193,10 @@ class HubNode(Node):
     def _announce(self, era: Era) -> None:
         """Begin an attempt: stored before anybody hears of it."""
         member, spool = self.member, self.member.spool
-        if era[1] and self._inbox:
-            member.inbox, self._inbox = self._inbox, []
+        if era[1] and self._inbox is not None:  # what has come since is in ``_coming``
+            for one in member.inbox:
+                spool.drop(one.ticket)
+            member.inbox = self._inbox
         if (plan := self._newest()) is not None and self.renew is not None:
             self._plan_update(plan)
             for name in self.others:
