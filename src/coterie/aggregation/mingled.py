@@ -139,15 +139,14 @@ def rebuild(
 
     sums: (k, d), S.  coefficients: (k, k), H, counts or expected counts.  previous: (k, d), for empty clusters.
     max_condition: of the solved system, above 1 and up to ``MOST_CONDITION``. Rebuilding adds .02 to .07 of it to a
-        model's error, in units of the spread of models within a cluster. The condition is the
-        2-norm one of H with its columns scaled to length 1; for eq. (11) it is (1 + (k-1) p) / (1-p).
+        model's error, in units of the spread of models within a cluster. The condition is the 2-norm one of H with its
+        columns scaled to length 1; for eq. (11) it is (1 + (k-1) p) / (1-p).
     ridge: for an H of a larger condition. True: minimise ``||H theta - S||^2 + lambda sum_b |h_b|^2 (theta_b -
         previous_b)^2``, h_b the columns of H and lambda the smallest that brings the condition down to
         ``max_condition``. False: keep all models.
 
     A true cluster without members (a column of zeros) keeps its model. A mingled cluster without members is a row of
-    zeros.
-    Rows may outnumber columns: least squares.
+    zeros. Rows may outnumber columns: least squares.
 
     Raises PeerError for sums that are not finite, UserError for arguments that do not fit together.
     """

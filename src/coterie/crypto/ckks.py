@@ -188,8 +188,8 @@ class CipherVector(vector.CipherVector):
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
         """The same values with fresh randomness and noise; products are rescaled first.
 
-        Error and randomness show the key's holder how a vector came about. Noise uniform in
-        +-2^flood_bits a coefficient drowns this.
+        Error and randomness show the key's holder how a vector came about. Noise uniform in +-2^flood_bits a
+        coefficient drowns this.
         """
         ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
         ready._travels()

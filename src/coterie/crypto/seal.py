@@ -235,10 +235,8 @@ class Ring:
 
         constant: put it, divided by N / 2, in the constant coefficient only. Then no rotations are needed.
         keys: of ``parameters.elements``, in their order. Rotations and the conjugate sum up the slots: the trace of the
-        field,
-        which leaves N times the constant coefficient, twice the dot product. So everything is halved modulo q first.
-        Rescaling
-        is last, so that the noise of rotations hardly counts.
+            field, which leaves N times the constant coefficient, twice the dot product. So everything is halved modulo
+            q first. Rescaling is last, so that the noise of rotations hardly counts.
         """
         limbs = form.level + 1
         with _forged():

@@ -12,5 +12,7 @@ def finite(values: ArrayLike, what: str, *axes: str) -> NDArray[np.float64]:
     """The values as float64, with these axes, such as "n" and "d". Raises UserError for NaN, infinity, no or others."""
     array = np.asarray(values, np.float64)
     if array.ndim != len(axes) or not array.size or not np.isfinite(array).all():
-        raise UserError(f"{what} must be finite numbers ({', '.join(axes)}), not {array.shape} with NaN or infinity")
+        raise UserError(
+            f"{what} must be finite numbers ({', '.join(axes)}), not an array {array.shape}, NaN or infinity"
+        )
     return array

@@ -71,7 +71,7 @@ def check_bounds(config: Any, what: str = "{}") -> None:
         value = getattr(config, name)
         for meta in hint.__metadata__:
             if isinstance(meta, msgspec.Meta) and (fault := _fault(value, hint.__origin__, meta)):
-                raise UserError(f"{what.format(name)} must {fault}, not {value}")
+                raise UserError(f"{what.format(name)} must {fault}, not {value!r}")
 
 
 def _fault(value: Any, kind: Any, meta: msgspec.Meta) -> str:
