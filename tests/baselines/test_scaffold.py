@@ -56,7 +56,11 @@ EXAMPLE = [2.0, 0.0], np.stack([G, -G])
 UNEVEN = [1.0, 4.0, 0.5], np.random.default_rng(0).normal(size=(3, 8))
 
 
-@pytest.mark.parametrize(("a", "b"), [EXAMPLE, UNEVEN], ids=["the paper's example", "three quadratics"])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [EXAMPLE, pytest.param(*UNEVEN, marks=pytest.mark.long)],
+    ids=["the paper's example", "three quadratics"],
+)
 @pytest.mark.parametrize("steps", [2, 10])
 def test_scaffold_reaches_the_optimum_where_fedavg_drifts(a: list[float], b: np.ndarray, steps: int) -> None:
     lr = 0.1

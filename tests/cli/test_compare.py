@@ -52,6 +52,7 @@ def test_a_comparison(cli: Command) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_comparison_that_is_attacked_says_what_the_servers_learned(cli: Command) -> None:
     words = ["compare", "fedavg", "fedcaprivacy@hardened", *QUICK, "--crypto", "emulated", "--set", "clusters=2"]
     ended = cli(*words, "--audit", "--no-fine-tune", "--out", "c")
@@ -76,6 +77,7 @@ def test_a_comparison_that_is_attacked_says_what_the_servers_learned(cli: Comman
     assert "One budget, that of fedavg" in page
 
 
+@pytest.mark.long
 def test_a_record_that_was_cut_short_is_not_attacked(cli: Command) -> None:
     """A method that sends more would be judged on fewer rounds than the others."""
     words = ["compare", "fedavg", *QUICK, "--rounds", "6", "--model", "mlp", "--no-fine-tune", "--audit"]

@@ -109,6 +109,7 @@ def test_attacks_after_the_last_round_are_work_that_is_told() -> None:
     assert attacked == ["attacks  0 of 2 runs", "attacks  1 of 2 runs  60 s left", "attacks  2 of 2 runs  0 s left"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["command", pytest.param("python", marks=pytest.mark.long)])
 def test_a_comparison_with_attacks_tells_them(cli: Command, capsys: pytest.CaptureFixture[str], where: str) -> None:
     if where == "command":

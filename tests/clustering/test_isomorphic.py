@@ -336,6 +336,7 @@ def test_every_row_of_table_2_can_be_run_and_two_need_force() -> None:
 # -- many devices ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_smaller_version_of_the_large_study() -> None:
     found = study.large(400, 0)
     assert found["ari"] == 1

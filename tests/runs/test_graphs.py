@@ -129,6 +129,7 @@ def real(name: str) -> str:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.real_data
 @pytest.mark.parametrize(("name", "most"), [("cora", 0.018), ("citeseer", 0.009)])
 def test_few_nodes_have_more_neighbours_than_a_sample_shows(name: str, most: float) -> None:

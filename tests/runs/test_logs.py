@@ -226,6 +226,7 @@ def test_several_logs(cli: Command, mlflow: Mlflow, tmp_path: Path) -> None:
     assert [len(rows(tmp_path / "b")), len(mlflow.metrics)] == [1, 3]
 
 
+@pytest.mark.long
 def test_a_comparison_logs_every_run(cli: Command) -> None:
     assert cli("compare", "fedavg", *QUICK, "--no-fine-tune", "--seeds", "1", "--log", "csv", "--out", "c").code == 0
     assert [len(rows(Path("c") / name)) for name in ("fedavg-0", "local-0")] == [2, 2]

@@ -75,6 +75,7 @@ def test_a_leader_sees_the_uploads_of_those_whom_it_leads_in_that_round_and_of_n
             assert seen.src in led[upload.round]
 
 
+@pytest.mark.long
 def test_what_the_hub_holds_of_one_leader_is_uniform_without_that_leaders_share() -> None:
     """y_j, and y_j with what all other leaders contribute: below each prime as likely to be anywhere (9,000 numbers).
 
