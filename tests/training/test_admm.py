@@ -79,7 +79,7 @@ def test_rounds_of_it_find_the_minimum_of_unequal_clients() -> None:
 
 @pytest.mark.parametrize("rho", [0.0, -1.0, float("inf"), float("nan"), "much"])
 def test_a_coefficient_that_makes_no_sense_is_refused(rho: float) -> None:
-    with pytest.raises(UserError, match="Admm: rho must be"):
+    with pytest.raises(UserError, match="rho must be"):
         Admm(0.1, rho=rho)
 
 

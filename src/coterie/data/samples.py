@@ -337,10 +337,11 @@ def _numbers(table: Table, name: str) -> NDArray[np.float64]:
         values = column.astype(np.float64)
     except (ValueError, TypeError):
         row, value = next((i, value) for i, value in enumerate(column) if not is_number(value))
-        why = f"{str(value)!r} is no number" if str(value).strip() else "the cell is empty"
+        if not str(value).strip():
+            raise UserError(f"{table.at(name, row)}: the cell is empty; fill it, or leave out the row") from None
         raise UserError(
-            f"{table.at(name, row)}: {why}; encode the column as numbers, drop it, or if it names "
-            f"clients, deal by it with --partition by:{name}"
+            f"{table.at(name, row)}: {str(value)!r} is no number; encode the column as numbers, drop it, or "
+            f"if it names clients, deal by it with --partition by:{name}"
         ) from None
     if not (finite := np.isfinite(values)).all():
         row = int(np.argmin(finite))

@@ -144,7 +144,7 @@ def _within(text: str, spec: str, name: str, least: float, most: float, words: s
     except ValueError:
         value = float("nan")
     if not least <= value <= most:  # NaN fails too
-        raise UserError(f"partition {spec!r}: {name}{text} must be a number from {words}")
+        raise UserError(f"partition {spec!r}: {name}{text or 'what follows the colon'} must be a number from {words}")
     return value
 
 

@@ -101,7 +101,7 @@ class Sgd:
     takes: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        check_bounds(self, f"{type(self).__name__}: {{}}")
+        check_bounds(self)
 
     def pull(self, start: Tensor, state: State) -> Pull:
         return Pull(self.weight_decay)
