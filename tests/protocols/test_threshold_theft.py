@@ -97,7 +97,7 @@ def test_a_scalar_of_a_hub_s_own_shows_some_coefficients_of_the_key_and_no_more(
     """
     run = keyed(emulated=False, pads=True, products=True, scalars=1, fewest=2)
     one, base, count = run.hub.joint.group(KEY), 16, 3
-    scale = 8 * one.flood(one.fresh_deviation, scalar=True)
+    scale = 32 * one.flood(one.fresh_deviation, scalar=True)
     row = np.zeros(one.degree, np.int64)
     for i in range(count):
         row[-i % one.degree] = round(scale) * base**i * (-1 if i else 1)  # X^-i is -X^(N - i)
