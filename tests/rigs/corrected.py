@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.correction import LEAST_WEIGHT, Floats, Rates, class_weights
+from coterie.aggregation.correction import Floats, Rates, class_weights
+
+LEAST_WEIGHT = 1e-6
+"""A class whose weights sum to less is left out: eq. (13) would divide by nothing."""
 
 
 def corrected_step(

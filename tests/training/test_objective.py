@@ -168,7 +168,7 @@ def test_settings_that_cannot_tell_objectives_apart_are_refused() -> None:
         Objective(0.1, loss=proximal, settings={"mu": 1})
     with pytest.raises(UserError, match="loss must be a function"):
         Objective(0.1, loss=0.5)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="Objective: lr must be"):
+    with pytest.raises(UserError, match="lr must be"):
         Objective(0.0, loss=proximal)
 
 

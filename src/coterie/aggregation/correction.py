@@ -21,9 +21,6 @@ from coterie.protocol.options import NotNegative, check_bounds
 
 Floats = NDArray[np.float64]
 
-LEAST_WEIGHT = 1e-6
-"""A class whose weights sum to less is left out: eq. (13) would divide by nothing."""
-
 
 @dataclass(frozen=True)
 class Rates:
