@@ -1,8 +1,8 @@
 """The speeds that the documentation quotes, as ratios of one run each: ``python -m benchmarks.speed FILE [PART ...]``.
 
 Training against a tuned plain PyTorch loop, packed Paillier against one ciphertext a parameter, CKKS against bare SEAL,
-a shared key against one key. Takes some minutes and wants a quiet machine; the file says which machine it was. With
-parts, only these are measured anew, and the file's others stay.
+a shared key against one key, rounds with real ciphers against emulated ones. Takes half an hour and wants a quiet
+machine; the file says which machine it was. With parts, only these are measured anew, and the file's others stay.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from pathlib import Path
 from rich.console import Console
 
 import coterie
-from benchmarks import crypto_speed, threshold_speed, training_speed
+from benchmarks import cipher_rounds, crypto_speed, threshold_speed, training_speed
 
 MEASURES: dict[str, Callable[[], object]] = {
     "paillier": crypto_speed.run,
     "ckks": crypto_speed.run_ckks,
     "ckks_deep": crypto_speed.run_deep,
     "threshold": threshold_speed.run,
+    "ciphers": cipher_rounds.run,
     "training": training_speed.run,
 }
 
