@@ -45,7 +45,7 @@ class Run:
         while True:
             node = self.apart.node(name, scores=lambda r: self.scores if name == "client/1" else {})
             made = self.apart.made
-            node.account = account_of(self.apart.system, self.apart.parties[name], made.common, made.config)
+            node.account = account_of(self.apart.system, self.apart.parties[name], made.config)
             self.kept[name] = node.kept
             try:
                 if isinstance(node, HubNode):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from memory_engine import Exchange, MemoryEngine
 
 from coterie.crypto.roster import simulated
 from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, OutgoingPacket, UndeliverableError
+from coterie.deploy.logs import NodeObserver
 from coterie.deploy.packet_queue import NodeLimits, PacketQueue
 from coterie.deploy.packets import Letter, PlanUpdate, Report, Tally
 from coterie.deploy.store import FileStore, Numbering
@@ -31,6 +32,16 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.deploy.packet_queue._RETRY_S", 0.02)
 
 
+class Told(NodeObserver):
+    """Passes on what it is told of refused packets."""
+
+    def __init__(self, said: Callable[[tuple[str, str, str]], None]) -> None:
+        self.said = said
+
+    def dropped(self, src: str, kind: str, reason: str) -> None:
+        self.said((src, kind, reason))
+
+
 def queues(**options: Any) -> tuple[Exchange, PacketQueue, PacketQueue, list[tuple[str, str, str]]]:
     exchange, refused = Exchange(NAMES), list[tuple[str, str, str]]()
     roster, identities = simulated(NAMES, Randomness(1, True))
@@ -38,7 +49,7 @@ def queues(**options: Any) -> tuple[Exchange, PacketQueue, PacketQueue, list[tup
     for name in NAMES:
         keyring = PartyKeys(roster, {name: identities[name]})
         engine, stopped = exchange.engine(name), threading.Event()
-        queue = PacketQueue(engine, keyring, lambda *said: refused.append(said), stopped, **options)
+        queue = PacketQueue(engine, keyring, Told(refused.append), stopped, **options)
         queue.start(Numbering())
         made.append(queue)
     return exchange, made[0], made[1], refused
@@ -123,7 +134,7 @@ def test_what_is_not_done_comes_again_and_what_is_done_does_not() -> None:
         a.done(one)
     kept = a.numbering
     assert kept.open == {"hub": [came[1].number]}  # type: ignore[union-attr]
-    again = PacketQueue(exchange.engine("a"), a.keyring, lambda *said: refused.append(said), threading.Event())
+    again = PacketQueue(exchange.engine("a"), a.keyring, Told(refused.append), threading.Event())
     again.start(kept)
     came = [again.pull(0.0) for _ in range(3)]
     assert [one.packet for one in came if one] == [PlanUpdate(b"\x01"), PlanUpdate(b"\x03")]
@@ -141,7 +152,7 @@ def test_what_an_engine_holds_back_until_later_packets_have_come_is_refused_afte
     first, second, third = (engine.pull(0.0) for _ in range(3))
     order = iter([second, first, third, first, second])
     engine.pull = lambda wait_s: next(order, None)  # type: ignore[assignment, method-assign]
-    again = PacketQueue(engine, a.keyring, lambda *said: refused.append(said), threading.Event())
+    again = PacketQueue(engine, a.keyring, Told(refused.append), threading.Event())
     again.start(kept)
     found = [again.pull(0.0) for _ in range(5)]
     assert [one.packet for one in found if one] == [PlanUpdate(b"\x01"), PlanUpdate(b"\x02")]
@@ -175,7 +186,7 @@ def test_that_nothing_can_be_stored_for_anybody_is_told_once_and_that_it_goes_on
     """One recipient that is full, or gone for good, is another matter."""
     _, hub, *_ = queues(limits=NodeLimits(grace_s=0.0))
     said: list[str] = []
-    hub._waits = said.append
+    hub._observer.waits = said.append  # type: ignore[method-assign]
     away, full, gone = EngineError("no stream"), FullError("full"), UndeliverableError("gone")
     tries = [[away, away], [away, None], [None], [away, None], [away], [None], [full, gone]]
 
@@ -204,7 +215,7 @@ def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_a
     assert hub.push([first]) == [first]
     hub.engine.push = push  # type: ignore[method-assign]
     assert hub.push([second]) == [second]
-    again = PacketQueue(exchange.engine("hub"), hub.keyring, lambda *said: None, threading.Event())
+    again = PacketQueue(exchange.engine("hub"), hub.keyring, NodeObserver(), threading.Event())
     again.start(hub.numbering)
     assert again.push([first]) == []
     assert again.push([second]) == []
@@ -243,11 +254,11 @@ def test_a_recipient_that_makes_room_for_one_packet_at_a_time_stops_nobody() -> 
     """Else its sender would wait for it again and again, and take nothing from others meanwhile."""
     said, room = [time.monotonic()], [0]
 
-    def refused(*_: str) -> None:
+    def refused(words: tuple[str, str, str]) -> None:
         said.append(time.monotonic())
 
     _, hub, _, _ = queues(limits=NodeLimits(grace_s=0.1))
-    hub._refused = refused
+    hub._observer = Told(refused)
 
     class Stingy(MemoryEngine):
         def push(self, dst: str, body: bytes, key: str) -> None:

@@ -141,7 +141,7 @@ def init(
     those, days = read_members(members), _positive("--days", days)
     text = members.read_text()
     plan = founding.init(folder, run, those, settings, facts, public=public, days=days, members_text=text)
-    _say_founded(folder, plan, deployable.training(plan.config))
+    _say_founded(folder, plan, deployable.training(plan.run))
 
 
 def _say_founded(folder: Path, plan: Any, trained: str) -> None:

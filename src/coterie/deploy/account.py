@@ -7,7 +7,7 @@ samples is in no account.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, get_args
@@ -16,9 +16,9 @@ import msgspec
 
 from coterie.dp.ledger import DELTA, Ledger, Neighbours, Release
 from coterie.protocol.party import Party
-from coterie.protocol.setup_info import Common
 from coterie.protocol.system import Federation, System
 from coterie.report.ledger import released
+from coterie.transport.envelope import Envelope
 
 
 class AccountEntry(msgspec.Struct):
@@ -31,9 +31,9 @@ class AccountEntry(msgspec.Struct):
 Entries = list[AccountEntry]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Account:
-    """What a party's account is made from.
+    """What a party's account is made from, and which of its own releases are in it.
 
     own: releases by its state (``System.ledger``).  told: by kind of message, counted as it is sent, what it reveals
     (``System.releases``).  kept: whether its system keeps any account.  delta: of the epsilon.
@@ -43,14 +43,19 @@ class Account:
     told: Mapping[str, Sequence[str]] = field(default_factory=dict)
     kept: bool = True
     delta: float = DELTA
+    _known: Counter[Release] = field(default_factory=Counter)
 
-    def new(self, before: Counter[Release]) -> tuple[list[Release], Counter[Release]]:
-        """The state's new releases, and all its releases."""
-        now = Counter(self.own())
-        return list((now - before).elements()), now
+    def new(self) -> list[Release]:
+        """The state's releases since the last call."""
+        before, self._known = self._known, Counter(self.own())
+        return list((self._known - before).elements())
+
+    def by_sending(self, envelope: Envelope) -> list[Release]:
+        return [Release(what, round=envelope.round) for what in self.told.get(envelope.kind, ())]
 
 
-def account_of(system: System, party: Party, common: Common, settings: Any) -> Account:
+def account_of(system: System, party: Party, settings: Any) -> Account:
+    common = party.common
     if party.name not in common.clients:
         return Account()
     ledger = system.ledger
@@ -74,6 +79,11 @@ def add(entries: Entries, *releases: Release) -> None:
         if entry is None:
             entries.append(entry := AccountEntry(kind, []))
         entry.rounds.append(one.round)
+
+
+def add_scores(entries: Entries, names: Iterable[str], round: int) -> None:
+    """Count the scores of a round that a party reports."""
+    add(entries, *(Release(f"score {name}", round=round) for name in names))
 
 
 def ledger_of(entries: Entries) -> Ledger:

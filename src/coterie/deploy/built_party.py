@@ -15,6 +15,7 @@ import torch
 
 from coterie.data.targets import Targets
 from coterie.deploy.account import Account, account_of
+from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.home import Home, keyring_of, plan_of, take_plan
 from coterie.deploy.logs import event
 from coterie.deploy.names import hosts_of, is_loopback
@@ -28,7 +29,7 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import ClientModel, System
-from coterie.runs.config import Resolved, from_text
+from coterie.runs.config import Resolved
 from coterie.runs.evaluation import Evaluator
 from coterie.runs.experiment import delays_of, epochs_of
 from coterie.runs.inputs import random_starts
@@ -55,12 +56,9 @@ class BuiltParty:
     home: Home
     plan: Plan
     config: Resolved
-    system: System
-    common: Common
     party: Party
     member: Member
     effects: LocalEffects
-    keyring: PartyKeys
     model: Model
     data: ClientData | None
     links: Links | None
@@ -72,7 +70,13 @@ class BuiltParty:
 
     @cached_property
     def account(self) -> Account:
-        return account_of(self.system, self.party, self.common, self.config.own)
+        return account_of(self.config.definition, self.party, self.config.own)
+
+    def clock(self) -> Clock:
+        """For its node: the machine's, or a rehearsal's virtual one."""
+        if self.links is None:
+            return Clock(self.plan.settings.begins_s)
+        return RehearsedClock(self.home.name, [one.name for one in self.plan.roster.entries], self.links)
 
     @property
     def samples(self) -> int:
@@ -109,15 +113,15 @@ class BuiltParty:
 
     def own_model(self) -> ClientModel | None:
         """The client's current model, by its own state alone; None for a party without."""
-        if self.party.name not in self.common.clients:
+        if self.party.name not in self.party.common.clients:
             return None
-        return self.system.predicts(self.party)
+        return self.config.definition.predicts(self.party)
 
 
 def build_party(home: Home) -> BuiltParty:
     """The party of this home, by its plan. Raises UserError for a plan or data that cannot work."""
     plan = plan_of(home)
-    config = from_text(plan.config)
+    config = plan.run
     system, settings, names = _system(plan, config)
     _check_secret(home, plan, config)
     model = build_model(config.model, plan.facts.input_shape, plan.facts.outputs, config.task, config.loss)
@@ -154,7 +158,7 @@ def build_party(home: Home) -> BuiltParty:
         class_weights=class_weights(config.class_weights, Targets(config.task), plan.facts.outputs),
     )
     allowed = tuple(name for name in plan.settings.scores if name in home.report)
-    return BuiltParty(home, plan, config, system, common, party, member, effects, keyring, model, data, links, allowed)
+    return BuiltParty(home, plan, config, party, member, effects, model, data, links, allowed)
 
 
 def _check_secret(home: Home, plan: Plan, config: Resolved) -> None:
@@ -182,7 +186,7 @@ def _data(home: Home, plan: Plan) -> ClientData | None:
 def _system(plan: Plan, config: Resolved) -> tuple[System, Any, Sequence[str]]:
     """The plan's system, its settings and its clients. Raises UserError unless the roster has exactly its parties."""
     system, settings = config.definition, config.own
-    *_, client_role = system.factories(settings, config.mode)
+    client_role = plan.client_role
     names = plan.roster.of_role(client_role)
     wanted, found = system.roles(settings, names, config.mode), {one.name: one.role for one in plan.roster.entries}
     if list(wanted.items()) != list(found.items()):

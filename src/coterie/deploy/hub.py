@@ -290,7 +290,7 @@ class HubNode(Node):
             self.kept.heard[arrived.src] = max(self.kept.heard.get(arrived.src, 0), packet.commit)
             super().take(arrived)
         else:
-            self.stray(arrived, packet)
+            self.stray(arrived)
 
     def delivered(self, arrived: Arrived, letter: Letter) -> None:
         """Messages of earlier rounds are kept until this round is done, for another attempt."""

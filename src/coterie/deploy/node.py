@@ -146,8 +146,7 @@ class Node(StoredNode):
         self.observer.seen(arrived.src)
         if isinstance(packet, Letter | NoAnswer):
             if why := self._outdated(arrived.src, packet.era):
-                self.dropped(arrived.src, "packet", why)
-                self.queue.done(arrived)
+                self.refuse(arrived, "packet", why)
                 return
             if self.kept.era is None or packet.era > self.kept.era or self.interrupted or self.awaits_begin:
                 self.waiting.append(arrived)  # until the Begin of its attempt comes
@@ -166,7 +165,7 @@ class Node(StoredNode):
         elif arrived.src == self.hub and isinstance(packet, End):
             self._end(arrived, packet)
         else:
-            self.stray(arrived, packet)
+            self.stray(arrived)
 
     def _outdated(self, src: str, era: Era) -> str:
         """Why a packet that was sent in this era is no longer taken, or ""."""
@@ -179,8 +178,11 @@ class Node(StoredNode):
             return f"the hub has sent it in attempt {era[1]} of round {era[0]}, which is over"
         return ""
 
-    def stray(self, arrived: Arrived, packet: Packet | None) -> None:
-        self.dropped(arrived.src, type(packet).__name__, f"{arrived.src} may not send it")
+    def stray(self, arrived: Arrived) -> None:
+        self.refuse(arrived, type(arrived.packet).__name__, f"{arrived.src} may not send it")
+
+    def refuse(self, arrived: Arrived, kind: str, why: str) -> None:
+        self.queue.refuse(arrived.src, kind, why)
         self.queue.done(arrived)
 
     def _plan_update(self, plan: bytes) -> None:
@@ -189,11 +191,11 @@ class Node(StoredNode):
         try:
             keyring, common = self.renew(plan)
         except PeerError as error:
-            self.dropped(self.hub, "PlanUpdate", str(error))
+            self.queue.refuse(self.hub, "PlanUpdate", str(error))
             return
         self.queue.keyring, self.member.keyring = keyring, Carried(keyring)
         self.member.party.common = common
-        self.recognise(common.roster)
+        self.recognise()
 
     def take_waiting(self) -> None:
         """Take what no longer has to wait: first what is taken again, then what has come."""
@@ -209,7 +211,7 @@ class Node(StoredNode):
         envelope, lead = letter.envelope, self.lead
         if self.unexpected(arrived, letter):
             self.count(arrived)
-            self.dropped(arrived.src, "packet", f"{arrived.src} has sent too much that nobody has asked for")
+            self.queue.refuse(arrived.src, "packet", f"{arrived.src} has sent too much that nobody has asked for")
             self.done_later(arrived)
         elif lead is not None and (lead.awaits(envelope) or not self.handles(envelope)):
             self.count(arrived)

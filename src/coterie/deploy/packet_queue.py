@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coterie.deploy.engine import (
@@ -19,6 +19,7 @@ from coterie.deploy.engine import (
     OutgoingPacket,
     UndeliverableError,
 )
+from coterie.deploy.logs import NodeObserver
 from coterie.deploy.packets import Packet, unwrap, wrap
 from coterie.deploy.store import Numbering
 from coterie.protocol.errors import PeerError
@@ -83,21 +84,19 @@ class Arrived:
 class PacketQueue:
     """One party's packets, over its engine. first: a packet that has come before this was made.
 
-    refused(src, kind, reason): is told of refused packets.  waits(why): is told that nothing can be stored, and with ""
-    that it goes on.  limits: of packets of one sender that are not done, and ``grace_s`` to wait for a full recipient.
-    halted: it was stopped while the engine failed, and pushes nothing more: its recipient would take an earlier packet
-    for a repetition.
+    observer: is told of refused packets, and of waits.  limits: of packets of one sender that are not done, and
+    ``grace_s`` to wait for a full recipient.  halted: it was stopped while the engine failed, and pushes nothing more:
+    its recipient would take an earlier packet for a repetition.
     """
 
     def __init__(
         self,
         engine: Engine,
         keyring: Keyring,
-        refused: Callable[[str, str, str], None],
+        observer: NodeObserver,
         stopped: threading.Event,
         *,
         first: Delivery | None = None,
-        waits: Callable[[str], None] = lambda why: None,
         limits: NodeLimits = NodeLimits(),
     ) -> None:
         self._first = first
@@ -110,8 +109,8 @@ class PacketQueue:
         self._leaving_bytes = 0
         self._lost: list[OutgoingPacket] = []
         self._full = dict[str, float]()  # by recipient, since when no more may wait for it
-        self._refused, self._stopped = refused, stopped
-        self._waits, self._is_waiting = waits, False
+        self._observer, self._stopped = observer, stopped
+        self._is_waiting = False
         self.limits = limits
         self._sizes: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
@@ -173,11 +172,11 @@ class PacketQueue:
         fails = all(type(one) is EngineError for one in problems)
         if fails != self._is_waiting:
             self._is_waiting = fails
-            self._waits(str(problems[0]) if fails else "")
+            self._observer.waits(str(problems[0]) if fails else "")
 
     def _gives_up(self, parcel: OutgoingPacket, problem: EngineError) -> bool:
         never = isinstance(problem, UndeliverableError)
-        self._refused(parcel.dst, "push" if never else "engine", str(problem))
+        self.refuse(parcel.dst, "push" if never else "engine", str(problem))
         if isinstance(problem, FullError):
             since_s = self._full.setdefault(parcel.dst, time.monotonic())
             return time.monotonic() >= since_s + self.limits.grace_s
@@ -202,7 +201,7 @@ class PacketQueue:
         try:
             return not self.push([self.wrap(dst, packet)])
         except PeerError as error:
-            self._refused(dst, "push", str(error))
+            self.refuse(dst, "push", str(error))
             return False
 
     # -- in ----------------------------------------------------------------------------------------------------------
@@ -215,7 +214,7 @@ class PacketQueue:
         except NotAdmittedError:
             raise
         except EngineError as error:
-            self._refused(self.name, "engine", str(error))
+            self.refuse(self.name, "engine", str(error))
             self._stopped.wait(min(wait_s, _RETRY_S))
             return None
         if delivery is None:
@@ -235,7 +234,7 @@ class PacketQueue:
         try:
             number, packet = unwrap(self.keyring, src, self.name, delivery.body)
         except PeerError as error:
-            self._refused(src, "packet", str(error))
+            self.refuse(src, "packet", str(error))
             delivery.done()
             return None
         delivery.body, self.heard_s = b"", time.monotonic()
@@ -251,11 +250,16 @@ class PacketQueue:
             left_open[src].remove(one)
         arrived = Arrived(src, number, packet, size, delivery)
         if self._counts[src] >= self.limits.most or self._sizes[src] + size > self.limits.most_bytes:
-            self._refused(src, "packet", f"{self._counts[src]} packets of {src} wait already")
+            self.refuse(src, "packet", f"{self._counts[src]} packets of {src} wait already")
             delivery.done()
             return None
         self._hold(arrived)
         return arrived
+
+    def refuse(self, src: str, kind: str, reason: str) -> None:
+        """Count and tell of what is not taken, or not pushed (``NodeObserver.dropped``)."""
+        self.traffic.refuse(kind)
+        self._observer.dropped(src, kind, reason)
 
     def done(self, arrived: Arrived) -> None:
         """A packet was handled and its consequences are stored."""

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from coterie.deploy.plan import decode
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.transport.envelope import Count, Envelope, Keyring, Numbers
 
@@ -140,20 +141,13 @@ def wrap(keyring: Keyring, src: str, dst: str, number: int, packet: Packet) -> b
 
 def unwrap(keyring: Keyring, src: str, dst: str, body: bytes) -> tuple[int, Packet]:
     """Number and packet that ``src``, named by the engine, has sent to ``dst``. Raises PeerError."""
-    try:
-        wrapped = msgspec.msgpack.decode(body, type=Wrapped)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodeError(
-            f"{len(body)} bytes from {src} are no packet of format {FORMAT}; {_TOGETHER}: {error}"
-        ) from None
+    wrapped = decode(body, Wrapped, f"from {src} are no packet of format {FORMAT}; {_TOGETHER}")
     if wrapped.format != FORMAT:
         raise DecodeError(f"{src} sends packets of format {wrapped.format}, and this party takes {FORMAT}; {_TOGETHER}")
     header = _header(keyring, src, dst, wrapped.number)
     keyring.verify(src, wrapped.signature, header, wrapped.sealed)
-    try:
-        packet = msgspec.msgpack.decode(keyring.open(src, dst, wrapped.sealed, header), type=Packet)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodeError(f"packet {wrapped.number} of {src} says nothing that is known: {error}") from None
+    said = keyring.open(src, dst, wrapped.sealed, header)
+    packet: Packet = decode(said, Packet, f"in packet {wrapped.number} of {src} say nothing that is known")  # type: ignore[arg-type]
     if isinstance(packet, Letter) and (packet.envelope.src, packet.envelope.dst) != (src, dst):
         raise PeerError(f"{src} sends a letter from {packet.envelope.src!r:.40} to {packet.envelope.dst!r:.40}")
     return wrapped.number, packet

@@ -7,7 +7,7 @@ party.
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -15,7 +15,9 @@ from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.setup_info import Entry, Roster
+from coterie.runs.config import Resolved, from_text
 
+T = TypeVar("T")
 MAX_BYTES = 1 << 24
 _PURPOSE = "plan"
 
@@ -83,6 +85,15 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.roster.session.hex()
 
     @property
+    def run(self) -> Resolved:
+        """What is run. Raises UserError."""
+        return from_text(self.config)
+
+    @property
+    def client_role(self) -> str:
+        return self.members[-1][1]
+
+    @property
     def missing(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.members if name not in self.roster.by_name)
 
@@ -113,18 +124,23 @@ def check(data: bytes, operator: bytes) -> Plan:
     """
     if len(data) > MAX_BYTES:
         raise DecodeError(f"{len(data)} bytes are too many for a plan")
-    try:
-        signed = msgspec.msgpack.decode(data, type=SignedPlan)
-        VerifyKey.load(operator).verify(signed.signature, _PURPOSE, signed.body)
-        plan = msgspec.msgpack.decode(signed.body, type=Plan)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodeError(f"{len(data)} bytes are no plan: {error}") from None
+    signed = decode(data, SignedPlan, "are no plan")
+    VerifyKey.load(operator).verify(signed.signature, _PURPOSE, signed.body)
+    plan = decode(signed.body, Plan, "are no plan")
     check_roster(plan.roster, operator)
     roles = dict(plan.members)
     for one in plan.roster.entries:
         if roles.get(one.name) != one.role:
             raise PeerError(f"the roster has {one.name} as {one.role}, and the plan's members have not")
     return plan
+
+
+def decode(data: bytes, kind: type[T], problem: str) -> T:
+    """The value in msgpack. Raises DecodeError: these bytes, and the problem."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodeError(f"{len(data)} bytes {problem}: {error}") from None
 
 
 def plan_hash(plan: Plan) -> str:

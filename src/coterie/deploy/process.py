@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from coterie.deploy import account, logs
 from coterie.deploy.built_party import BuiltParty, build_party
-from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError
 from coterie.deploy.engines import check_apart, connect
 from coterie.deploy.home import PLAN, RUN, Home, hub_home, keyring_of, plan_of, read_home, read_private, take_plan
@@ -37,10 +37,8 @@ from coterie.protocol.setup_info import Common
 from coterie.record.files import locked
 from coterie.record.folder import METRICS, read_lines
 from coterie.report.words import plural
-from coterie.runs.config import from_text
 from coterie.runs.evaluation import check_not_all_skipped
 from coterie.transport.envelope import Keyring
-from coterie.transport.queues import Effects
 from coterie.transport.transcript import shown
 
 _POLL_S = 0.5
@@ -77,24 +75,20 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
             say(at_words(*era, built.rounds))
             event("privacy", **account.facts(node.kept.released, built.account))
 
-        observer, effects = _doomed(kill, Journal(began, say), built.effects)
+        options = _options(built, Journal(began, say), kill)
         node = Node(
             built.member,
-            effects,
-            engine,
-            FileStore(home.state),
+            engine=engine,
+            store=FileStore(home.state),
             stopped=stopped,
             first=first,
-            clock=_clock(built),
-            limits=_limits(built.plan),
-            observer=observer,
             scores=lambda r: built.scores(),
-            samples=built.samples,
             renew=built.renew,
             account=built.account,
+            **options,
         )
         node.serve()
-        if home.name in built.common.clients:
+        if home.name in built.party.common.clients:
             event("privacy", **account.facts(node.kept.released, built.account))
             say(f"Released of its data so far: {account.in_words(node.kept.released, built.account)}.")
         say("The run has ended." if node.kept.ended else GOES_ON)
@@ -158,23 +152,11 @@ def _lead(
             say(f"{at_words(one.round, 0, rounds)} was skipped: {shown(str(why))}")
         recorder.closed(one)
 
-    observer, effects = _doomed(kill, recorder, built.effects)
     with contextlib.closing(connect(home, plan)) as engine:
         if store.load() is None:
             wait_for_parties(plan, engine, stopped, _gathering(recorder, say))
-        node = HubNode(
-            built.member,
-            effects,
-            engine,
-            store,
-            stopped=stopped,
-            clock=_clock(built),
-            limits=_limits(plan),
-            observer=observer,
-            samples=built.samples,
-            renew=renew,
-            newest=newest,
-        )
+        options = _options(built, recorder, kill)
+        node = HubNode(built.member, engine=engine, store=store, stopped=stopped, renew=renew, newest=newest, **options)
         node.run(rounds, closed, recorder.heard)
 
 
@@ -210,15 +192,16 @@ def _started(home: Home) -> Plan:
     return plan
 
 
-def _limits(plan: Plan) -> NodeLimits:
-    of = plan.settings
-    return NodeLimits(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries)
-
-
-def _clock(built: BuiltParty) -> Clock:
-    if built.links is None:
-        return Clock(built.plan.settings.begins_s)
-    return RehearsedClock(built.home.name, [one.name for one in built.plan.roster.entries], built.links)
+def _options(built: BuiltParty, observer: NodeObserver, kill: Kill | None) -> dict[str, Any]:
+    """What a node of either kind is given."""
+    of, doomed = built.plan.settings, observer if kill is None else Doomed(kill, observer)
+    return {
+        "effects": DoomedEffects(built.effects, doomed) if isinstance(doomed, Doomed) else built.effects,
+        "observer": doomed,
+        "clock": built.clock(),
+        "limits": NodeLimits(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries),
+        "samples": built.samples,
+    }
 
 
 def _done(store: FileStore, party: Party, rounds: int) -> int:
@@ -227,13 +210,6 @@ def _done(store: FileStore, party: Party, rounds: int) -> int:
         return 0
     kept, _ = unpack(data, party)
     return max(0, min(kept.done, kept.stops or rounds))
-
-
-def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tuple[NodeObserver, Effects]:
-    if kill is None:
-        return observer, effects
-    doomed = Doomed(kill, observer)
-    return doomed, DoomedEffects(effects, doomed)
 
 
 @contextlib.contextmanager
@@ -314,7 +290,7 @@ def wait_for_begin(
 
 def check_enough(plan: Plan) -> None:
     """Raises UserError unless all servers and a quorum of the clients have joined."""
-    client, roles = _client(plan), dict(plan.members)
+    client, roles = plan.client_role, dict(plan.members)
     there = sum(one.role == client for one in plan.roster.entries)
     missing = [name for name in plan.missing if roles[name] != client]
     if missing or there < plan.settings.quorum:
@@ -335,7 +311,7 @@ def wait_for_parties(
     tell: is told repeatedly of connected and missing parties. Raises RunError, naming the missing, after the plan's
     ``patience_s``.
     """
-    client, hub = _client(plan), plan.believed.hub
+    client, hub = plan.client_role, plan.believed.hub
     of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
     quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))
     ends, told = time.monotonic() + plan.settings.patience_s, False
@@ -355,12 +331,6 @@ def wait_for_parties(
             event("waiting", parties=", ".join(away)[:200])
             told = True
         stopped.wait(poll_s)
-
-
-def _client(plan: Plan) -> str:
-    config = from_text(plan.config)
-    *_, client = config.definition.factories(config.own, config.mode)
-    return client
 
 
 def watch_plan(path: Path) -> Callable[[], bytes | None]:

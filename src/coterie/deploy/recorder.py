@@ -32,7 +32,6 @@ from coterie.protocol.errors import CoterieError, UserError
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
 from coterie.record.folder import CONFIG, METRICS, RESULT, encode_line, jsonable, read_lines, write_json
 from coterie.record.summary import Line, totals, write_result
-from coterie.runs.config import from_text, to_toml
 from coterie.runs.metrics import metrics_of, named, score
 
 OPEN = "open.bin"
@@ -75,10 +74,10 @@ class Recorder(Journal):
     ) -> None:
         super().__init__(lambda era: say(at_words(*era, self.rounds)), say)
         self.folder, self.parameters, self.done = folder, parameters, done
-        self.config = from_text(plan.config)
+        self.config = plan.run
         self.system, self.rounds = self.config.definition, self.config.rounds
         self.measures = metrics_of(named(self.config.metrics), self.config.task)
-        (self._hub, _), (_, self.client_role) = plan.members[0], plan.members[-1]
+        self._hub, self.client_role = plan.members[0][0], plan.client_role
         self.clients = tuple(name for name, role in plan.members if role == self.client_role)
         self.round = self.attempt = 0
         self._lock, self._held = threading.RLock(), ExitStack()
@@ -87,7 +86,7 @@ class Recorder(Journal):
         folder.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(locked(folder))
         try:
-            self._open_folder(plan.session)
+            self._open_folder(plan)
             self._status = self._first_status(plan)
             self.renewed(plan)
             self._open.parties[self._hub].connected = True
@@ -241,19 +240,19 @@ class Recorder(Journal):
 
     # -- the folder ----------------------------------------------------------------------------------------------------
 
-    def _open_folder(self, session: str) -> None:
+    def _open_folder(self, plan: Plan) -> None:
         """Make the folder's files, or continue those there: uncommitted rounds are forgotten."""
         path = self.folder / OPEN
         if path.exists():
             with reading(path), opened(path, follow=False) as file:
                 self._open = decoded(path, file.read(), OpenRounds)
-            if self._open.session != session:
+            if self._open.session != plan.session:
                 raise UserError(f"{self.folder} holds the run of another federation: move it away to begin this one")
         else:
             if (self.folder / METRICS).exists():
                 raise UserError(f"{self.folder} holds a run that is no deployment's: move it away to begin this one")
-            self._open = OpenRounds(session, time.time())
-            atomic_write(self.folder / CONFIG, to_toml(self.config).encode())
+            self._open = OpenRounds(plan.session, time.time())
+            atomic_write(self.folder / CONFIG, plan.config.encode())
         self.metrics = Log(self.folder / METRICS)
         known = read_lines(self.folder / METRICS)
         self._lines = [line for line in known if line["round"] <= self.done]

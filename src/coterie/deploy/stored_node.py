@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.deploy.account import Account, add
+from coterie.deploy.account import Account, add, add_scores
 from coterie.deploy.clock import Clock
 from coterie.deploy.engine import Delivery, Engine, OutgoingPacket
 from coterie.deploy.lead import CoordinationDriver, Presence
@@ -19,9 +19,7 @@ from coterie.deploy.logs import NodeObserver
 from coterie.deploy.packet_queue import Arrived, NodeLimits, PacketQueue, Traffic
 from coterie.deploy.packets import NOWHEN, Carried, Era, Instant, Letter, NoAnswer, Packet, Report, Tally
 from coterie.deploy.store import FileStore, Kept, pack, unpack
-from coterie.dp.ledger import Release
 from coterie.protocol.errors import PeerError
-from coterie.protocol.setup_info import Common, Roster
 from coterie.transport.envelope import Envelope, Keyring, Opened, Sent, Waiting
 from coterie.transport.member import Member, Observer, Reader
 from coterie.transport.queues import Effects
@@ -30,8 +28,11 @@ REPORT_S = 5.0
 
 Scores = Callable[[int], Mapping[str, float]]
 """What a party's owner lets it tell of itself after a round: numbers by name."""
-Renew = Callable[[bytes], tuple[Keyring, Common]]
-"""Takes a newer plan in, as it came from the hub. Raises PeerError unless it is genuine and newer, or the same."""
+Renew = Callable[[bytes], tuple[Keyring, Any]]
+"""Takes a newer plan in, as it came from the hub; gives the keys, and ``Party.common``.
+
+Raises PeerError unless it is genuine and newer, or the same.
+"""
 
 
 class StoredNode(Observer):
@@ -60,26 +61,20 @@ class StoredNode(Observer):
         self.renew, self.account = renew, account or Account()
         self.name, self.hub = member.name, member.hub
         self.stopped = stopped or threading.Event()
-        waits = self.observer.waits
-        self.queue = PacketQueue(
-            engine, member.keyring, self.dropped, self.stopped, first=first, waits=waits, limits=self.limits
-        )
+        self.queue = PacketQueue(engine, member.keyring, self.observer, self.stopped, first=first, limits=self.limits)
         self.presence = Presence(self.nodes, self.limits.grace_s)
         self.kept = Kept()
         self.lead: CoordinationDriver | None = None
         self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
         self.waiting: list[Arrived] = []
         self._done_later: list[Arrived] = []
-        self._unsent: list[
-            OutgoingPacket
-        ] = []  # of earlier commits, since the node was stopped while the engine failed
+        self._unsent: list[OutgoingPacket] = []  # of earlier commits: the node was stopped while the engine failed
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self.interrupted = self.awaits_begin = self.apart = False
         self._told: Tally | None = None
         self._requests: dict[str, tuple[str, int]] = {}  # by key of a packet that was put aside: of whom, its number
         self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
         self._reported = time.monotonic(), 0, 0
-        self._accounted = Counter[Release]()  # of the party's own account, what is in ``kept.released``
         member.keyring, member.numbers = Carried(member.keyring), self.kept.numbers
         member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
         member.observer = self
@@ -105,11 +100,10 @@ class StoredNode(Observer):
                 member.start = self.kept.era[0], *self._started, {}
             for one in self.kept.inbox:
                 member.inbox.append(Waiting(one.envelope, member.spool.put(one.frame), one.arrives[0]))
-        self._accounted = Counter(self.account.own())
+        self.account.new()  # they are in ``kept.released``
         self.clock.times = self.kept.times
         self.queue.start(self.kept.numbering)
-        if (common := getattr(member.party, "common", None)) is not None:
-            self.recognise(common.roster)
+        self.recognise()
         member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
 
     def commit(self, outbox: Sequence[OutgoingPacket] = (), done: Sequence[Arrived] = ()) -> None:
@@ -159,11 +153,12 @@ class StoredNode(Observer):
         kept.era, kept.sent, kept.received, self.queue.traffic = era, {}, {}, Traffic()
         self._unasked.clear()
         self._unasked_bytes.clear()
-        self._accounted = Counter(self.account.own())  # an attempt that is undone has sent what it has sent
+        self.account.new()  # an attempt that is undone has sent what it has sent
 
-    def recognise(self, roster: Roster) -> None:
+    def recognise(self) -> None:
         """Forget the numbers of parties that were enrolled anew, which begin again."""
-        for entry in roster.entries:
+        common = getattr(self.member.party, "common", None)
+        for entry in common.roster.entries if common is not None else ():
             if self.kept.keys.get(entry.name, entry.verify_key) != entry.verify_key:
                 self.forget(entry.name)
             self.kept.keys[entry.name] = entry.verify_key
@@ -179,7 +174,7 @@ class StoredNode(Observer):
         kept.again = [one for one in kept.again if one.envelope.src != name]
         for arrived in [one for one in self.waiting if one.src == name]:
             self.waiting.remove(arrived)
-            self.dropped(name, "packet", f"it was sent before {name} was enrolled anew")
+            self.queue.refuse(name, "packet", f"it was sent before {name} was enrolled anew")
             self.queue.done(arrived)
 
     def count_releases(self, sent: Sequence[Sent]) -> None:
@@ -187,13 +182,12 @@ class StoredNode(Observer):
 
         A repeated answer reveals nothing new.
         """
-        new, self._accounted = self.account.new(self._accounted)
-        add(self.kept.released, *new)
+        kept = self.kept
+        add(kept.released, *self.account.new())
         for one in sent:
-            if one.envelope.number > self.kept.released_to:
-                self.kept.released_to = one.envelope.number
-                told = self.account.told.get(one.envelope.kind, ())
-                add(self.kept.released, *(Release(what, round=one.envelope.round) for what in told))
+            if one.envelope.number > kept.released_to:
+                kept.released_to = one.envelope.number
+                add(kept.released, *self.account.by_sending(one.envelope))
 
     # -- packets out -------------------------------------------------------------------------------------------------
 
@@ -270,7 +264,7 @@ class StoredNode(Observer):
             try:
                 parcels.append(self.queue.wrap(dst, packet))
             except PeerError as error:
-                self.dropped(dst, "push", str(error))
+                self.queue.refuse(dst, "push", str(error))
                 sent[dst] -= not isinstance(packet, Report)
                 if isinstance(packet, Letter):
                     self._unanswered(packet.envelope, "gone")
@@ -299,7 +293,7 @@ class StoredNode(Observer):
         """How this party fared in the round so far. closed: the round is over, so its model can be scored."""
         traffic, era, commits = self.queue.traffic, self.era, self.kept.commits
         scores = {name: float(score) for name, score in self.scores(era[0]).items()} if closed else {}
-        add(self.kept.released, *(Release(f"score {name}", round=era[0]) for name in scores))
+        add_scores(self.kept.released, scores, era[0])
         self._reported = time.monotonic(), traffic.bytes_down, traffic.refused.total()
         moved, refused = (traffic.bytes_up, traffic.bytes_down), dict(traffic.refused)
         return Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, closed=closed, **more)
@@ -323,10 +317,6 @@ class StoredNode(Observer):
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
         self.queue.traffic.refuse(envelope.kind)
         self.observer.refused(envelope, role, reason)
-
-    def dropped(self, src: str, kind: str, reason: str) -> None:
-        self.queue.traffic.refuse(kind)
-        self.observer.dropped(src, kind, reason)
 
     @contextmanager
     def busy(self) -> Iterator[None]:

@@ -21,7 +21,6 @@ from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import OpeningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.home import decode_json, read_private, write_private
-from coterie.deploy.names import safe
 from coterie.deploy.plan import Plan
 from coterie.operate import certificates, tokens
 from coterie.operate.folder import (
@@ -42,7 +41,6 @@ from coterie.operate.watching import has_ended
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.protocol.setup_info import Entry
 from coterie.record.files import atomic_write
-from coterie.runs.config import from_text
 
 HOURS = 24.0
 
@@ -80,9 +78,6 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
             _check_open(folder, name)
         if not 0 < hours <= 24 * 31:
             raise UserError(f"an invitation is valid for more than 0 hours and at most a month, not {hours:g} hours")
-        resolved = from_text(plan.config)
-        own = resolved.own
-        *_, client = resolved.definition.factories(own, resolved.mode)
         invitation = Invitation(
             id=os.urandom(tokens.ID_BYTES),
             name=name,
@@ -92,13 +87,13 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
             possession=OpeningKey.load(authority.possession).public.to_bytes(),
             session=plan.roster.session,
             facts=plan.facts,
-            data=role == client,
+            data=role == plan.client_role,
             scores=plan.settings.scores,
-            max_epochs=int(getattr(own, "max_epochs", 1)),
+            max_epochs=int(getattr(plan.run.own, "max_epochs", 1)),
             not_after_s=now_s + hours * 3600,
             again=times + 1,
         )
-        write_private(_invitation_file(folder, name), msgspec.json.encode(invitation))
+        write_private(folder.invitation_file(name), msgspec.json.encode(invitation))
         return tokens.issue(invitation, authority.signing, authority.token)
 
 
@@ -139,7 +134,7 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
                 former=() if before is None else (*before.former, *before.keys),
             )
             write_joined(folder, joined)  # from here on the invitation is used up
-            write_private(folder.requests / f"{safe(keys.name)}.request", text.strip().encode() + b"\n")
+            write_private(folder.request_file(keys.name), text.strip().encode() + b"\n")
         joined = read_joined(folder, keys.name)
         _withdraw(folder, keys.name, joined.invitation)
         if plan.roster.by_name.get(keys.name) != joined.entry:
@@ -177,7 +172,7 @@ def _examined(
 
 
 def _invitation(folder: Folder, plan: Plan, keys: KeyRequest, now_s: float) -> Invitation:
-    path = _invitation_file(folder, keys.name)
+    path = folder.invitation_file(keys.name)
     if not path.exists():
         raise PeerError(f"{keys.name} has no open invitation: it was used, replaced or withdrawn, or never given")
     invitation = decode_json(path, read_private(path), Invitation)
@@ -237,7 +232,7 @@ def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
         _role(plan, name)
         if name == plan.roster.hub:
             raise UserError(f"{name} is the hub, and nothing goes on without it: stop it, and found a new deployment")
-        _invitation_file(folder, name).unlink(missing_ok=True)
+        folder.invitation_file(name).unlink(missing_ok=True)
         if name not in plan.roster.by_name:
             raise UserError(f"{name} has not joined; its invitation, if it had one, is withdrawn")
         if name not in plan.revoked:
@@ -299,11 +294,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.strip().encode()).hexdigest()
 
 
-def _invitation_file(folder: Folder, name: str) -> Path:
-    return folder.invitations / f"{safe(name)}.json"
-
-
 def _withdraw(folder: Folder, name: str, invitation: bytes | None) -> None:
-    path = _invitation_file(folder, name)
+    path = folder.invitation_file(name)
     if path.exists() and decode_json(path, read_private(path), Invitation).id == invitation:
         path.unlink()

@@ -13,7 +13,7 @@ from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
 from coterie.deploy.plan import SampleForm
 from coterie.protocol.errors import UserError
-from coterie.runs.config import Resolved, RunConfig, from_text, from_toml, read_toml, resolve
+from coterie.runs.config import Resolved, RunConfig, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
 from coterie.training.models import build
 from coterie.training.names import GRAPH_MODEL
@@ -65,9 +65,8 @@ def scores_of(config: RunConfig) -> tuple[str, ...]:
     return (*(f"local_{metric.name}" for metric in measures), "local_loss", "samples")
 
 
-def training(plan_config: str) -> str:
+def training(config: Resolved) -> str:
     """How the parties of a plan train, in words."""
-    config = from_text(plan_config)
     own = {key: config.settings[key] for key in ("lr", "batch_size", "max_epochs") if key in config.settings}
     settings = "".join(f", {key} {value}" for key, value in own.items())
     as_for = "data of their own" if config.data == PARTIES else config.data

@@ -33,7 +33,6 @@ from coterie.operate.tokens import INVITATION
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.record.files import opened
 from coterie.report.words import plural
-from coterie.runs.config import from_text
 
 SOON_S = 14 * certificates.DAY_S
 SKEW_S = 60.0
@@ -212,9 +211,7 @@ def _shared(homes: Sequence[Home], plan: Plan | None) -> Iterator[Diagnosis]:
                 yield _problem(str(home.path), f"lies in the home of {other.name}: move it out")
     if plan is None or plan.settings.rehearsal:
         return
-    config = from_text(plan.config)
-    *servers, _ = config.definition.factories(config.own, config.mode)
-    here = sorted({home.name for home in homes if home.role in servers})
+    here = sorted({home.name for home in homes if home.role != plan.client_role})
     if len(here) > 1:
         yield _problem(
             ", ".join(here),

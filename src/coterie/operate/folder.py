@@ -16,16 +16,17 @@ from typing import Annotated
 
 import msgspec
 
-from coterie.crypto.signing import KEY_BYTES, SigningKey, VerifyKey
+from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey, VerifyKey
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import Tls
 from coterie.deploy.home import HUB, PLAN, RUN, STATE, decode_json, read_private, write_private
-from coterie.deploy.names import safe
+from coterie.deploy.names import OPERATOR, safe
 from coterie.deploy.plan import Plan
+from coterie.operate import certificates
 from coterie.operate.tokens import Id
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Entry
-from coterie.record.files import FILE_MODE, open_own
+from coterie.record.files import FILE_MODE, atomic_write, open_own
 
 _ADVICE = "name the folder that `coterie deploy init` has made"
 
@@ -55,8 +56,14 @@ class Folder:
     def begun(self) -> bool:
         return (self.hub / STATE).exists()
 
+    def request_file(self, name: str) -> Path:
+        return self.requests / f"{safe(name)}.request"
+
     def joined_file(self, name: str) -> Path:
         return self.joined / f"{safe(name)}.json"
+
+    def invitation_file(self, name: str) -> Path:
+        return self.invitations / f"{safe(name)}.json"
 
     def certificate_file(self, name: str) -> Path:
         """The certificate that a member is handed."""
@@ -100,6 +107,20 @@ class Authority:
     @property
     def public(self) -> bytes:
         return self.signing.public.to_bytes()
+
+
+def new_authority(folder: Folder, now_s: float, days: float) -> Authority:
+    """SECRET: fresh keys of an operator, written with the certificates of the authority and of the operator."""
+    found = Authority(SigningKey.generate(), OpeningKey.generate().to_bytes(), os.urandom(32), certificates.new_key())
+    tls, ca = certificates.new_key(), certificates.new_authority(found.ca, now_s, days)
+    secrets = {"signing": found.signing.to_bytes(), "possession": found.possession, "token": found.token}
+    for name, secret in {**secrets, "ca.pem": found.ca, "tls.pem": tls}.items():
+        write_private(folder.authority / name, secret)
+    atomic_write(folder.ca, ca)
+    own = certificates.sign(ca, found.ca, OPERATOR, certificates.public_of(tls), now_s, days)
+    atomic_write(folder.operator_tls.certificate, own)
+    atomic_write(folder.operator, found.public.hex().encode() + b"\n")
+    return found
 
 
 def open_folder(path: Path) -> Folder:

@@ -11,15 +11,13 @@ import msgspec
 import tomli_w
 
 from coterie.crypto.roster import entry, sign_roster
-from coterie.crypto.signing import OpeningKey, SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
-from coterie.deploy.names import OPERATOR, hosts_of
 from coterie.deploy.own_data import OwnSamples, read_data, write_data
 from coterie.deploy.plan import Plan, SampleForm, Settings
-from coterie.operate import certificates, tokens
+from coterie.operate import certificates
 from coterie.operate.deployable import deployable, scores_of
-from coterie.operate.folder import Authority, Folder, Joined, write_joined
+from coterie.operate.folder import Authority, Folder, Joined, new_authority, write_joined
 from coterie.operate.members import PlannedMember, check_members
 from coterie.operate.server import admit, make_server_key
 from coterie.protocol.errors import UserError, suggest
@@ -27,6 +25,7 @@ from coterie.record.files import atomic_write, check_new, make_folder, whole_fol
 from coterie.runs.config import Resolved, RunConfig, to_toml
 
 DAYS = 365.0
+SESSION_BYTES = 16
 
 
 def init(
@@ -59,12 +58,11 @@ def init(
         begins_s=now_s,
         not_after_s=now_s + days * certificates.DAY_S,
     )
-    hosts = hosts_of(settings.server)
     with whole_folder(path) as begun:
         folder, hub = Folder(begun), ordered[0]
         for one in (folder.authority, folder.invitations, folder.requests, folder.joined, folder.tls, folder.nats):
             make_folder(one)
-        authority = _make_authority(folder, now_s, days)
+        authority = new_authority(folder, now_s, days)
         about = About(hub.name, hub.role, settings.server, authority.public.hex(), facts)
         home = make_home(folder.hub, about, certificates.new_key())
         if samples is not None:
@@ -76,14 +74,14 @@ def init(
             facts=facts,
             settings=settings,
             members=tuple((one.name, one.role) for one in ordered),
-            roster=sign_roster((joined.entry,), authority.signing, session or os.urandom(tokens.ID_BYTES)),
+            roster=sign_roster((joined.entry,), authority.signing, session or os.urandom(SESSION_BYTES)),
             signed_s=now_s,
         )
         atomic_write(folder.config, plan.config.encode())
         atomic_write(folder.members, members_text.encode() or _as_toml(ordered))
         atomic_write(folder.plan, plans.sign(plan, authority.signing))
         write_private(home.plan, read_private(folder.plan))
-        make_server_key(folder, authority, hosts, now_s, days)
+        make_server_key(folder, authority, settings.server, now_s, days)
         admit(folder, at=path)
     return plan
 
@@ -119,23 +117,6 @@ def _public_samples(config: Resolved, public: Path | None, facts: SampleForm, re
     if not rehearsal and samples is not None and not config.public:
         raise UserError(f"the hub of {config.system} uses no public samples: leave --public out")
     return samples
-
-
-def _make_authority(folder: Folder, now_s: float, days: float) -> Authority:
-    found = Authority(SigningKey.generate(), OpeningKey.generate().to_bytes(), os.urandom(32), certificates.new_key())
-    at = folder.authority
-    write_private(at / "signing", found.signing.to_bytes())
-    write_private(at / "possession", found.possession)
-    write_private(at / "token", found.token)
-    write_private(at / "ca.pem", found.ca)
-    tls = certificates.new_key()
-    write_private(at / "tls.pem", tls)
-    ca = certificates.new_authority(found.ca, now_s, days)
-    atomic_write(folder.ca, ca)
-    own = certificates.sign(ca, found.ca, OPERATOR, certificates.public_of(tls), now_s, days)
-    atomic_write(folder.tls / "operator.pem", own)
-    atomic_write(folder.operator, found.public.hex().encode() + b"\n")
-    return found
 
 
 def _enrol_hub(folder: Folder, authority: Authority, home: Home, now_s: float, days: float) -> Joined:

@@ -182,7 +182,7 @@ def _collect(ready: Rehearsal) -> FinishedRun:
             raise RunError(f"{name} has stored nothing in {home.path}")
         kept, _ = unpack(data, found.party)
         experiment.parties.replace(found.party)
-        if name in found.common.clients and found.account.kept:
+        if name in found.party.common.clients and found.account.kept:
             ledgers[name] = ledger_of(kept.released).statement(found.account.delta)
     with locked(run):
         lines = read_lines(run / METRICS)

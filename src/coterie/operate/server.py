@@ -14,27 +14,27 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from coterie.deploy.engine import STREAM, Access, EngineError, Tls
 from coterie.deploy.engines import check_installed
 from coterie.deploy.home import read_private, write_private
-from coterie.deploy.names import ENGINE, OPERATOR, addresses, bracketed, is_loopback, urls
+from coterie.deploy.names import ENGINE, OPERATOR, addresses, bracketed, hosts_of, is_loopback, urls
 from coterie.deploy.plan import Plan
 from coterie.operate import certificates
 from coterie.operate.folder import Authority, Folder, current_plan, joined_members
 from coterie.operate.nats_server import Listen, ServerCluster, binary, configuration
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.files import atomic_write
-from coterie.runs.config import from_text
 
 ROUTES = 2000
 """A server's port for the others of its cluster is its port for parties plus this."""
 
 
-def make_server_key(folder: Folder, authority: Authority, hosts: Sequence[str], now_s: float, days: float) -> None:
-    """Write the server's key and certificate for these hosts, and the authority's certificate."""
+def make_server_key(folder: Folder, authority: Authority, server: str, now_s: float, days: float) -> None:
+    """Write the key and certificate of the server with this URL, and the authority's certificate."""
+    hosts = hosts_of(server)
     key, ca = certificates.new_key(), read_private(folder.ca)
     write_private(folder.nats / "key.pem", key)
     own = certificates.sign(ca, authority.ca, ENGINE, certificates.public_of(key), now_s, days, hosts)
@@ -53,7 +53,7 @@ def access_of(folder: Folder) -> Access:
 
 def leaders(plan: Plan) -> frozenset[str]:
     """The parties that coordinate others, and may ask who is connected: the hub, and clients that may lead."""
-    system = from_text(plan.config).definition
+    system = plan.run.definition
     return frozenset(
         e.name for e in plan.believed.entries if e.name == plan.roster.hub or len(system.acting(e.role)) > 1
     )

@@ -99,7 +99,7 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
         raise UserError(
             "this is a rehearsal, which `coterie deploy try` runs on one machine: there are no files for it"
         )
-    client = plan.members[-1][1]
+    client = plan.client_role
     check_hosts([by_name[name] for name, role in plan.members if role != client])
     for host in hosts_of(plan.settings.server):
         if is_loopback(host):

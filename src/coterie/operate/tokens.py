@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from coterie.crypto import signing
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.deploy.names import check_name
-from coterie.deploy.plan import SampleForm
+from coterie.deploy.plan import SampleForm, decode
 from coterie.operate import certificates
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.setup_info import Entry, Identity
@@ -241,11 +241,7 @@ def unarmoured(kind: str, text: str, of: type[T]) -> T:
 
 
 def decoded(data: bytes, of: type[T]) -> T:
-    """The value in msgpack. Raises DecodeError."""
-    try:
-        return msgspec.msgpack.decode(data, type=of)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodeError(f"{len(data)} bytes are no {of.__name__.lower()}: {error}") from None
+    return decode(data, of, f"are no {of.__name__.lower()}")
 
 
 def _mac(key: bytes, purpose: str, body: bytes) -> bytes:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from coterie.deploy.home import decode_json
 from coterie.deploy.logs import FILES, LOG
 from coterie.deploy.plan import Plan
 from coterie.deploy.status import HEARTBEAT_S, STATUS, RunStatus
@@ -52,11 +51,7 @@ def read_status(folder: Path) -> RunStatus:
             "folder that coterie deploy init made"
         )
     with reading(path, "see that you are the user who runs the hub"), opened(path) as file:
-        data = file.read()
-    try:
-        return msgspec.json.decode(data, type=RunStatus)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is of another version of coterie ({error}): start the hub again") from None
+        return decode_json(path, file.read(), RunStatus)
 
 
 def has_ended(run: Path) -> bool:
