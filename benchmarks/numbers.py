@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROUNDS = 3
-QUICK = {"data": "digits", "samples": 500, "rounds": ROUNDS, "record": True, "progress": False, "eval_every": 1}
+QUICK = {
+    "data": "digits",
+    "samples": 500,
+    "rounds": ROUNDS,
+    "record": True,
+    "progress": False,
+    "eval_every": 1,
+    "precision": "fp32",
+}
 SETTINGS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("haccs", "paper"): [{"participation": 1.0}],
     ("flacc", "paper"): [{"settle": 1}],

@@ -67,7 +67,8 @@ def _item(paper: Mapping[str, Any], item: Mapping[str, Any], functions: Function
             says = {key: words[key] for key in item["says"]}
             cells.append(Calculation(name, partial(functions[item["compute"]], *given), says))
         else:
-            cells.append(Cell(name, RunConfig(**{key: one for key, one in options.items() if key in _OPTIONS})))
+            known = {key: one for key, one in options.items() if key in _OPTIONS}
+            cells.append(Cell(name, RunConfig(**{"precision": "fp32", **known})))  # the same on every machine
     columns = item.get("columns", {})
     if isinstance(columns, str):
         columns = paper["columns"][columns]

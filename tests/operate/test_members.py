@@ -125,6 +125,13 @@ def test_options_that_make_no_sense_are_named_with_the_reason(option: str, value
     assert f"{option} (" in str(caught.value)
 
 
+def test_all_parties_train_alike_whatever_their_machines_have() -> None:
+    assert [deployable(RunConfig("fedavg", precision=given)).precision for given in ("auto", "bf16")] == [
+        "fp32",
+        "bf16",
+    ]
+
+
 def test_all_of_them_are_named_at_once() -> None:
     with pytest.raises(UserError, match=r"partition \(.*; devices \("):
         deployable(RunConfig("fedavg", partition="iid", devices="mobile"))
@@ -134,7 +141,6 @@ def test_all_of_them_are_named_at_once() -> None:
     ("config", "says"),
     [
         (RunConfig("ifca", settings={"start": "pretrained"}), "set start=random"),
-        (RunConfig("fedavg", precision="auto"), "depends on the machine"),
         (RunConfig("fedavg", data="./mine.csv"), "brings its own data"),
         (RunConfig("fedavgg"), "unknown system"),
     ],

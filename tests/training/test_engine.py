@@ -171,7 +171,7 @@ def test_any_ragged_set_of_jobs_equals_the_loop(sizes: list[tuple[int, int]], wi
     solver = Sgd(0.05, 8, momentum=0.5)
     jobs = {i: job(model, samples, epochs, i, solver) for i, (samples, epochs) in enumerate(sizes)}
     batch = max(one.batch for one in jobs.values())
-    kernel = dense.DenseKernel(model, solver, slots=width, batch=batch, dtype=torch.float32, device=torch.device("cpu"))
+    kernel = dense.DenseKernel(model, solver, slots=width, batch=batch, device=torch.device("cpu"))
     results = dict(slots.run(model, jobs, kernel, block=3, batch=batch))
     for i, reference in enumerate(fit_many(model, list(jobs.values()), path="loop")):
         np.testing.assert_allclose(results[i].weights, reference.weights, atol=1e-5)
@@ -187,7 +187,7 @@ def test_sample_weights_stay_with_their_samples(sizes: list[tuple[int, int, bool
         weights = np.random.default_rng(i).exponential(size=samples).astype(np.float32)
         jobs[i] = replace(job(model, samples, epochs, i, solver), sample_weights=weights if weigh else None)
     batch = max(one.batch for one in jobs.values())
-    kernel = dense.DenseKernel(model, solver, slots=2, batch=batch, dtype=torch.float32, device=torch.device("cpu"))
+    kernel = dense.DenseKernel(model, solver, slots=2, batch=batch, device=torch.device("cpu"))
     results = dict(slots.run(model, jobs, kernel, block=3, batch=batch))
     for i, reference in enumerate(fit_many(model, list(jobs.values()), path="loop")):
         np.testing.assert_allclose(results[i].weights, reference.weights, atol=1e-5)
@@ -262,8 +262,13 @@ def test_dropout_repeats_and_leaves_torch_alone() -> None:
 
 
 def test_precision_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    for amx, expected in ((True, torch.bfloat16), (False, torch.float32)):
+    for amx, avx, expected in (
+        (True, False, torch.bfloat16),
+        (False, True, torch.bfloat16),
+        (False, False, torch.float32),
+    ):
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda avx=avx: avx)
         assert products("auto", "cpu") is expected
     assert products("bf16", "cpu") is torch.bfloat16
     assert products("fp32", "cpu") is torch.float32
@@ -348,7 +353,7 @@ def test_a_bad_neighbour_does_not_spoil_the_others(monkeypatch: pytest.MonkeyPat
     solver = Sgd(0.1, 8, momentum=0.5)
     good = [job(model, 20, 2, seed, solver) for seed in range(3)]
     bad = Job(good[0].weights, solver, 4, 0, torch.full((20, F), float("inf")), good[0].y)  # longest: first in its slot
-    kernel = dense.DenseKernel(model, solver, slots=2, batch=8, dtype=torch.float32, device=torch.device("cpu"))
+    kernel = dense.DenseKernel(model, solver, slots=2, batch=8, device=torch.device("cpu"))
     monkeypatch.setattr(slots, "fitted", lambda index, job, model, weights, loss: weights.numpy())
     results = dict(slots.run(model, {0: bad, 1: good[0], 2: good[1], 3: good[2]}, kernel, block=2, batch=8))
     assert np.isnan(results[0]).any()

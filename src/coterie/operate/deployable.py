@@ -95,9 +95,8 @@ def deployable(
     if not rehearsal:
         if is_path(config.data):
             raise UserError(f"data is {config.data!r}, and {_DATA}: name a data set whose samples look like theirs")
-        config = replace(config, accelerator="cpu", clients=clients, partition="iid")
-        if config.precision == "auto":
-            raise UserError("precision = auto depends on the machine, and all parties train alike: give fp32 or bf16")
+        precision = "fp32" if config.precision == "auto" else config.precision  # of all parties, whatever they have
+        config = replace(config, accelerator="cpu", clients=clients, partition="iid", precision=precision)
     found = resolve(config)
     found.definition.check_deployed(found.own, inf if rehearsal else patience_s)
     return found if rehearsal else replace(found, data_dir=None)

@@ -73,23 +73,15 @@ def chain(model: Model) -> tuple[Layer, ...] | None:
 
 
 class SlotWeights:
-    """One weight matrix, or bias (1, n), of every slot: (slots, rows, cols), with momentum, drift and operand.
+    """One weight matrix, or bias (1, n), of every slot: (slots, rows, cols) float32, with momentum and drift.
 
-    value: float32 master.  operand: what products read; the master or its bfloat16 copy. velocity, drift, product,
-        gradient: None where not needed.
+    velocity, drift: None where not needed.
     """
 
-    def __init__(self, slots: int, part: Part, dtype: torch.dtype, device: torch.device, momentum: bool):
-        def zeros(kind: torch.dtype) -> Tensor:
-            return torch.zeros(slots, *part.shape[:-1] or (1,), part.shape[-1], dtype=kind, device=device)
-
+    def __init__(self, slots: int, part: Part, device: torch.device, momentum: bool):
         self.at = slice(part.offset, part.offset + part.size)
-        self.value = zeros(torch.float32)
-        low = dtype != torch.float32
-        self.operand = zeros(dtype) if low else self.value
-        self.product = zeros(dtype) if low else None
-        self.gradient = zeros(torch.float32) if low else None
-        self.velocity = zeros(torch.float32) if momentum else None
+        self.value = torch.zeros(slots, *part.shape[:-1] or (1,), part.shape[-1], device=device)
+        self.velocity = torch.zeros_like(self.value) if momentum else None
         self.drift: Tensor | None = None
 
     def first(self, width: int) -> SlotWeights:
@@ -102,8 +94,6 @@ class SlotWeights:
     def load(self, slot: int, start: Tensor, drift: Tensor | None) -> None:
         """Start a job from the flat vectors (d,) float32, with zero velocity."""
         self.value[slot].view(-1).copy_(start[self.at])
-        if self.operand is not self.value:
-            self.operand[slot].copy_(self.value[slot])
         if self.velocity is not None:
             self.velocity[slot].zero_()
         if drift is not None:
@@ -112,7 +102,7 @@ class SlotWeights:
             self.drift[slot].view(-1).copy_(drift[self.at])
 
     def descend(self, left: Tensor | None, right: Tensor, solver: Solver, shrink: float) -> None:
-        """``solvers.descend`` with the gradient ``left @ right``, never stored in float32.
+        """``solvers.descend`` with the gradient ``left @ right``, never stored.
 
         Without ``left`` it is the sum of right's rows, in a fixed order: a product with a row of ones would give
         another last bit in another slot.
@@ -122,14 +112,9 @@ class SlotWeights:
         if left is None:
             if beta != 1:
                 into.mul_(beta)
-            into.add_(right.sum(1, keepdim=True, dtype=torch.float32), alpha=alpha)
-        elif self.product is None or self.gradient is None:
-            into.baddbmm_(left, right, beta=beta, alpha=alpha)
+            into.add_(right.sum(1, keepdim=True), alpha=alpha)
         else:
-            torch.bmm(left, right, out=self.product)
-            if beta != 1:
-                into.mul_(beta)
-            into.add_(self.gradient.copy_(self.product), alpha=alpha)  # a sum of two dtypes would allocate
+            into.baddbmm_(left, right, beta=beta, alpha=alpha)
         if v is None:
             if self.drift is not None:
                 w.add_(self.drift, alpha=-lr)
@@ -139,8 +124,6 @@ class SlotWeights:
             if self.drift is not None:
                 v.add_(self.drift)
             w.add_(v, alpha=-lr)
-        if self.operand is not self.value:
-            self.operand.copy_(w)
 
 
 class Stage(NamedTuple):
@@ -159,32 +142,30 @@ class Stage(NamedTuple):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Activations for (slots, batch, fan_in) inputs."""
-        matrix = self.weight.operand.transpose(1, 2)
+        matrix = self.weight.value.transpose(1, 2)
         if self.bias is None:
             torch.bmm(inputs, matrix, out=self.output)
         else:
-            torch.baddbmm(self.bias.operand, inputs, matrix, out=self.output)
+            torch.baddbmm(self.bias.value, inputs, matrix, out=self.output)
         return self.activation.forward(self.output) if self.activation else self.output
 
 
 class DenseKernel:
     """``slots`` copies of a chain of linear layers; a ``slots.Kernel``.
 
-    dtype: of products, activations and deltas, torch.float32 or torch.bfloat16; masters stay float32.
+    In float32 throughout: products in bfloat16 gain nothing here, because the update of the weights is bound by memory.
     """
 
-    def __init__(
-        self, model: Model, solver: Solver, *, slots: int, batch: int, dtype: torch.dtype, device: torch.device
-    ):
+    def __init__(self, model: Model, solver: Solver, *, slots: int, batch: int, device: torch.device):
         layers = chain(model)
         if layers is None:
             raise UserError(f"{model.name} is no chain of linear layers")
-        self.slots, self.device, self.sample_dtype = slots, device, dtype
+        self.slots, self.device = slots, device
         self._solver, self._shrink, self._size = solver, 0.0, model.spec.size
-        weights = partial(SlotWeights, slots, dtype=dtype, device=device, momentum=solver.momentum > 0)
+        weights = partial(SlotWeights, slots, device=device, momentum=solver.momentum > 0)
 
         def stage(layer: Layer) -> Stage:
-            output = torch.empty(slots, batch, layer.weight.shape[0], dtype=dtype, device=device)
+            output = torch.empty(slots, batch, layer.weight.shape[0], device=device)
             bias = weights(layer.bias) if layer.bias else None
             return Stage(layer.activation, weights(layer.weight), bias, output, torch.empty_like(output))
 
@@ -218,12 +199,10 @@ class DenseKernel:
         for stage in stages:
             inputs.append(stage.forward(inputs[-1]))
         delta = self._loss(inputs[-1], y.unsqueeze(2), scale.unsqueeze(2), nll.unsqueeze(2))
-        if delta.dtype != stages[-1].delta.dtype:
-            delta = stages[-1].delta.copy_(delta)
         for at in reversed(range(len(stages))):
             stage = stages[at]
             if at:  # before the step, which changes the weights
-                below = torch.bmm(delta, stage.weight.operand, out=stages[at - 1].delta)
+                below = torch.bmm(delta, stage.weight.value, out=stages[at - 1].delta)
                 if activation := stages[at - 1].activation:
                     activation.backward(below, inputs[at])
             stage.weight.descend(delta.transpose(1, 2), inputs[at], self._solver, self._shrink)
@@ -233,9 +212,9 @@ class DenseKernel:
                 delta = below
 
     def _loss(self, logits: Tensor, labels: Tensor, scale: Tensor, nll: Tensor) -> Tensor:
-        """Fill nll with the samples' cross entropy; returns its gradient (softmax - one hot) scale, in float32."""
+        """Fill nll with the samples' cross entropy; returns its gradient (softmax - one hot) scale."""
         log_p, gradient = self._log_p[: len(logits)], self._gradient[: len(logits)]
-        torch.log_softmax(logits, 2, dtype=torch.float32, out=log_p)
+        torch.log_softmax(logits, 2, out=log_p)
         torch.gather(log_p, 2, labels, out=nll)
         nll.neg_()
         torch.exp(log_p, out=gradient).mul_(scale)

@@ -64,8 +64,8 @@ def fit_many(
 ) -> list[Fitted]:
     """Train every job; results in their order. The jobs' data are only read.
 
-    precision: "fp32"; "bf16" for bfloat16 products with float32 master weights; "auto" for bf16 on matrix units (AMX, a
-        GPU), else fp32.
+    precision: "fp32"; "bf16" for bfloat16 products with float32 master weights, except on the path "dense"; "auto" for
+        bf16 where the processor or GPU has such products, else fp32.
     path: "auto", or one of "dense", "vmap", "loop".
 
     Raises UserError for a job that cannot be trained and DivergedError (a RunError with ``.job``, the index, and the
@@ -122,7 +122,7 @@ def _fit_slots(
     block = max(1, min(_BLOCK_BYTES // sample_bytes, max(job.steps for job in jobs.values())))
     kernel: slots.Kernel
     if path == "dense":
-        kernel = dense.DenseKernel(model, solver, slots=width, batch=batch, dtype=dtype, device=device)
+        kernel = dense.DenseKernel(model, solver, slots=width, batch=batch, device=device)
     else:
         kernel = stacked.StackedKernel(model, solver, slots=width, dtype=dtype, device=device)
     return slots.run(model, jobs, kernel, block, batch)

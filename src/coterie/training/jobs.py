@@ -156,10 +156,10 @@ _PRECISIONS = ("fp32", "bf16", "auto")
 
 
 def has_fast_bf16(device: str = "cpu") -> bool:
-    """Whether bfloat16 products pay: matrix units in the CPU (AMX), or a GPU that has them."""
+    """Whether the CPU (AMX, AVX512-BF16) or the GPU multiplies in bfloat16."""
     if torch.device(device).type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_amx_tile_supported())
+    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
 
 
 def products(precision: str, device: str) -> torch.dtype:

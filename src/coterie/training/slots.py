@@ -27,7 +27,6 @@ class Kernel(Protocol):
 
     slots: int
     device: torch.device
-    sample_dtype: torch.dtype
 
     def load(self, slot: int, job: Job) -> None:
         """Put a job's start weights and solver state into a slot."""
@@ -103,7 +102,7 @@ def run(
     timeline = plan([jobs[name].steps for name in names], kernel.slots)
     features = next(iter(jobs.values())).x[0].numel()
     slots, device = len(timeline.lengths), kernel.device
-    x = torch.empty(slots, block, batch, features, dtype=kernel.sample_dtype, device=device)
+    x = torch.empty(slots, block, batch, features, device=device)
     y = torch.empty(slots, block, batch, dtype=torch.int64)
     weight = torch.empty(slots, block, batch)  # of each sample, 0 for padding
     scale = torch.empty_like(weight)  # the same over the number of samples in the batch
@@ -118,7 +117,7 @@ def run(
         for segment in present:
             job = jobs[names[segment.job]]
             if segment.job not in prepared:
-                samples = job.x.reshape(job.samples, features).to(device, kernel.sample_dtype)
+                samples = job.x.reshape(job.samples, features).to(device)
                 prepared[segment.job] = samples, batches(job, batch)
             samples, (rows, counts) = prepared[segment.job]
             a, b = max(first, segment.start), min(last, segment.stop)

@@ -47,7 +47,7 @@ class StackedKernel:
     """``slots`` copies of a module; a ``slots.Kernel``. dtype: of the products, torch.float32 or torch.bfloat16."""
 
     def __init__(self, model: Model, solver: Solver, *, slots: int, dtype: torch.dtype, device: torch.device):
-        self.slots, self.device, self.sample_dtype = slots, device, torch.float32
+        self.slots, self.device = slots, device
         self._model, self._solver = model, solver
         module = copy.deepcopy(model.module).to(device).train()
         self._gradients = _gradients(model, module, dtype)
