@@ -63,6 +63,7 @@ def outcome(ground: str, form: str, way: str, seed: int) -> Outcome:
         seed=seed,
         record=True,
         record_mib=4096,
+        evaluate="all",
         settings={**settings, "converged": 0.0},
         **GROUNDS[ground],
     )

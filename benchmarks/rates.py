@@ -39,7 +39,9 @@ def accuracy(method: str, rate: float, seed: int, data_dir: str | None) -> float
     made = config(method, TASK, lr=rate)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        made = replace(made, seed=seed, rounds=ROUNDS, eval_every=EVERY, fine_tune="no", data_dir=data_dir)
+        made = replace(
+            made, seed=seed, rounds=ROUNDS, eval_every=EVERY, evaluate="all", fine_tune="no", data_dir=data_dir
+        )
         try:
             run(replace(made, out=str(out)))
         except RunError as error:

@@ -13,12 +13,13 @@ import msgspec
 import toy_federation
 from ended import interrupt
 from hypothesis import strategies as st
+from kept_parties import kept, log_of
 
 from coterie.protocol import state
 from coterie.protocol.party import Nothing
 from coterie.record.files import digest
 from coterie.runs import RunConfig
-from coterie.runs.checkpoint import CHECKPOINT, party_file, read_party
+from coterie.runs.checkpoint import CHECKPOINT
 
 TOY = RunConfig(
     "toy_federation:SYSTEM", clients=6, rounds=4, devices="mobile", model="linear", checkpoint_every=1, record=True
@@ -58,18 +59,19 @@ def joined(head: bytes, frames: bytes) -> bytes:
 
 
 def state_of(out: Path, name: str) -> Any:
-    """The state in a party's file."""
+    """The state of a party."""
     kind = getattr(toy_federation, name.split("/")[0].capitalize())
-    kept = read_party(out, name, head_of(out)["parties"][name][0]).kept
-    return state.load(kept, {"state": kind.State, "secret": getattr(kind, "Secret", Nothing)})["state"]
+    kinds = {"state": kind.State, "secret": getattr(kind, "Secret", Nothing)}
+    return state.load(kept(out, name).kept, kinds)["state"]
 
 
 def with_party(out: Path, name: str, **fields: Any) -> None:
-    """Puts something else into a party's file, with every digest put right."""
-    round = head_of(out)["parties"][name][0]
-    body = msgspec.msgpack.encode(msgspec.structs.replace(read_party(out, name, round), **fields))
-    party_file(out, name, round).write_bytes(sealed(body))
-    (out / CHECKPOINT).write_bytes(rewritten(out, put(digest(body), "parties", name, 1)))
+    """Puts something else in a party's place, with every digest put right."""
+    body = msgspec.msgpack.encode(msgspec.structs.replace(kept(out, name), **fields))
+    with log_of(out).open("ab") as log:
+        at = log.tell()
+        log.write(body)
+    (out / CHECKPOINT).write_bytes(rewritten(out, put([at, len(body), digest(body)], "parties", name)))
 
 
 def rewritten(half: Path, change: Callable[[dict[str, Any]], None]) -> bytes:

@@ -1,4 +1,4 @@
-"""Reading the parties' own files of a run folder, as a test wants them."""
+"""Reading the parties in a run folder, as a test wants them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,30 @@ import numpy as np
 
 from coterie.protocol import state
 from coterie.protocol.party import Nothing
-from coterie.runs.checkpoint import KeptParty, read_party
+from coterie.runs.checkpoint import CHECKPOINT, Checkpoint, KeptParty, log_file, read_parties
 
 
-def file_of(out: Path, name: str) -> Path:
-    """The one file of a party."""
-    (file,) = (out / "parties").glob(f"{name.replace('/', '-')}.*.bin")
-    return file
+def head(out: Path) -> Checkpoint:
+    """The head of the checkpoint, unchecked."""
+    written = (out / CHECKPOINT).read_bytes()
+    return msgspec.msgpack.decode(written[8 : 8 + int.from_bytes(written[:8], "little")], type=Checkpoint)
+
+
+def log_of(out: Path) -> Path:
+    """The file that the parties lie in."""
+    return log_file(out, head(out).log)
+
+
+def bytes_of(out: Path, name: str) -> bytes:
+    """A party's own bytes."""
+    place = head(out).parties[name]
+    return log_of(out).read_bytes()[place.at : place.at + place.size]
 
 
 def kept(out: Path, name: str) -> KeptParty:
-    """What is in it."""
-    return read_party(out, name, int(file_of(out, name).name.split(".")[-2]))
+    """What is in them."""
+    (found,) = read_parties(out, head(out), [name])
+    return found
 
 
 def contents(out: Path, name: str, kind: Any) -> tuple[Any, Any]:

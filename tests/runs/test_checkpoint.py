@@ -35,6 +35,7 @@ from checkpoint_parts import (
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kept_parties import bytes_of, head, kept, log_of
 
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import SigningKey
@@ -44,7 +45,7 @@ from coterie.protocol.party import Nothing
 from coterie.protocol.setup_info import Entry, Identity
 from coterie.record import files
 from coterie.runs import RunConfig, checkpoint, run
-from coterie.runs.checkpoint import CHECKPOINT, party_file, read_party
+from coterie.runs.checkpoint import CHECKPOINT, read_parties
 from coterie.runs.config import resolve
 from coterie.runs.experiment import build
 
@@ -73,9 +74,11 @@ def copy(half: Path, tmp_path: Path) -> Path:
 
 
 def test_every_file_of_a_checkpoint_is_this_users_alone(half: Path) -> None:
-    for name in ("checkpoint", "parties"):
-        assert mode(half / name) == 0o700
-        assert {mode(path) for path in (half / name).iterdir()} == {0o600}
+    assert mode(half / "checkpoint") == 0o700
+    assert {path.name: mode(path) for path in (half / "checkpoint").iterdir()} == {
+        "checkpoint.bin": 0o600,
+        log_of(half).name: 0o600,
+    }
     assert mode(half / "views.bin") == 0o600
 
 
@@ -86,7 +89,9 @@ def test_what_is_half_written_is_private_too_and_goes_with_the_next_checkpoint(
     (copy / "checkpoint").chmod(0o755)
     (copy / CHECKPOINT).chmod(0o644)
     (copy / "checkpoint" / ".checkpoint.bin.x1").write_bytes(b"half")
-    (copy / "parties" / ".client-1.2.bin.x1").write_bytes(b"half")
+    (copy / "checkpoint" / "parties.977.bin").write_bytes(b"half")
+    with log_of(copy).open("ab") as log:
+        log.write(b"half")
     seen: set[int] = set()
     real = os.fsync
 
@@ -99,55 +104,49 @@ def test_what_is_half_written_is_private_too_and_goes_with_the_next_checkpoint(
     monkeypatch.setattr(files.os, "fsync", watched)
     run(replace(TOY, out=str(copy)), resume=True)
     assert seen <= {0o600}
-    assert [path.name for path in (copy / "checkpoint").iterdir()] == ["checkpoint.bin"]
-    assert not [path for path in (copy / "parties").iterdir() if path.name.startswith(".")]
     test_every_file_of_a_checkpoint_is_this_users_alone(copy)
 
 
 def test_it_holds_models_in_the_plain(half: Path) -> None:
-    """Why it is private: the weights that a client ended its training with lie in its file as they are."""
+    """Why it is private: the weights that a client ended its training with lie there as they are."""
     models = {}
     for name in (f"client/{i}" for i in range(TOY.clients or 0)):
         models[name] = state_of(half, name).last
         if models[name] is not None:
-            path = party_file(half, name, head_of(half)["parties"][name][0])
-            assert models[name].astype("<f4").tobytes() in path.read_bytes()
+            assert models[name].astype("<f4").tobytes() in bytes_of(half, name)
     assert any(model is not None for model in models.values())
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "parties"])
-def test_a_folder_behind_a_symbolic_link_is_neither_read_nor_made_private_nor_emptied(copy: Path, name: str) -> None:
+def test_a_folder_behind_a_symbolic_link_is_neither_read_nor_made_private_nor_emptied(copy: Path) -> None:
     """The crafted link leads to a folder with the very files that a resumed run would read there."""
     victim = copy.parent / "victim"
-    (copy / name).rename(victim)
+    (copy / "checkpoint").rename(victim)
     (victim / "letters.txt").write_text("mine")
-    (victim / "client-0.1.bin").write_bytes(b"mine")
+    (victim / "parties.977.bin").write_bytes(b"mine")
     victim.chmod(0o755)
-    (copy / name).symlink_to(victim)
+    (copy / "checkpoint").symlink_to(victim)
     held = {path.name: path.read_bytes() for path in victim.iterdir()}
-    with pytest.raises(UserError, match=rf"{name} is a symbolic link"):
+    with pytest.raises(UserError, match=r"checkpoint is a symbolic link"):
         run(replace(TOY, out=str(copy)), resume=True)
     assert {path.name: path.read_bytes() for path in victim.iterdir()} == held
     assert mode(victim) == 0o755
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "parties"])
-def test_a_checkpoint_is_not_written_through_a_symbolic_link_either(copy: Path, name: str) -> None:
+def test_a_checkpoint_is_not_written_through_a_symbolic_link_either(copy: Path) -> None:
     """Without a checkpoint to read, the run starts anew; a link that leads nowhere yet is one, too."""
     victim = copy.parent / "victim"
     shutil.rmtree(copy / "checkpoint")
-    shutil.rmtree(copy / "parties")
     made = build(replace(TOY, out=str(copy)))
     saver = checkpoint.Saver(copy, made)
-    (copy / name).symlink_to(victim)
-    with pytest.raises(UserError, match=rf"{name} is a symbolic link"):
+    (copy / "checkpoint").symlink_to(victim)
+    with pytest.raises(UserError, match=r"checkpoint is a symbolic link"):
         saver.save(0, 0, 0, {})
     assert not victim.exists()
     made.close()
 
 
 @pytest.mark.parametrize("made", ["a pipe", "a link to endless bytes", "a link to the very file"])
-@pytest.mark.parametrize("name", ["checkpoint/checkpoint.bin", "parties/client-2.*.bin", "metrics.jsonl"])
+@pytest.mark.parametrize("name", ["checkpoint/checkpoint.bin", "checkpoint/parties.*.bin", "metrics.jsonl"])
 def test_what_is_no_file_of_the_folder_is_not_read(copy: Path, name: str, made: str) -> None:
     """It would be waited for, or read, for ever; or be another file of this user's."""
     (path,) = copy.glob(name)
@@ -160,28 +159,25 @@ def test_what_is_no_file_of_the_folder_is_not_read(copy: Path, name: str, made: 
         run(replace(TOY, out=str(copy)), resume=True)
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "parties"])
-def test_another_users_folder_is_refused(copy: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_folder_is_refused(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Path.lstat
 
     def others(path: Path) -> os.stat_result:
         found = real(path)
-        return os.stat_result((*found[:4], os.geteuid() + 1, *found[5:10])) if path == copy / name else found
+        return os.stat_result((*found[:4], os.geteuid() + 1, *found[5:10])) if path == copy / "checkpoint" else found
 
     monkeypatch.setattr(Path, "lstat", others)
-    with pytest.raises(UserError, match=rf"{name} belongs to another user"):
+    with pytest.raises(UserError, match="checkpoint belongs to another user"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
-def test_no_file_but_an_old_one_of_a_party_is_deleted(copy: Path) -> None:
-    strangers = ["letters.txt", "client-0.bin", "nobody.1.bin", "client-0.1.bin.old", "client%2d0.1.bin"]
-    for name in (*strangers, "client-0.977.bin", "hub.977.bin"):
-        (copy / "parties" / name).write_bytes(b"here")
+def test_no_file_but_an_old_log_is_deleted(copy: Path) -> None:
+    strangers = ["letters.txt", "parties.bin", "parties.1.bin.old", "parties.x.bin", "other.1.bin"]
+    for name in (*strangers, "parties.977.bin"):
+        (copy / "checkpoint" / name).write_bytes(b"here")
     run(replace(TOY, out=str(copy)), resume=True)
-    left = {path.name for path in (copy / "parties").iterdir()}
-    assert left >= set(strangers)
-    assert not {"client-0.977.bin", "hub.977.bin"} & left
-    assert len(left - set(strangers)) == 8, "one of every party"
+    left = {path.name for path in (copy / "checkpoint").iterdir()}
+    assert left == {*strangers, "checkpoint.bin", log_of(copy).name}
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "views.bin"])
@@ -206,7 +202,7 @@ def content(out: Path, read: checkpoint.Checkpoint | None) -> dict[str, Any]:
     return {
         "rest": (read.round, read.metrics_bytes, read.views_bytes, read.views_stopped, read.set_up),
         "roster": msgspec.msgpack.encode(read.roster),
-        "parties": {name: read_party(out, name, file.round, file.digest) for name, file in read.parties.items()},
+        "parties": list(read_parties(out, read, read.parties)),
         "frames": list(checkpoint.frames(out, read.snapshot)),
     }
 
@@ -279,12 +275,12 @@ def turned(fields: dict[str, Any]) -> None:
 
 
 def lost(fields: dict[str, Any]) -> None:
-    """One party has no file."""
+    """One party has no place."""
     del fields["parties"]["client/2"]
 
 
 def stranger(fields: dict[str, Any]) -> None:
-    """There is a file of nobody's."""
+    """There is a place of nobody's."""
     fields["parties"]["nobody"] = fields["parties"]["client/2"]
 
 
@@ -313,12 +309,17 @@ HEADS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
     ("negative views", put(-1, "views_bytes")),
     ("a set-up that is none", put([], "set_up")),
     ("a set-up without its costs", put({}, "set_up")),
-    ("a party of no round", put(-1, "parties", ..., 0)),
-    ("a file that is not there", put(99, "parties", ..., 0)),
-    ("a file with another digest", put(bytes(32), "parties", ..., 1)),
-    ("a file with no digest", put(b"", "parties", ..., 1)),
-    ("a party without a file", lost),
-    ("a file without a party", stranger),
+    ("a log that is not there", put(99, "log")),
+    ("a log of no number", put(-1, "log")),
+    ("a log that is longer than the file", put(1 << 62, "log_bytes")),
+    ("a party before the beginning", put(-1, "parties", ..., 0)),
+    ("a party beyond the end", put(1 << 62, "parties", ..., 0)),
+    ("a party larger than all memory", put(1 << 62, "parties", ..., 1)),
+    ("a party of no bytes", put(0, "parties", ..., 1)),
+    ("a party with another digest", put(bytes(32), "parties", ..., 2)),
+    ("a party with no digest", put(b"", "parties", ..., 2)),
+    ("a party without a place", lost),
+    ("a place without a party", stranger),
     ("a roster with another name", put("client/9", "roster", "entries", 3, 0)),
     ("a roster with another role", put("hub", "roster", "entries", 3, 1)),
     ("a roster with another key", put(bytes(32), "roster", "entries", 3, 2)),
@@ -363,30 +364,30 @@ def test_a_head_longer_than_the_file_is_refused(half: Path, copy: Path, length: 
 def test_a_file_that_ends_early_is_refused_even_with_a_right_digest(half: Path, copy: Path, left: int) -> None:
     """Up to the end of the frames: a cut frame would give other numbers without a word."""
     body = (half / CHECKPOINT).read_bytes()[:-32]
-    for kept in (left, len(body) - 1 - left):
-        (copy / CHECKPOINT).write_bytes(sealed(body[:kept]))
+    for end in (left, len(body) - 1 - left):
+        (copy / CHECKPOINT).write_bytes(sealed(body[:end]))
         with pytest.raises(UserError, match=r"checkpoint\.bin"):
             run(replace(TOY, out=str(copy)), resume=True)
 
 
-# -- every party's own file --------------------------------------------------------------------------------------------
+# -- every party's own bytes -------------------------------------------------------------------------------------------
 
 
 @given(changes=edits)
-def test_damage_in_a_partys_file_is_refused_or_changes_nothing(half: Path, place: Path, changes: Any) -> None:
-    round = head_of(half)["parties"]["client/2"][0]
-    path, whole = party_file(place, "client/2", round), party_file(half, "client/2", round).read_bytes()
+def test_damage_in_a_partys_bytes_is_refused_and_no_others(half: Path, place: Path, changes: Any) -> None:
+    (place / CHECKPOINT).write_bytes((half / CHECKPOINT).read_bytes())
+    own, whole = head(half).parties["client/2"], log_of(half).read_bytes()
     damaged = edited(whole, changes)
-    path.write_bytes(damaged)
-    with contextlib.nullcontext() if damaged == whole else pytest.raises(UserError, match=path.name):
-        assert read_party(place, "client/2", round) == read_party(half, "client/2", round)
-    path.write_bytes(whole)
+    log_of(place).write_bytes(damaged)
+    same = damaged[own.at : own.at + own.size] == bytes_of(half, "client/2")
+    with contextlib.nullcontext() if same else pytest.raises(UserError, match=r"parties\..*where client/2 lies"):
+        assert kept(place, "client/2") == kept(half, "client/2")
+    log_of(place).write_bytes(whole)
 
 
 def forge(out: Path, name: str, change: Callable[[dict[bytes, list[Any]]], None]) -> None:
-    """Puts other arrays into a party's file, every digest but the arrays' own put right."""
-    kept = read_party(out, name, head_of(out)["parties"][name][0]).kept
-    fields = msgspec.msgpack.decode(kept[16:])
+    """Gives a party other arrays, every digest but the arrays' own put right."""
+    fields = msgspec.msgpack.decode(kept(out, name).kept[16:])
     change(fields["arrays"])
     body = msgspec.msgpack.encode(fields)
     with_party(out, name, kept=hashlib.blake2b(body, digest_size=16).digest() + body)
@@ -438,37 +439,33 @@ def test_a_well_made_state_with_a_model_of_another_shape_is_refused(copy: Path) 
 def test_a_key_that_is_none_is_refused(copy: Path) -> None:
     for bad in (Identity(b"short", bytes(32)), Identity(bytes(32), b"short"), Identity(bytes(32), bytes(32))):
         with_party(copy, "hub", identity=bad)
-        with pytest.raises(UserError, match=r"hub\.2\.bin holds keys of hub that differ from the roster"):
+        with pytest.raises(UserError, match=r"parties\..* holds keys of hub that differ from the roster"):
             run(replace(TOY, out=str(copy)), resume=True)
 
 
-def files_of(out: Path, *names: str) -> list[Path]:
-    return [party_file(out, name, head_of(out)["parties"][name][0]) for name in names]
+def test_two_parties_that_were_swapped_are_refused(half: Path, copy: Path) -> None:
+    def swap(fields: dict[str, Any]) -> None:
+        of = fields["parties"]
+        of["client/0"], of["client/1"] = of["client/1"], of["client/0"]
 
-
-def test_two_files_that_were_swapped_are_refused(copy: Path) -> None:
-    one, two = files_of(copy, "client/0", "client/1")
-    held = one.read_bytes(), two.read_bytes()
-    two.write_bytes(held[0])
-    one.write_bytes(held[1])
-    with pytest.raises(UserError, match=rf"{one.name} is of client/1, not of client/0"):
+    (copy / CHECKPOINT).write_bytes(rewritten(half, swap))
+    with pytest.raises(UserError, match=r"parties\..* holds client/1 where client/0 lies"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
 def test_a_party_in_anothers_name_is_refused_by_its_keys(copy: Path) -> None:
     """Names and digests are put right; that leaves the keys, which the roster names."""
-    other = read_party(copy, "client/1", head_of(copy)["parties"]["client/1"][0])
+    other = kept(copy, "client/1")
     with_party(copy, "client/0", identity=other.identity, kept=other.kept)
     with pytest.raises(UserError, match=r"holds keys of client/0 that differ from the roster"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
-def test_a_file_of_another_round_or_run_is_refused(half: Path, copy: Path, tmp_path: Path) -> None:
-    """Each is a good file of this very party."""
-    half_of(tmp_path / "early", at=1)
-    (path,) = files_of(copy, "hub")
-    path.write_bytes(files_of(tmp_path / "early", "hub")[0].read_bytes())
-    with pytest.raises(UserError, match=r"hub\.2\.bin is not the file that the checkpoint was written with"):
+def test_a_log_of_another_run_is_refused(copy: Path, tmp_path: Path) -> None:
+    """It is a good file of these very parties."""
+    half_of(tmp_path / "other")
+    log_of(copy).write_bytes(log_of(tmp_path / "other").read_bytes())
+    with pytest.raises(UserError, match=r"or not the file that the checkpoint was written with"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -496,7 +493,7 @@ def test_a_roster_that_was_changed_is_refused_whoever_signed_it(copy: Path) -> N
         (other_key, "keys of client/1 that differ from the roster"),
         (other_order, "the roster is of another federation"),
         (other_role, "the roster is of another federation|that differ from the roster"),
-        (list.pop, "client/5 is only in one of the roster and the list of files"),
+        (list.pop, "client/5 is only in one of the roster and the list of parties"),
     ):
         (copy / CHECKPOINT).write_bytes(whole)
         resigned(copy, change)
@@ -513,34 +510,48 @@ def test_an_experiment_with_another_roster_is_not_continued(half: Path, copy: Pa
     made.close()
 
 
-def test_parties_of_like_names_have_files_of_their_own() -> None:
-    names = ["client/0", "client-0", "client 0", "client_0", "client.0", "client%0", "client%2d.0", "Ω/1", "Ω-1"]
-    files = {party_file(Path("run"), name, 1) for name in names}
-    assert len(files) == len(names)
-    assert {path.parent for path in files} == {Path("run/parties")}
-
-
-def test_a_file_of_a_party_that_has_not_changed_is_not_written_again(resolved: RunConfig, tmp_path: Path) -> None:
-    def written() -> dict[str, int]:
-        return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "parties").iterdir()}
-
+def test_only_parties_that_have_changed_are_written(resolved: RunConfig, tmp_path: Path) -> None:
     made = build(resolved)
     saver = checkpoint.Saver(tmp_path, made)
     made.set_up()
     made.parties["client/5"].state.rounds = ()  # asked for: until then, every object that is made of it has new secrets
-    saver.save(0, 0, 0, "{}")
-    first = written()
-    assert set(first) == {"hub.0.bin", "helper.0.bin", *(f"client-{i}.0.bin" for i in range(6))}
-    saver.save(1, 0, 0, "{}")
-    assert written() == first
+    saver.save(0, 0, 0, {})
+    first = head(tmp_path)
+    assert set(first.parties) == {"hub", "helper", *(f"client/{i}" for i in range(6))}
+    saver.save(1, 0, 0, {})
+    assert (head(tmp_path).parties, head(tmp_path).log_bytes) == (first.parties, first.log_bytes)
     made.parties["client/3"].state.rounds = (7,)
     made.parties["client/4"].secret.salt = b"another"
     for party in ("client/2", "client/3"):
         made.parties.restart(party)
-    saver.save(2, 0, 0, "{}")
-    last = written()
-    assert set(last) - set(first) == {"client-3.2.bin", "client-4.2.bin"}
-    assert set(first) - set(last) == {"client-3.0.bin", "client-4.0.bin"}
-    assert all(last[name] == first[name] for name in set(first) & set(last))
+    saver.save(2, 0, 0, {})
+    last = head(tmp_path)
+    changed = {name for name, place in last.parties.items() if place != first.parties[name]}
+    assert changed == {"client/3", "client/4"}
+    assert last.log_bytes == first.log_bytes + sum(last.parties[name].size for name in changed)
     assert state_of(tmp_path, "client/3").rounds == (7,)
+    saver.close()
+    made.close()
+
+
+def test_a_log_of_which_half_counts_no_more_gives_way_to_another(resolved: RunConfig, tmp_path: Path) -> None:
+    """The new one has the same parties. The last one is there until the checkpoint names the new one."""
+    made = build(resolved)
+    saver = checkpoint.Saver(tmp_path, made)
+    made.set_up()
+    saver.save(0, 0, 0, {})
+    seen, others = [], kept(tmp_path, "client/0")
+    for r in range(40):
+        made.parties["client/3"].state.rounds = tuple(range(r))
+        saver.save(r, 0, 0, {})
+        now = head(tmp_path)
+        assert log_of(tmp_path).stat().st_size == now.log_bytes
+        live = sum(place.size for place in now.parties.values())
+        assert live <= now.log_bytes <= 2 * live + now.parties["client/3"].size
+        assert [path.name for path in (tmp_path / "checkpoint").glob("parties.*")] == [log_of(tmp_path).name]
+        assert state_of(tmp_path, "client/3").rounds == tuple(range(r))
+        assert kept(tmp_path, "client/0") == others
+        seen.append(now.log)
+    assert 1 < seen[-1] < 40
+    saver.close()
     made.close()

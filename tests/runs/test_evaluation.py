@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import tracemalloc
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ import torch
 
 from coterie.data import load
 from coterie.protocol.system import ClientModel, Mixture
-from coterie.runs import RunConfig, build, evaluation
+from coterie.runs import RunConfig, build, evaluation, run
+from coterie.runs.config import resolve
 from coterie.runs.evaluation import Evaluator
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training import evaluate
@@ -88,6 +91,122 @@ def test_training_accuracies_equal_the_plain_loop() -> None:
         slow(MODEL, weights, TensorSamples(DATA[name].x, DATA[name].y))[0] for name, weights in models().items()
     ]
     np.testing.assert_allclose(found, expected)
+
+
+def test_training_accuracies_take_one_pass_a_distinct_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the samples of all its clients together, however many there are; or in parts that fit into memory."""
+    passes: list[tuple[int, int]] = []
+
+    def counted(model: Model, weights: np.ndarray, x: torch.Tensor, *args: Any, **options: Any) -> Any:
+        passes.append((len(weights), len(x)))
+        return judge_many(model, weights, x, *args, **options)
+
+    monkeypatch.setattr(evaluation, "judge_many", counted)
+    a, b = MODEL.initial(0), MODEL.initial(1)
+    shared = {f"client/{i}": (a, a.copy(), a, b)[i % 4] for i in range(100)}
+    data = {name: list(DATA.values())[i % 5] for i, name in enumerate(shared)}
+    found = Evaluator(MODEL, data).train_accuracies(shared)
+    sizes = [len(data[name].y) for name in shared]
+    assert passes == [(1, sum(size for i, size in enumerate(sizes) if (i % 4 == 3) is odd)) for odd in (False, True)]
+    passes.clear()
+    monkeypatch.setattr(evaluation, "_BATCH_BYTES", 1)
+    np.testing.assert_array_equal(Evaluator(MODEL, data).train_accuracies(shared), found)
+    assert [size for _, size in sorted(passes)] == sorted(sizes)
+
+
+# -- a sample of the test set ------------------------------------------------------------------------------------------
+
+LARGE = 6_000
+
+
+@pytest.fixture(scope="module")
+def many() -> tuple[dict[str, ClientData], dict[str, ClientModel]]:
+    """Twenty clients with models of their own, which are right more or less often, and a large test set."""
+    x = torch.from_numpy(RNG.normal(size=(LARGE, 6)).astype(np.float32))
+    best = MODEL.initial(0)
+    zeros = torch.zeros(LARGE, dtype=torch.int64)
+    y = torch.from_numpy(evaluate.outputs_of_many(MODEL, best[None], x, zeros)[0].argmax(1))
+    test = TensorSamples(x, y)
+    names = [f"client/{i}" for i in range(20)]
+    data = {name: ClientData(X, Y, np.sort(RNG.permutation(LARGE)[:50]), test) for name in names}
+    noise = RNG.normal(size=(len(names), len(best))).astype(np.float32)
+    return data, {name: best + np.float32(0.05 * i) * noise[i] for i, name in enumerate(names)}
+
+
+def test_many_models_are_scored_on_a_sample_within_its_standard_error(many: Any) -> None:
+    """Over 40 seeds the error of each client has the stated size, at most; local scores have none."""
+    data, models = many
+    whole = Evaluator(MODEL, data).scores(models)
+    assert whole.sampled is None
+    errors = []
+    for seed in range(40):
+        some = Evaluator(MODEL, data, seed=seed).scores(models)
+        assert some.sampled is not None
+        assert (some.sampled.of, some.sampled.samples) == (LARGE, 1765)  # 2500 / (1 + 2499 / 6000), rounded up
+        for name in ("local_accuracy", "local_loss"):
+            np.testing.assert_allclose(some.values[name], whole.values[name], rtol=1e-5)
+        errors.append(some.values["global_accuracy"] - whole.values["global_accuracy"])
+    stated = some.sampled.standard_error
+    assert 0.0099 < stated <= evaluation.STANDARD_ERROR
+    assert some.line()["test_sample"] == {"samples": 1765, "of": LARGE, "standard_error": stated}
+    p = whole.values["global_accuracy"]
+    expected = stated * 2 * np.sqrt(p * (1 - p))  # of a share p; the stated one is that of one half
+    found = np.std(errors, axis=0)
+    assert np.all(found < 1.5 * expected + 1e-12)
+    assert found.mean() > 0.7 * expected.mean()
+    assert np.abs(errors).max() < 4.5 * stated
+
+
+def test_all_clients_and_all_runs_of_a_seed_are_scored_on_the_same_sample(many: Any) -> None:
+    data, models = many
+    one, again, other = (Evaluator(MODEL, data, seed=seed).scores(models) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one.values["global_loss"], again.values["global_loss"])
+    assert (one.values["global_loss"] != other.values["global_loss"]).all()
+    alike = {name: models["client/7"] + np.float32(1e-9 * i) for i, name in enumerate(models)}
+    assert len(set(Evaluator(MODEL, data, seed=3).scores(alike).values["global_accuracy"])) == 1
+
+
+def test_few_models_and_small_test_sets_are_scored_on_everything(many: Any) -> None:
+    data, models = many
+    names = list(models)
+    few = {name: models[names[i % evaluation.FEW_MODELS]] for i, name in enumerate(names)}
+    small = {
+        name: replace(own, test=np.arange(9), test_set=TensorSamples(own.test_set.x[:2500], own.test_set.y[:2500]))
+        for name, own in data.items()
+    }
+    small = {name: replace(own, test_set=small[names[0]].test_set) for name, own in small.items()}
+    for its_data, its_models in ((data, few), (small, models)):
+        sampled, whole = (Evaluator(MODEL, its_data, seed=seed).scores(its_models) for seed in (1, None))
+        assert sampled.sampled is None
+        for name, values in whole.values.items():
+            np.testing.assert_array_equal(sampled.values[name], values)
+
+
+def test_a_run_says_what_it_was_scored_on(tmp_path: Path) -> None:
+    """Personal models of synthetic data, whose test set has 10,000 samples. With ``all`` nothing is drawn."""
+    config = RunConfig("local", "synthetic:8x4", clients=12, rounds=1, settings={"max_epochs": 1})
+    some, every = (run(replace(config, evaluate=way, out=str(tmp_path / way))) for way in ("sample", "all"))
+    assert some.rounds[-1]["models_sha256"] == every.rounds[-1]["models_sha256"]
+    done, whole = some.summary, every.summary
+    assert (done["test_sample"]["samples"], done["test_sample"]["of"]) == (2001, 10_000)
+    assert done["test_sample"]["standard_error"] <= 0.01
+    assert whole["test_sample"] is None
+    made = build(config)
+    made.set_up()
+    made.round(1)
+    expected = Evaluator(made.model, made.data).scores(made.models(1)).means()
+    assert {name: whole[name] for name in expected} == expected
+    assert 0 < abs(done["global_accuracy"] - whole["global_accuracy"]) < 0.03
+    assert done["local_accuracy"] == pytest.approx(whole["local_accuracy"], abs=1e-9)
+    made.close()
+
+
+def test_of_very_many_clients_a_thousand_are_scored_if_nobody_asks_for_more() -> None:
+    many = RunConfig("fedavg", "synthetic:8x4", clients=1001)
+    assert resolve(many).evaluated == 1000
+    assert resolve(replace(many, evaluated=1001)).evaluated == 1001
+    for others in ({"evaluate": "all"}, {"record": True}, {"clients": 1000}):
+        assert resolve(replace(many, **others)).evaluated is None
 
 
 def test_each_distinct_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Parties that are resumed from their own files alone, and runs with real keys that go on."""
+"""Parties that are resumed from their own bytes alone, and runs with real keys that go on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ended import kill_after
 from every_system import mark_long
-from kept_parties import file_of, kept, plain
+from kept_parties import head, kept, log_of, plain
 
 from coterie.crypto.roster import entry, signing_key, verify_key
 from coterie.protocol.setup_info import Common, Own
@@ -53,7 +53,7 @@ def after_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def alone(made: Experiment, out: Path, name: str) -> Any:
-    """A party as another machine would make it: from the roster, its own file, and what its own device knows."""
+    """A party as another machine would make it: from the roster, its own bytes, and what its own device knows."""
     told = made.owns[name]
     common = Common(
         made.common.roster, made.common.clients, made.model.spec, made.common.starts, made.config.mode, emulated=False
@@ -65,14 +65,14 @@ def alone(made: Experiment, out: Path, name: str) -> Any:
     return party
 
 
-def test_every_party_is_resumed_from_its_own_file_alone(after_two: tuple[Experiment, Path], tmp_path: Path) -> None:
-    """The folder has no other file. The party is the one of the run, and signs with the key of the roster."""
+def test_every_party_is_resumed_from_its_own_bytes_alone(after_two: tuple[Experiment, Path], tmp_path: Path) -> None:
+    """No other party's bytes are there. The party is the one of the run, and signs with the key of the roster."""
     made, out = after_two
     for name in made.parties:
-        place = tmp_path / name.replace("/", "-")
-        (place / "parties").mkdir(parents=True)
-        shutil.copy(file_of(out, name), place / "parties")
-        assert len([path for path in place.rglob("*") if path.is_file()]) == 1
+        place, own = tmp_path / name.replace("/", "-"), head(out).parties[name]
+        shutil.copytree(out / "checkpoint", place / "checkpoint")
+        whole = log_of(out).read_bytes()
+        log_of(place).write_bytes(bytes(own.at) + whole[own.at : own.at + own.size])
         party, original = alone(made, place, name), made.parties.look(name)
         assert party is not original
         assert plain((party.state, party.secret)) == plain((original.state, original.secret))

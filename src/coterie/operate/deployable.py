@@ -46,6 +46,7 @@ _WHY: Mapping[str, str] = {
     "record": _OBSERVER,
     "record_mib": _OBSERVER,
     "eval_every": "parties score their models after every round",
+    "evaluate": "parties score their models on all of their own test samples",
     "log": "the run folder has metrics.jsonl, and coterie deploy hub has an endpoint for Prometheus (--metrics)",
     "checkpoint_every": "every party stores each step that it has done",
     "out": "the run folder is run/ of the deployment",

@@ -101,10 +101,10 @@ def some_rounds(rounds: Sequence[T]) -> list[T]:
 
 def _received(run: Recorded, view: View) -> Iterator[_Sent]:
     party, publics = view.party.partition(" as ")[0], run.federation.common.starts
-    role_of = {one.name: one.role for one in run.federation.common.roster.entries}
+    known = run.federation.common.roster.by_name
     for seen in view.seen:
         by_client = seen.src in run.clients and seen.src != party and seen.message is not None
-        if not by_client or getattr(seen.message, "SRC", ANY) not in (ANY, role_of[seen.src]):
+        if not by_client or getattr(seen.message, "SRC", ANY) not in (ANY, known[seen.src].role):
             continue  # of a client in another role (a leader, say) it is no single model
         weights = _models(seen.message, run.spec.size, len(publics))
         if weights is not None:

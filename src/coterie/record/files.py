@@ -121,9 +121,9 @@ class Log:
         self.path = path
         self._descriptor = open_own(path, os.O_RDWR | os.O_APPEND, mode)
 
-    def append(self, data: bytes) -> None:
-        """Add a record, whole or not at all. Raises RunError."""
-        before = os.fstat(self._descriptor).st_size
+    def append(self, data: bytes) -> int:
+        """Add a record, whole or not at all. Returns where it begins. Raises RunError."""
+        before = self.size()
         with writing(self.path):
             try:
                 view = memoryview(data)
@@ -133,16 +133,21 @@ class Log:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._descriptor, before)
                 raise
+        return before
+
+    def size(self) -> int:
+        """Bytes written so far."""
+        return os.fstat(self._descriptor).st_size
 
     def length(self) -> int:
         """Bytes written so far, all of them on the disk."""
         with writing(self.path):
             os.fsync(self._descriptor)
-        return os.fstat(self._descriptor).st_size
+        return self.size()
 
     def truncate(self, length: int) -> None:
         """Remove all that follows a checkpoint. Raises UserError if the file is shorter."""
-        if os.fstat(self._descriptor).st_size < length:
+        if self.size() < length:
             raise UserError(f"{self.path} is shorter than its checkpoint says: it was changed; start the run anew")
         with writing(self.path):
             os.ftruncate(self._descriptor, length)

@@ -271,12 +271,23 @@ class RoundRecord(CostsRecord, frozen=True, kw_only=True):
     reported: dict[str, Count] = {}
 
 
+class TestSample(msgspec.Struct, frozen=True):
+    """The part of the test set that global scores were measured on: ``samples`` of ``of``, the same for all clients.
+
+    standard_error: of a client's global accuracy because of it, at most.
+    """
+
+    samples: AtLeastOne
+    of: AtLeastOne
+    standard_error: Share
+
+
 class RunRecord(msgspec.Struct, frozen=True):
     """``result.json``. Bytes are those of all roles.
 
     attack, attacker_names: the attack and its clients; scores are of the others.
     set_up, finish: before the first round and after the last one.  stopped: why it ended after rounds_done.
-    evaluated: the number of evaluated clients, if not all.
+    evaluated: the number of evaluated clients, if not all.  test_sample: None for the whole test set.
     """
 
     system: str
@@ -325,6 +336,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     devices_used: dict[str, Used] | None = None
     deployment: Deployed | None = None
     evaluated: AtLeastOne | None = None
+    test_sample: TestSample | None = None
     devices: str | None = None
     availability: str | None = None
     emulated: bool = False

@@ -49,6 +49,9 @@ def scores(summary: Summary) -> list[Row]:
         found.append((f"{one['label']} on all test data, on each client's own", both))
     if summary.get("evaluated"):
         found.append(("evaluated", f"{summary['evaluated']:,} of {summary['clients']:,} clients, drawn by the seed"))
+    if sample := summary.get("test_sample"):
+        many = f"{sample['samples']:,} of {sample['of']:,} for every model"
+        found.append(("test samples", f"{many}: standard error at most {metric(sample['standard_error'], True)}"))
     if any(score(summary, f"fine_tuned_{side}_{name}") is not None for side in ("global", "local")):
         tuned = _both_sides(summary, first, "fine_tuned_")
         found.append((f"{label}, both, after each client's fine-tuning", tuned))

@@ -216,7 +216,7 @@ def _place(resolved: Resolved, folder: Path) -> Path:
 
 def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) -> Curve:
     """The curve of one run, which is read, continued if too short or interrupted, or made."""
-    resolved = resolve(config)
+    resolved = resolve(replace(config, evaluate="all"))
     out = _place(resolved, folder)
     done = load_result(out).summary["rounds"] if (out / RESULT).exists() else 0
     if done < resolved.rounds and not (out / DIVERGED).exists():

@@ -245,7 +245,7 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
         )
     attacks = attacked(run)
     keep(folder, audit_content(run, attacks))
-    role_of = {one.name: one.role for one in run.federation.common.roster.entries}
+    role_of = {name: one.role for name, one in run.federation.common.roster.by_name.items()}
     clients = {role_of[name] for name in run.clients}
     return best_by_topic(attacks.found, set(role_of.values()) - clients)
 

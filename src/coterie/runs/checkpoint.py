@@ -1,23 +1,23 @@
 """Checkpoints: files from which a run continues after any end, with the numbers of an undisturbed run.
 
-``checkpoint/checkpoint.bin`` is always replaced as a whole: the head's length (u64, little-endian), the head
-(``Checkpoint``), then the frames under way, whose sizes the head states. ``parties/<name>.<round>.bin`` is a whole
-party, written when it has changed. The head names the round and digest of each, so files of different rounds or runs
-cannot be mixed.
+``checkpoint/parties.N.bin`` is a log. Each checkpoint adds the parties that have changed since the last one. A new log
+begins once half of this one counts no more. ``checkpoint/checkpoint.bin`` is replaced as a whole: the head's length
+(u64, little-endian), the head (``Checkpoint``), then the frames under way, whose sizes the head states. The head names
+the log and, for each party, its place there and a digest. So one party can be read alone, files of different
+checkpoints or runs cannot be mixed, and what a killed process has added to the log counts for nothing.
 
-All of it is private (0600 in folders of 0700). ``metrics.jsonl``, ``result.json`` and reports are not, though they hold
-reasons for refusals and skipped rounds, which may contain a client's own numbers.
+All of it is private (0600 in a folder of 0700). ``metrics.jsonl``, ``result.json`` and reports are not, though they
+hold reasons for refusals and skipped rounds, which may contain a client's own numbers.
 
-Every file ends with a digest, which detects damage but is no signature, and every length, place and shape is checked
-before use. Neither folder may be a symbolic link or another user's. So a run reads, changes and deletes only files in
-its own folder.
+A digest detects damage but is no signature. Every length, place and shape is checked before use, and the folder may not
+be a symbolic link or another user's. So a run reads, changes and deletes only files in its own folder.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,21 +38,22 @@ from coterie.runs.own_code import check_same_code
 from coterie.transport.wire import Snapshot
 
 CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
-PARTIES = "parties"
 _LENGTH_BYTES = 8
+_LOG = re.compile(r"parties\.[0-9]+\.bin")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
-class Written(msgspec.Struct, frozen=True, array_like=True):
-    """One party's file. round: in which it was written.  digest: of its content, 32 bytes."""
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where in the log a party lies. at, size: in bytes.  digest: of these bytes, 32 bytes."""
 
-    round: Count
+    at: Count
+    size: Count
     digest: bytes
 
 
 class KeptParty(msgspec.Struct, frozen=True):
-    """SECRET: the content of a party's file. kept: its state and secret, by ``runs.parties.dumped``."""
+    """SECRET: a party in the log. kept: its state and secret, by ``runs.parties.dumped``."""
 
     name: str
     identity: Identity
@@ -68,7 +69,8 @@ class Checkpoint(msgspec.Struct):
     fingerprint: of data, partition, initial weights, own model and loss.  own_code: by own module, its digest.
     set_up: its costs, as of a line of ``metrics.jsonl``.
     roster: signed by the operator that it names; None if it follows from the seed (``DerivedRoster``).
-    parties: every party's file, by name; without a roster only of those ever asked.
+    log: the number of the log.  log_bytes: its length at this checkpoint.
+    parties: every party's place in it, by name; without a roster only of those ever asked.
     """
 
     version: str
@@ -82,7 +84,9 @@ class Checkpoint(msgspec.Struct):
     set_up: dict[str, Any]
     roster: Roster | None
     snapshot: Snapshot
-    parties: dict[str, Written]
+    log: Count
+    log_bytes: Count
+    parties: dict[str, Place]
 
 
 class _Line(msgspec.Struct):
@@ -99,29 +103,36 @@ class _Line(msgspec.Struct):
     notes: dict[str, Any]
 
 
-def party_file(out: Path, party: str, round: int) -> Path:
-    """The path of a party's file that was written in this round."""
-    return out / PARTIES / f"{_stem(party)}.{round}.bin"
+def log_file(out: Path, number: int) -> Path:
+    """The path of the log of this number."""
+    return out / CHECKPOINT.parent / f"parties.{number}.bin"
 
 
-def _stem(party: str) -> str:
-    return re.sub(r"[^\w./]", lambda odd: f"%{ord(odd[0]):x}.", party).replace("/", "-")
+def read_parties(out: Path, kept: Checkpoint, names: Iterable[str]) -> Iterator[KeptParty]:
+    """SECRET: these parties as they were at the checkpoint, each from its own bytes alone.
 
-
-def read_party(out: Path, party: str, round: int, its_digest: bytes | None = None) -> KeptParty:
-    """SECRET: one party as it was after a round, from its own file alone.
-
-    Raises UserError for a file that is damaged, of another party, or of another digest than the checkpoint's.
+    Raises UserError for bytes that are damaged, of another party, or of another digest than the checkpoint's.
     """
-    path = party_file(out, party, round)
-    with files.checked(path) as (file, length):
-        body = file.read(length)
-    found = files.decoded(path, body, KeptParty)
-    if found.name != party:
-        raise UserError(f"{path} is of {found.name}, not of {party}: {ADVICE}")
-    if its_digest not in (None, files.digest(body)):
-        raise UserError(f"{path} is not the file that the checkpoint was written with: {ADVICE}")
-    return found
+    path = log_file(out, kept.log)
+    for name, body in _bodies(path, {name: kept.parties[name] for name in names}):
+        found = files.decoded(path, body, KeptParty)
+        if found.name != name:
+            raise UserError(f"{path} holds {found.name} where {name} lies: {ADVICE}")
+        yield found
+
+
+def _bodies(path: Path, places: Mapping[str, Place]) -> Iterator[tuple[str, bytes]]:
+    with files.reading(path), files.opened(path, follow=False) as file:
+        end = os.fstat(file.fileno()).st_size
+        for name, place in places.items():
+            file.seek(place.at)
+            body = file.read(min(place.size, end))
+            if files.digest(body) != place.digest:
+                raise UserError(
+                    f"{path} is damaged, or not the file that the checkpoint was written with, where {name} lies: "
+                    f"{ADVICE}"
+                )
+            yield name, body
 
 
 def _kept(roster: Roster) -> Roster | None:
@@ -134,12 +145,15 @@ class Saver:
 
     def __init__(self, out: Path, experiment: Experiment) -> None:
         self.out, self.experiment = out, experiment
-        self._written: dict[str, Written] = {}
+        self._log: files.Log | None = None
+        self._number = 0  # of the log
+        self._places: dict[str, Place] = {}
 
     def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: dict[str, Any]) -> None:
         """Replace the checkpoint. Raises RunError if that fails, and then leaves the last checkpoint as it was."""
         experiment, transcript = self.experiment, self.experiment.transport.transcript
-        written = self._save_parties(round)
+        files.make_folder((self.out / CHECKPOINT).parent)
+        log = self._written()
         kept = Checkpoint(
             version=coterie.__version__,
             config=to_toml(experiment.config),
@@ -152,46 +166,53 @@ class Saver:
             set_up=set_up,
             roster=_kept(experiment.common.roster),
             snapshot=experiment.transport.snapshot(),
-            parties=written,
+            log=self._number,
+            log_bytes=log.length(),
+            parties=self._places,
         )
         head = msgspec.msgpack.encode(kept)
         parts = chain((len(head).to_bytes(_LENGTH_BYTES, "little"), head), experiment.transport.frames())
-        files.make_folder((self.out / CHECKPOINT).parent)
         files.atomic_write(self.out / CHECKPOINT, files.sealed(parts), files.FILE_MODE)
-        self._written = written
+        experiment.parties.changed.clear()
         self._drop_old_files()
 
-    def _save_parties(self, round: int) -> dict[str, Written]:
-        """Write the files of all changed parties beside the last ones. Returns every party's newest file."""
-        files.make_folder(self.out / PARTIES)
-        written, parties = dict(self._written), self.experiment.parties
-        derived = isinstance(self.experiment.common.roster, DerivedRoster)
-        for name in parties.touched_names if derived else parties:
-            own = self.experiment.owns[name]
-            if name in written and not parties.touched(name):
-                continue  # it is as it was made, and so is what its file holds
-            assert own.identity is not None
-            data = msgspec.msgpack.encode(KeptParty(name, own.identity, parties.dumped(name)))
-            its_digest = files.digest(data)
-            if name not in written or written[name].digest != its_digest:
-                files.atomic_write(party_file(self.out, name, round), data + its_digest, files.FILE_MODE)
-                written[name] = Written(round, its_digest)
-        return written
+    def _written(self) -> files.Log:
+        """The log, with all parties that have changed since the last checkpoint at its end."""
+        experiment, live = self.experiment, sum(place.size for place in self._places.values())
+        names = [*experiment.parties.changed, *experiment.parties.pinned]
+        if not self._places and _kept(experiment.common.roster) is not None:
+            names = [*experiment.parties]
+        if self._log is None or self._log.size() >= 2 * live:
+            self._begin_log({name: self._places[name] for name in self._places.keys() - set(names)})
+        assert self._log is not None
+        for name in dict.fromkeys(names):
+            identity = experiment.owns[name].identity
+            assert identity is not None
+            body = msgspec.msgpack.encode(KeptParty(name, identity, experiment.parties.dumped(name)))
+            if name not in self._places or self._places[name].digest != files.digest(body):
+                self._add(name, body)
+        return self._log
 
-    def _drop_old_files(self) -> None:
-        """Remove the files of other checkpoints, and those that a killed process left half written."""
-        needed = {party_file(self.out, name, file.round) for name, file in self._written.items()}
-        stems = map(_stem, self._written)
-        of_names = (
-            r"[\w.-]+" if isinstance(self.experiment.common.roster, DerivedRoster) else "|".join(map(re.escape, stems))
-        )
-        one = rf"({of_names})\.[0-9]+\.bin"
-        ours = re.compile(rf"{one}|\.{one}\.[a-z0-9_]+")
-        path = self.out / CHECKPOINT
-        old = [path for path in (self.out / PARTIES).iterdir() if path not in needed and ours.fullmatch(path.name)]
-        with files.writing(self.out / PARTIES):
-            for left in chain(old, path.parent.glob(f".{path.name}.*")):
-                left.unlink(missing_ok=True)
+    def _begin_log(self, keep: Mapping[str, Place]) -> None:
+        """A new log, with these parties of the last one. The checkpoint in place still names the last one."""
+        last = self._log
+        self._number += 1
+        path = log_file(self.out, self._number)
+        self._log, self._places = files.Log(path, files.FILE_MODE), {}
+        self._log.truncate(0)
+        if last is not None:
+            for name, body in _bodies(last.path, keep):
+                self._add(name, body)
+            last.close()
+
+    def _add(self, name: str, body: bytes) -> None:
+        assert self._log is not None
+        self._places[name] = Place(self._log.append(body), len(body), files.digest(body))
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._log is not None:
+            self._log.close()
 
     def restore(self, kept: Checkpoint) -> None:
         """Put parties and transport into the state of the checkpoint.
@@ -210,15 +231,26 @@ class Saver:
             raise UserError(f"{path} has another roster than the federation that is to go on: {ADVICE}")
         if strangers := [name for name in kept.parties if name not in experiment.parties]:
             raise UserError(f"{path} has a party that this federation has not, {strangers[0]!r:.40}: {ADVICE}")
-        for name, file in kept.parties.items():
-            experiment.parties.put(name, read_party(self.out, name, file.round, file.digest).kept)
+        for party in read_parties(self.out, kept, kept.parties):
+            experiment.parties.put(party.name, party.kept)
         experiment.transport.restore(kept.snapshot, frames(self.out, kept.snapshot))
         self._check_models(kept.round)
-        self._written = dict(kept.parties)
+        experiment.parties.changed.clear()
+        self._number, self._places = kept.log, kept.parties
+        self._log = files.Log(log_file(self.out, kept.log), files.FILE_MODE)
+        self._log.truncate(kept.log_bytes)
+
+    def _drop_old_files(self) -> None:
+        """Remove the logs of other checkpoints, and what a killed process left half written."""
+        folder, own = (self.out / CHECKPOINT).parent, log_file(self.out, self._number)
+        with files.writing(folder):
+            old = [path for path in folder.iterdir() if path != own and _LOG.fullmatch(path.name)]
+            for left in chain(old, folder.glob(f".{CHECKPOINT.name}.*")):
+                left.unlink(missing_ok=True)
 
     def _check_models(self, round: int) -> None:
         """Raises UserError unless the states hold a model of this shape for every client."""
-        path, expected = self.out / PARTIES, (self.experiment.model.spec.size,)
+        path, expected = self.out / CHECKPOINT, (self.experiment.model.spec.size,)
         try:
             for name, model in self.experiment.models(round).items():
                 shape = model.models.shape[1:] if isinstance(model, Mixture) else model.shape
@@ -229,14 +261,13 @@ class Saver:
 
 
 def read(out: Path, config: Resolved) -> Checkpoint | None:
-    """The checkpoint in a run folder, or None. No party's file is read. config: of the run to continue.
+    """The checkpoint in a run folder, or None. No party is read. config: of the run to continue.
 
     Raises UserError for a checkpoint that is damaged, of another version or of another run (naming what differs), for a
     roster that its operator has not signed, and for folders that are symbolic links or belong to another user.
     """
     path = out / CHECKPOINT
-    for own in (path.parent, out / PARTIES):
-        files.check_own(own)
+    files.check_own(path.parent)
     if not path.exists():
         return None
     with files.checked(path) as (file, end):
@@ -265,29 +296,28 @@ def read(out: Path, config: Resolved) -> Checkpoint | None:
     except PeerError as error:
         raise UserError(f"the roster in {path} is not as its operator signed it ({error}): {ADVICE}") from None
     if strangers := sorted(kept.parties.keys() ^ kept.roster.by_name.keys()):
-        raise UserError(f"{path}: {strangers[0]} is only in one of the roster and the list of files; {ADVICE}")
+        raise UserError(f"{path}: {strangers[0]} is only in one of the roster and the list of parties; {ADVICE}")
     return kept
 
 
 def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]] | None:
     """SECRET: the roster of the run in this folder, and every party's keys; None if both follow from the seed.
 
-    Raises UserError for a party's file that is damaged, swapped, of another checkpoint, or whose keys are not those of
-    the roster.
+    Raises UserError as ``read_parties``, and for a party whose keys are not those of the roster.
     """
     if kept.roster is None:
         return None
-    identities = {}
-    for one in kept.roster.entries:
-        file = kept.parties[one.name]
-        identities[one.name] = identity = read_party(out, one.name, file.round, file.digest).identity
+    identities, entries = {}, kept.roster.entries
+    for one, party in zip(entries, read_parties(out, kept, [one.name for one in entries]), strict=True):
+        identities[one.name] = identity = party.identity
         try:
             same = entry(one.name, one.role, identity) == one
         except PeerError:  # they are no keys
             same = False
         if not same:
-            path = party_file(out, one.name, file.round)
-            raise UserError(f"{path} holds keys of {one.name} that differ from the roster's: {ADVICE}")
+            raise UserError(
+                f"{log_file(out, kept.log)} holds keys of {one.name} that differ from the roster's: {ADVICE}"
+            )
     return kept.roster, identities
 
 

@@ -36,9 +36,12 @@ MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log", 
 
 SIDES = frozenset(
     {"data_dir", "out", "accelerator", "checkpoint_every", "eval_every", "fine_tune_every", "record", "record_mib"}
-    | {"log", "workers"}
+    | {"log", "workers", "evaluate"}
 )
 """Options that move no number of a round."""
+
+MOST_EVALUATED = 1000
+"""Clients that are scored where nobody asks for more. Audits of recorded views want all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +156,8 @@ def resolve(config: RunConfig) -> Resolved:
     for key in ("partition", "clients", "rounds", "model"):
         if given[key] is None and not (key == "clients" and column_of(given["partition"])):
             given[key] = (key == "clients" and system.clients) or getattr(defaults, key)
+    if (given["clients"] or 0) > MOST_EVALUATED and given["evaluate"] == "sample" and not given["record"]:
+        given["evaluated"] = given["evaluated"] or MOST_EVALUATED
     given |= _machine(given)
     if config.mode not in system.modes:
         hint = suggest(config.mode, system.modes)

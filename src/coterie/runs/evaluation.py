@@ -1,5 +1,10 @@
 """The observer scores the clients' models. It adds no messages, no bytes and no views to the protocol.
 
+Scoring many personal models on a large test set would cost more than their training. So beyond ``FEW_MODELS`` distinct
+models of one task, each is scored on the same sample of the test set, which is large enough for a standard error of at
+most ``STANDARD_ERROR`` of a client's accuracy, whatever that is. Fewer models, and all models on a client's own test
+samples, are scored on everything.
+
 It also finds *skipped* rounds, which moved no model, bit for bit, whatever the hub says. A run whose rounds were all
 skipped has no result.
 """
@@ -7,6 +12,7 @@ skipped has no result.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +30,7 @@ from coterie.data.targets import Targets
 from coterie.privacy.attacks.active.samples import TARGET, triggered
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.randomness import rng
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.metrics import Metric, metrics_of
@@ -32,10 +39,33 @@ from coterie.training.evaluate import FP32, How, Judged, evaluate_many, judge_ma
 from coterie.training.model import Model
 from coterie.training.solvers import Sgd
 
-_BATCH_BYTES = 64 << 20  # of the weights and judgements of the models that are judged together
+FEW_MODELS = 10
+STANDARD_ERROR = 0.01
+_ENOUGH = round(0.25 / STANDARD_ERROR**2)  # samples of a set without end; an accuracy's variance is at most 1/4
+_BATCH_BYTES = 64 << 20  # of the weights, samples and judgements that are in memory together
 _SHOWN = 3  # reasons in a line
 
 Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """samples: of the test set, drawn by the seed, on which models were scored.  of: so many in all.
+
+    standard_error: of a client's global accuracy that comes from it, at most.
+    """
+
+    samples: int
+    of: int
+
+    @property
+    def standard_error(self) -> float:
+        return math.sqrt(0.25 / self.samples * (self.of - self.samples) / (self.of - 1))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As ``metrics.jsonl`` and ``result.json`` have it."""
+        return {"samples": self.samples, "of": self.of, "standard_error": self.standard_error}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +74,11 @@ class Scores:
 
     global: on the whole test set.  local: on samples of the client's own distribution. NaN where a metric is undefined
     for a client (AUROC of one class); it counts in no mean. A diverged model counts with the worst value.
+    sampled: the sample that stands for the whole test set, if any.
     """
 
     values: Mapping[str, Doubles]
+    sampled: Sampled | None = None
 
     def means(self) -> dict[str, float]:
         """Means over the clients that have a number. A non-finite loss counts: its model has diverged."""
@@ -62,7 +94,8 @@ class Scores:
         plain = {f"{prefix}{part}_{name}" for part in ("global", "local") for name in ("accuracy", "loss")}
         found = {name: mean for name, mean in means.items() if name in plain}
         others = {name: mean for name, mean in means.items() if name not in plain}
-        return found | ({"metrics": others} if others else {})
+        line: dict[str, Any] = {**found, "metrics": others} if others else {**found}
+        return line | ({} if self.sampled is None else {f"{prefix}test_sample": self.sampled.facts})
 
     def bands(self) -> dict[str, list[float]]:
         """Smallest, lower quartile, median, upper quartile and largest over the clients that have a number."""
@@ -80,6 +113,7 @@ class Evaluator:
 
     how: of the models' products, as in the run; losses and probabilities are float32 or better.
     targets: what labels are.  metrics: beside the loss, by default the task's own (``runs.metrics.metrics_of``).
+    seed: of the sample that many models are scored on; None scores all on everything.
     """
 
     def __init__(
@@ -90,43 +124,69 @@ class Evaluator:
         *,
         targets: Targets | None = None,
         metrics: Sequence[Metric] = (),
+        seed: int | None = None,
     ) -> None:
-        self.model, self.data, self.how = model, data, how
+        self.model, self.data, self.how, self.seed = model, data, how, seed
         self.targets = targets or Targets()
         self.metrics = tuple(metrics) or metrics_of((), self.targets.task)
         measures = (*(metric.name for metric in self.metrics), "loss")
         self.names = [f"{part}_{name}" for name in measures for part in ("global", "local")]
+        self._samples: dict[TensorSamples, TensorSamples] = {}  # by test set
         self._counts_hits = model.is_classifier and [metric.name for metric in self.metrics] == ["accuracy"]
 
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
         """Scores of these clients' models, in their order. Clients of one task with equal models are scored once."""
         owns, every = [self.data[name] for name in models], list(models.values())
         rows = {name: np.empty(len(owns)) for name in self.names}
-        by_test_set: dict[TensorSamples, list[int]] = {}
-        for i, own in enumerate(owns):
-            by_test_set.setdefault(own.test_set, []).append(i)
-        for test_set, here in by_test_set.items():
-            for same, measure in self._measured(test_set, [every[i] for i in here]):
+        sampled: Sampled | None = None
+
+        def note(part: str, i: int, values: Mapping[str, float]) -> None:
+            for name, value in values.items():
+                rows[f"{part}_{name}"][i] = value
+
+        for test_set, here in _by_test_set(owns).items():
+            some = [every[i] for i in here]
+            looked_at, of = self._looked_at(test_set, some)
+            sampled = of or sampled
+            for same, measure in self._measured(looked_at, some):
                 whole = measure(slice(None))
                 for i in (here[j] for j in same):
-                    for part, values in (("global", whole), ("local", measure(owns[i].test))):
-                        for name, value in values.items():
-                            rows[f"{part}_{name}"][i] = value
-        return Scores(rows)
+                    note("global", i, whole)
+                    if of is None:
+                        note("local", i, measure(owns[i].test))
+            if of is not None:
+                tests = [TensorSamples(test_set.x[owns[i].test], test_set.y[owns[i].test]) for i in here]
+                for j, values in self._on_own(some, tests.__getitem__):
+                    note("local", here[j], values)
+        return Scores(rows, sampled)
+
+    def _looked_at(
+        self, test_set: TensorSamples, models: Sequence[ClientModel]
+    ) -> tuple[TensorSamples, Sampled | None]:
+        """The samples that these models of one task are scored on, and what they are a sample of, if they are one."""
+        many = len(test_set.y)
+        if self.seed is None or many <= _ENOUGH or len(_alike(models)) <= FEW_MODELS:
+            return test_set, None
+        if test_set not in self._samples:
+            some = -(-many * _ENOUGH // (many + _ENOUGH - 1))  # of a set with an end, fewer are enough
+            chosen = np.sort(rng(self.seed, "observer", "test sample").choice(many, some, replace=False))
+            self._samples[test_set] = TensorSamples(test_set.x[chosen], test_set.y[chosen])
+        found = self._samples[test_set]
+        return found, Sampled(len(found.y), many)
 
     def backdoor_success(self, models: Mapping[str, ClientModel], value: float) -> float:
         """The share of test samples of other classes that a trigger of this value turns into class ``TARGET``.
 
-        Mean over the clients of these models, each on the whole test set of its own task.
+        Mean over the clients of these models, each on the test set of its own task, or on the sample of it.
         """
-        by_test_set: dict[TensorSamples, list[ClientModel]] = {}
-        for name, model in models.items():
-            by_test_set.setdefault(self.data[name].test_set, []).append(model)
+        owns, every = [self.data[name] for name in models], list(models.values())
         taken = 0.0
-        for whole, own in by_test_set.items():
-            x = triggered(whole.x[whole.y != TARGET], value)
-            wanted = TensorSamples(x, torch.full((len(x),), TARGET, dtype=whole.y.dtype))
-            for same, measure in self._measured(wanted, own):
+        for test_set, here in _by_test_set(owns).items():
+            some = [every[i] for i in here]
+            looked_at, _ = self._looked_at(test_set, some)
+            x = triggered(looked_at.x[looked_at.y != TARGET], value)
+            wanted = TensorSamples(x, torch.full((len(x),), TARGET, dtype=looked_at.y.dtype))
+            for same, measure in self._measured(wanted, some):
                 taken += len(same) * measure(slice(None))["accuracy"]
         return taken / len(models) if models else float("nan")
 
@@ -134,12 +194,25 @@ class Evaluator:
         """Accuracy of each of these clients' models on its own training data, (clients,). None without classes."""
         if self.targets.task != "classes":
             return None
-        found = np.empty(len(models))
-        for i, (name, model) in enumerate(models.items()):
-            own = TensorSamples(self.data[name].x, self.data[name].y)
-            ((_, measure),) = self._measured(own, [model])
-            found[i] = measure(slice(None))["accuracy"]
+        names, found = list(models), np.empty(len(models))
+
+        def own(i: int) -> TensorSamples:
+            data = self.data[names[i]]
+            return TensorSamples(data.x, data.y)
+
+        for i, values in self._on_own(list(models.values()), own):
+            found[i] = values["accuracy"]
         return found
+
+    def _on_own(
+        self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]
+    ) -> Iterator[tuple[int, dict[str, float]]]:
+        """The index of each model, and its metrics on its client's own samples. Equal models take one pass."""
+        for same in _alike(models):
+            for together, places in _together(same, samples):
+                ((_, measure),) = self._measured(together, [models[same[0]]])
+                for i, place in places.items():
+                    yield i, measure(place)
 
     def _measured(self, samples: TensorSamples, models: Sequence[ClientModel]) -> Iterator[tuple[list[int], Measured]]:
         """Every distinct model: the indices of its clients, and the function that measures it on samples."""
@@ -247,6 +320,39 @@ def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
     for keys in by_id.values():
         by_bytes.setdefault(_digest(arrays[keys[0]]), []).extend(keys)
     return [sorted(keys) for keys in by_bytes.values()]
+
+
+def _alike(models: Sequence[ClientModel]) -> list[list[int]]:
+    """Groups of indices of equal models. Mixtures are equal if their shares are, too."""
+    found = []
+    for same in _sharing({i: _weights(model) for i, model in enumerate(models)}):
+        mixtures = {i: one.weights for i in same if isinstance(one := models[i], Mixture)}
+        found += [group for group in ([i for i in same if i not in mixtures], *_sharing(mixtures)) if group]
+    return found
+
+
+def _by_test_set(owns: Sequence[ClientData]) -> dict[TensorSamples, list[int]]:
+    """The indices of the clients with each test set."""
+    found: dict[TensorSamples, list[int]] = {}
+    for i, own in enumerate(owns):
+        found.setdefault(own.test_set, []).append(i)
+    return found
+
+
+def _together(
+    indices: Sequence[int], samples: Callable[[int], TensorSamples]
+) -> Iterator[tuple[TensorSamples, dict[int, slice]]]:
+    """The samples of these clients one after another, as many as fit into memory, and the place of each client's."""
+    parts: dict[int, TensorSamples] = {}
+    held = 0
+    for i in indices:
+        own = parts[i] = samples(i)
+        held += own.x.nbytes
+        if held >= _BATCH_BYTES or i == indices[-1]:
+            ends = np.cumsum([0, *(len(part.y) for part in parts.values())]).tolist()
+            x, y = (torch.cat([getattr(part, key) for part in parts.values()]) for key in ("x", "y"))
+            yield TensorSamples(x, y), dict(zip(parts, map(slice, ends, ends[1:]), strict=False))
+            parts, held = {}, 0
 
 
 class AllSkippedError(RunError):

@@ -74,8 +74,7 @@ class Experiment:
         inputs = inputs_of(config, next(iter(self.system.roles(self.settings, ()))))
         self.tasks, self.split, self.model, self.data = inputs.tasks, inputs.split, inputs.model, inputs.data
         self.config = config = replace(config, clients=self.split.clients)
-        names = self.data.clients if config.evaluated else tuple(self.data.clients)
-        self.names: Sequence[str] = names
+        self.names = names = self.data.clients
         self.shown = shown_of(config, names)
         self.devices = listed(names, fleet(config.devices, self.split.clients, seed))
         self.sample_numbers = prod(inputs.dataset.input_shape)
@@ -135,6 +134,7 @@ class Experiment:
             config.how,
             targets=self._targets,
             metrics=metrics_of(named(config.metrics), config.task),
+            seed=config.seed if config.evaluate == "sample" else None,
         )
         if ":" in f"{config.loss}{config.metrics}":
             try_loss(self.model, self._starts[0], self.data[names[0]])

@@ -202,8 +202,19 @@ class RunConfig:
         ),
     ] = "no"
     eval_every: Annotated[int, Meta(ge=1), Option("Rounds between evaluations. [1]", KEEP)] = 1
+    evaluate: Annotated[
+        Literal["sample", "all"],
+        Option(
+            "What is scored. sample: 1,000 clients where there are more; and where a task has more than 10 distinct "
+            "models, each on the same sample of the test set, some 2,000 of 10,000, which moves a client's accuracy by "
+            "a standard error of at most 1 percentage point. all: every client and sample. [sample]",
+            KEEP,
+        ),
+    ] = "sample"
     evaluated: Annotated[
-        int | None, Meta(ge=1), Option("Score only so many clients, drawn by the seed. [all]", KEEP, metavar="CLIENTS")
+        int | None,
+        Meta(ge=1),
+        Option("Score only so many clients, drawn by the seed. [by --evaluate]", KEEP, metavar="CLIENTS"),
     ] = None
     fine_tune_every: Annotated[
         int,

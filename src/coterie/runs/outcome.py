@@ -48,6 +48,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
         "emulated": emulated,
         **{key: getattr(config, key) for key in _OPTIONS},
         "evaluated": config.evaluated,
+        "test_sample": last.get("test_sample"),
         "data": name_of(config.data),
         "availability": None if config.availability is None else parse(config.availability).name,
         "public_samples": experiment.common.public,

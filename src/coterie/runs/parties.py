@@ -34,7 +34,8 @@ class Parties(Mapping[str, Party]):
     """All parties by name, each made when first asked for.
 
     make: makes one in its first state.  awake_bytes: how much the parties that ``rest`` leaves awake may hold.  A party
-    stays the same object until the next ``rest``.
+    stays the same object until the next ``rest``.  pinned: those that always stay it.  changed: the parties that were
+    asked for or replaced since somebody cleared it; a pinned one may change at any time.
     """
 
     def __init__(self, names: Sequence[str], make: Callable[[str], Party], *, awake_bytes: int = AWAKE_BYTES) -> None:
@@ -44,7 +45,8 @@ class Parties(Mapping[str, Party]):
         self._marked: dict[str, tuple[Any, Any]] | None = None  # state and secret of those asked since ``mark``
         self._awake: dict[str, Party] = {}  # the least recently asked one first
         self._asleep: dict[str, int] = {}  # tickets of the spool
-        self._pinned: set[str] = set()
+        self.pinned: set[str] = set()
+        self.changed: dict[str, None] = {}
         self._spool = Spool(0)
         self._arrays: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
@@ -103,7 +105,7 @@ class Parties(Mapping[str, Party]):
 
     def pin(self, name: str) -> Party:
         """Keep this party awake for ever, because its bytes would not hold its object's changes."""
-        self._pinned.add(name)
+        self.pinned.add(name)
         return self[name]
 
     def rest(self) -> None:
@@ -117,20 +119,20 @@ class Parties(Mapping[str, Party]):
         for name, one in held.items():
             if total <= self._awake_bytes:
                 return
-            if name not in self._pinned:
+            if name not in self.pinned:
                 self.restart(name)
                 uses.subtract(one.keys())
                 total -= sum(size for key, size in one.items() if not uses[key])
 
     def restart(self, name: str) -> None:
         """Drop a party; its next use makes it from its bytes."""
-        if name in self._awake and name not in self._pinned:
+        if name in self._awake and name not in self.pinned:
             self._asleep[name] = self._spool.put(dumped(self._awake[name]))
             del self._awake[name]
 
     def renew(self, name: str) -> None:
         """Rebuild a party from what it is now told, with its state. A pinned one keeps its object."""
-        if name in self._pinned:
+        if name in self.pinned:
             told, party = self._make(name), self[name]
             party.own, party.samples, party.epochs = told.own, told.samples, told.epochs
         else:
@@ -148,18 +150,20 @@ class Parties(Mapping[str, Party]):
 
     def put(self, name: str, data: bytes) -> None:
         """Replace a party by these bytes; it sleeps unless pinned. Raises UserError for invalid bytes."""
-        if name in self._pinned:
+        if name in self.pinned:
             restore(self[name], data, self._arrays)
             return
         restore(self._make(name), data)
         ticket = self._spool.put(data)
         self._forget(name)
         self._asleep[name] = ticket
+        self.changed[name] = None
 
     def replace(self, party: Party) -> None:
         """Put another object in a party's place."""
         self._forget(party.name)
         self._awake[party.name] = party
+        self.changed[party.name] = None
 
     def close(self) -> None:
         """Remove all files."""

@@ -218,6 +218,7 @@ class _Running:
         finally:
             for log in self.logs:
                 log.close()
+            self.saver.close()
 
     def _start(self) -> None:
         with writing(self.out / folder.RESULT):

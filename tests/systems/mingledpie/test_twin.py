@@ -158,7 +158,7 @@ def test_everybodys_work_on_equal_sums_is_done_once() -> None:
 
 
 def test_secrets_of_a_run_are_not_in_its_checkpoint(tmp_path: Path) -> None:
-    """The clients' secret key, and who is truly in which cluster, lie in files of their own."""
+    """The clients' secret key, and who is truly in which cluster, lie in the log beside it."""
     config = digits(rounds=1, checkpoint_every=1, out=str(tmp_path / "run"), crypto="real", clients=3)
     run(config)
     written = (tmp_path / "run" / "checkpoint" / "checkpoint.bin").read_bytes()

@@ -138,7 +138,7 @@ def digits(mode: str = "paper", crypto: str = "emulated", **options: Any) -> Run
 
 
 def test_a_real_run_keeps_its_keys_out_of_the_checkpoint_and_goes_on(tmp_path: Path) -> None:
-    """Keys of the helper and of every client lie in files of their own, mode 0600."""
+    """Keys of the helper and of every client lie in the log beside it, mode 0600."""
     config = digits(crypto="real", clients=3, rounds=3, checkpoint_every=1, out=str(tmp_path / "run"))
 
     def stop(line: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ def test_a_real_run_keeps_its_keys_out_of_the_checkpoint_and_goes_on(tmp_path: P
     with pytest.raises(Interrupted):
         run(config, stop)
     written = (tmp_path / "run" / "checkpoint" / "checkpoint.bin").read_bytes()
-    assert all(file.stat().st_mode & 0o777 == 0o600 for file in (tmp_path / "run" / "parties").iterdir())
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in (tmp_path / "run" / "checkpoint").iterdir())
     for name, kind in {"helper": Helper, **{f"client/{i}": Client for i in range(3)}}.items():
         pieces = key_bytes(tmp_path / "run", name, kind)
         assert len(pieces) > 4
