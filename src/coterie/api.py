@@ -25,7 +25,6 @@ from coterie.report.words import spread
 from coterie.reproductions import study
 from coterie.runs import comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
-from coterie.runs.audited import learned
 from coterie.runs.config import OPTIONS, Resolved, RunConfig, resolve
 from coterie.runs.logs import numbers
 from coterie.runs.metrics import leading, score
@@ -285,6 +284,8 @@ def race(
         wanted["record"] = True
     planned = comparison.plan(methods, wanted, settings, budget_from=budget, each_own=each_own, local=local)
     if audit:
+        from coterie.runs.audited import learned  # loads all attacks
+
         for config in planned.methods.values():
             registry.audit_of(registry.get(config.system))  # a wrong name of one shows before anything is run
     for text in without_effect(options, [*planned.methods.values()]):

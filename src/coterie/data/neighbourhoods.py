@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, diags_array, eye_array
 
 from coterie.data.dataset import Dataset, Floats, Graph, Ints, Part
 from coterie.data.partition import Split
@@ -71,6 +70,8 @@ def adjacency(graph: Graph, inside: Mask | None = None) -> Any:
 
     inside: (n,) the nodes of a subgraph, whose links alone are kept.
     """
+    from scipy.sparse import csr_array  # slow to import
+
     edges = graph.edges[:, graph.edges[0] != graph.edges[1]]
     edges = edges if inside is None else edges[:, inside[edges].all(axis=0)]
     rows, columns = np.concatenate([edges, edges[::-1]], axis=1)
@@ -82,6 +83,8 @@ def adjacency(graph: Graph, inside: Mask | None = None) -> Any:
 
 def normalised(links: Any) -> Any:
     """A^ = D^-1/2 (A + I) D^-1/2 as CSR, float64. A node without links keeps itself, with weight 1."""
+    from scipy.sparse import diags_array, eye_array
+
     with_self = links + eye_array(links.shape[0])
     root = diags_array(1 / np.sqrt(with_self.sum(axis=1)))
     return (root @ with_self @ root).tocsr()

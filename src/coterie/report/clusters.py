@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from coterie.record.load import Run
 from coterie.record.schema import Members
@@ -137,6 +136,8 @@ def _matched(new: Sets, old: Sets) -> Sets:
     found, known = _numbers(new), _numbers(old)
     if not known:
         return new
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     overlap = [[sum(f in now and k in was for now, was in zip(new, old, strict=True)) for k in known] for f in found]
     pairs = zip(*linear_sum_assignment(overlap, maximize=True), strict=True) if found else ()
     names = {found[i]: known[j] for i, j in pairs if overlap[i][j]}

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import log_softmax
 from torch import Tensor
 
 from coterie.data.targets import Targets
@@ -246,6 +245,8 @@ class Evaluator:
             if not isinstance(of, Mixture) or len(of.models) == 1:
                 yield same, found[0]
                 continue
+            from scipy.special import log_softmax  # slow to import, and few systems mix models
+
             log_p = log_softmax(found.astype(np.float64), axis=-1)
             mixtures = {i: one.weights for i in same if isinstance(one := models[i], Mixture)}
             for here in _sharing(mixtures):

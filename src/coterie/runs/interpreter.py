@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.pool import encrypt_many
 from coterie.devices.traces import Traces
 from coterie.protocol.effects import Compute, Encrypt, Evaluate, Fit, Fitted, Local, Losses, Open, OwnData
 from coterie.protocol.errors import CryptoError, RunError
@@ -109,6 +108,8 @@ class Diverged:
 
 
 def _encrypted(wanted: Sequence[tuple[str, Encrypt]]) -> Sequence[Any]:
+    from coterie.crypto.pool import encrypt_many  # loads SEAL
+
     return encrypt_many([(effect.key, effect.values) for _, effect in wanted])
 
 

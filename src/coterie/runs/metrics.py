@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn import metrics as of
 
 from coterie.data.targets import Doubles, Targets
 from coterie.protocol.errors import UserError, suggest
@@ -63,6 +62,17 @@ class Metric:
             ) from error
 
 
+def _sklearn(name: str) -> Callable[..., float]:
+    """A metric of scikit-learn's, which takes a second to import: at its first use."""
+
+    def measure(*args: Any, **kwargs: Any) -> float:
+        from sklearn import metrics
+
+        return float(getattr(metrics, name)(*args, **kwargs))
+
+    return measure
+
+
 def _accuracy(labels: NDArray[Any], scores: Doubles) -> float:
     """The share of correct classes, or of correct answers, one to each label of each sample."""
     return float(np.mean(_answers(labels, scores) == labels))
@@ -76,7 +86,7 @@ def _answered(measure: Callable[..., float], least: int = 1) -> Measure:
     """A metric of answers for classes; NaN if the labels have fewer than ``least`` classes."""
 
     def value(labels: NDArray[Any], scores: Doubles) -> float:
-        return float(measure(labels, _answers(labels, scores))) if len(np.unique(labels)) >= least else float("nan")
+        return measure(labels, _answers(labels, scores)) if len(np.unique(labels)) >= least else float("nan")
 
     return value
 
@@ -87,7 +97,7 @@ def _macro(measure: Callable[..., float]) -> Measure:
     def value(labels: NDArray[Any], scores: Doubles) -> float:
         answers = _answers(labels, scores)
         if labels.ndim == 1:
-            return float(measure(labels, answers, labels=np.unique(labels), average="macro", zero_division=0))
+            return measure(labels, answers, labels=np.unique(labels), average="macro", zero_division=0)
         found = [k for k in range(labels.shape[1]) if labels[:, k].any()]
         each = [measure(labels[:, k] > 0.5, answers[:, k], zero_division=0) for k in found]
         return float(np.mean(each)) if each else float("nan")
@@ -107,13 +117,13 @@ def _ranked(measure: Callable[..., float], labels: NDArray[Any], scores: Doubles
 
 
 def _log_loss(labels: NDArray[Any], scores: Doubles) -> float:
-    return float(of.log_loss(labels, scores, labels=np.arange(scores.shape[1])))
+    return _sklearn("log_loss")(labels, scores, labels=np.arange(scores.shape[1]))
 
 
 def _r2(labels: NDArray[Any], scores: Doubles) -> float:
     """NaN where a number has no variance to explain."""
     varies = len(labels) > 1 and (np.ptp(labels, axis=0) > 0).all()
-    return float(of.r2_score(labels, scores)) if varies else float("nan")
+    return _sklearn("r2_score")(labels, scores) if varies else float("nan")
 
 
 def _best(of_class: Callable[[Doubles], Doubles], over: bool = True) -> Callable[[Doubles], float]:
@@ -150,23 +160,23 @@ _RECALL = _best(lambda p: (p > 0).astype(float))
 
 _COMMON = (
     Metric("accuracy", _accuracy, chance=_best(lambda p: p, over=False)),
-    Metric("f1", _macro(of.f1_score), chance=_best(lambda p: 2 * p / (1 + p))),
-    Metric("precision", _macro(of.precision_score), chance=_best(lambda p: p)),
-    Metric("recall", _macro(of.recall_score), chance=_RECALL),
-    Metric("auroc", partial(_ranked, of.roc_auc_score), chance=lambda p: 0.5),
-    Metric("average_precision", partial(_ranked, of.average_precision_score), chance=_prevalence),
+    Metric("f1", _macro(_sklearn("f1_score")), chance=_best(lambda p: 2 * p / (1 + p))),
+    Metric("precision", _macro(_sklearn("precision_score")), chance=_best(lambda p: p)),
+    Metric("recall", _macro(_sklearn("recall_score")), chance=_RECALL),
+    Metric("auroc", partial(_ranked, _sklearn("roc_auc_score")), chance=lambda p: 0.5),
+    Metric("average_precision", partial(_ranked, _sklearn("average_precision_score")), chance=_prevalence),
 )
 _CLASSES = (
     *_COMMON,
-    Metric("balanced_accuracy", _answered(of.balanced_accuracy_score), chance=_RECALL),
-    Metric("mcc", _answered(of.matthews_corrcoef, 2), share=False, chance=lambda p: 0.0),
-    Metric("kappa", _answered(of.cohen_kappa_score, 2), share=False, chance=lambda p: 0.0),
+    Metric("balanced_accuracy", _answered(_sklearn("balanced_accuracy_score")), chance=_RECALL),
+    Metric("mcc", _answered(_sklearn("matthews_corrcoef"), 2), share=False, chance=lambda p: 0.0),
+    Metric("kappa", _answered(_sklearn("cohen_kappa_score"), 2), share=False, chance=lambda p: 0.0),
     Metric("log_loss", _log_loss, share=False, higher=False, chance=_entropy),
 )
 _NUMBERS = (
     Metric("r2", _r2, share=False),
-    Metric("mae", of.mean_absolute_error, share=False, higher=False),
-    Metric("rmse", of.root_mean_squared_error, share=False, higher=False),
+    Metric("mae", _sklearn("mean_absolute_error"), share=False, higher=False),
+    Metric("rmse", _sklearn("root_mean_squared_error"), share=False, higher=False),
 )
 _OF_TASK: dict[TaskKind, tuple[Metric, ...]] = {"classes": _CLASSES, "multilabel": _COMMON, "regression": _NUMBERS}
 METRICS: Mapping[TaskKind, Mapping[str, Metric]] = {

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from coterie.clustering.affinity import cross_distances
 from coterie.privacy.attacks.result import AttackResult, real_rows
@@ -78,6 +77,8 @@ def recovery_error(recovered: NDArray[Any], models: NDArray[Any], start: NDArray
 
 
 def _match(cost: Doubles) -> NDArray[np.int64]:
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     before, after = linear_sum_assignment(cost)
     guess = np.full(cost.shape[1], -1, dtype=np.int64)
     guess[after] = before

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
-from scipy.stats import hypergeom
 
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks.result import AttackResult, Expected, real_rows, top_share
@@ -36,6 +34,8 @@ def cluster_posterior(
 
     Raises UserError where a client has no set or no possible cluster.
     """
+    from scipy.special import logsumexp  # slow to import
+
     joined = _sets(sets)
     _, n, k = joined.shape
     weights = _prior(prior, k)
@@ -145,6 +145,8 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
 
     A set of f false clusters keeps a hypergeometric number of those left, since its choice is uniform.
     """
+    from scipy.stats import hypergeom  # slow to import
+
     others = laws[0].clusters - 1
     left: NDArray[np.float64] = laws[0].sizes
     counts = np.arange(others + 1)

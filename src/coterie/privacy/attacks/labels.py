@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, shares_of
 from coterie.protocol.errors import UserError
@@ -164,6 +163,8 @@ def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
 
     Chance, and a constant guess, give 0.5.
     """
+    from scipy.stats import rankdata  # slow to import
+
     groups = np.asarray(groups).ravel()
     guess = _pairs(guess, len(groups))
     upper = np.triu_indices(len(groups), 1)
@@ -214,6 +215,8 @@ def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> Attac
     Chance is its mean when the guesses are handed to random clients (200 times, fixed seed). Raises UserError where
     guess or truth is constant.
     """
+    from scipy.stats import rankdata  # slow to import
+
     values = [np.asarray(side, np.float64) for side in (guess, truth)]
     n = len(values[0])
     if not all(side.shape == (n,) and n >= 3 and np.isfinite(side).all() for side in values):

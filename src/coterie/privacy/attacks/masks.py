@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from coterie.privacy.attacks.result import AttackResult, real_rows, top_share
 from coterie.protocol.errors import UserError
@@ -32,6 +31,8 @@ def count_posterior(negative: int, late: int, dummies: int, classes: Classes | N
     Beforehand each conflicts with probability 1/2. classes: as the sums show it, or None. Raises UserError for an
     impossible number of signs.
     """
+    from scipy.stats import binom  # slow to import
+
     seen = np.array([classes in (None, class_of(k, late)) for k in range(late + 1)])
     posterior = _prior(late) * seen * binom.pmf(negative - np.arange(late + 1), dummies, 0.5)
     if not (total := float(posterior.sum())):
@@ -67,6 +68,8 @@ def class_of(conflicting: int, late: int) -> Classes:
 
 
 def _prior(late: int) -> Doubles:
+    from scipy.stats import binom  # slow to import
+
     return np.asarray(binom.pmf(np.arange(late + 1), late, 0.5))
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from coterie.privacy.attacks.result import AttackResult
 from coterie.protocol.effects import Vector
@@ -25,6 +24,8 @@ def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any
     variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney); clients may share the other samples, so the part 1
     / (12 n) is not divided by their number. Raises UserError if losses are empty or NaN.
     """
+    from scipy.stats import rankdata  # slow to import
+
     areas, own, shared = [], [], []
     for members, rest in zip(trained, others, strict=True):
         m, n = len(members), len(rest)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from coterie.dp import heuristic
 from coterie.dp.uploads import Standard
@@ -166,4 +165,6 @@ def _threshold(high: NDArray[np.float64], low: NDArray[np.float64], delta: float
 
 def _least(hits: int, trials: int, doubt: float) -> float:
     """The lower end of Clopper and Pearson's interval, wrong with at most this probability."""
+    from scipy.stats import beta  # slow to import
+
     return float(beta.ppf(doubt, hits, trials - hits + 1)) if hits else 0.0

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment, nnls
-from scipy.spatial.distance import cdist
 
 from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, shares_of
 from coterie.protocol.errors import UserError
@@ -40,6 +38,8 @@ def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.flo
     Row i is the w >= 0 with sum 1 that minimizes |w means - vector_i|; 0 for a class of unknown mean.
     Raises UserError where no class is known.
     """
+    from scipy.optimize import nnls  # slow to import
+
     rows, known = real_rows("vectors", vectors), np.isfinite(means).all(axis=1)
     if not known.any():
         raise UserError("no class means are known")
@@ -92,10 +92,14 @@ def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], 
 
 def _apart(truth: NDArray[np.float64], estimate: NDArray[np.float64]) -> NDArray[np.float64]:
     """(n, m) total variation between the shares of every two rows."""
+    from scipy.spatial.distance import cdist  # slow to import
+
     return np.asarray(cdist(truth, estimate, "cityblock") / 2)
 
 
 def _matched(truth: NDArray[np.float64], estimate: NDArray[np.float64]) -> float:
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     apart = _apart(truth, estimate)
     return float(apart[linear_sum_assignment(apart)].mean())
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import kstest
 
 from coterie.crypto.keys import public_key
 from coterie.crypto.pads import Padded, completed, counterpart
@@ -177,6 +176,8 @@ def _classes(sums: Doubles) -> Classes:
 @attack("mask", "helper", "other", "compares the masked models that it opens with uniform numbers")
 def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
     """How far the masked models that the helper opens are from uniform numbers, which would hide them."""
+    from scipy.stats import kstest  # slow to import
+
     key = held_key(views[HELPER], SERVICE)
     for _, message in views[HELPER].messages(messages.Refresh):
         numbers = opened_fractions(key, key.public.from_bytes(message.cipher))
