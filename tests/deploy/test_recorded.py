@@ -56,7 +56,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Nodes, Run, list
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             scraped.append(answer.read().decode())
 
-    one.options, one.closed, one.heard = options, closed, recorder.heard
+    one.options, one.closed = options, closed
     try:
         with serving(0, lambda: recorder.status) as port:
             one.run(ROUNDS)

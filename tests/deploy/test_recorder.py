@@ -18,11 +18,12 @@ from deployments import everything
 from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
 from coterie.deploy.hub import EXCLUDED, RoundOutcome
+from coterie.deploy.packet_queue import Traffic
 from coterie.deploy.packets import Report
 from coterie.deploy.plan import Plan, SampleForm, Settings, fingerprint
 from coterie.deploy.recorder import OpenRounds, Recorder
-from coterie.deploy.reported import Check, ReportedSums
-from coterie.deploy.status import RunStatus
+from coterie.deploy.reported import Check
+from coterie.deploy.status import ReportedSums, RunStatus
 from coterie.operate.watching import is_alive, read_status
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
@@ -75,7 +76,7 @@ def rounds(recorder: Recorder, last: int, first: int = 1, reporting: int = 4) ->
         for i, name in enumerate(CLIENTS):
             if r > 1:
                 recorder.heard(name, told(r - 1, scores=scores(0.1 * r + 0.01 * i) if i < reporting else {}))
-        recorder.closed(RoundOutcome(r, {"participants": 4}, seconds=2.0, bytes_up=7))
+        recorder.closed(RoundOutcome(r, {"participants": 4}, seconds=2.0, traffic=Traffic(bytes_up=7)))
 
 
 def wait_for(true: Callable[[], bool]) -> None:
@@ -183,7 +184,7 @@ def test_a_hub_that_was_killed_goes_on_as_if_nothing_had_happened(tmp_path: Path
         recorder.began((3, 1))
         for i, name in enumerate(CLIENTS):
             recorder.heard(name, told(2, scores=scores(0.3 + 0.01 * i)))
-        recorder.closed(RoundOutcome(3, {"participants": 4}, seconds=2.0, bytes_up=7))
+        recorder.closed(RoundOutcome(3, {"participants": 4}, seconds=2.0, traffic=Traffic(bytes_up=7)))
         recorder.ended()
         recorder.close()
         return read_lines(recorder.folder / "metrics.jsonl")

@@ -312,7 +312,7 @@ def test_everything_comes_three_times_and_late_and_nothing_changes() -> None:
     apart.exchange.repeats, apart.exchange.delay_s = 3, lambda src, dst: float(draws.uniform(0, 0.03))
     apart.run(ROUNDS)
     assert digest(apart.models()) == digest(together.models())
-    assert not any(one.refused for one in apart.rounds)
+    assert not any(one.traffic.refused for one in apart.rounds)
 
 
 def test_reports_tell_numbers_and_the_scores_that_an_owner_allows() -> None:

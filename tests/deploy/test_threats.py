@@ -123,7 +123,7 @@ def test_a_hostile_broker_changes_no_model_and_everything_is_counted(
     for (name, _), report in reports.items():
         told[name] += report.refused.get("packet", 0)
     assert all(told[name] > 0 for name in one.parties if name != HUB)
-    assert sum(one.refused.get("packet", 0) for one in one.rounds) > 0
+    assert sum(one.traffic.refused.get("packet", 0) for one in one.rounds) > 0
 
 
 # -- parties with keys of their own ------------------------------------------------------------------------------------

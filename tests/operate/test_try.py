@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from torch.nn.utils import parameters_to_vector
 
-from coterie.operate.rehearsal import HOMES, rehearse
+from coterie.operate.local import HOMES
+from coterie.operate.rehearsal import rehearse
 from coterie.operate.watching import read_log
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import registry
@@ -19,8 +20,6 @@ from coterie.runs.runner import FinishedRun, run
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
-OF_CI: list[tuple[str, dict[str, Any]]] = [("ofl", {"crypto": "emulated", "rounds": 1})]
-"""Its clients lead. ``test_killed_parties_go_on`` has servers and keys; nodes in one process have every system."""
 PAPER: list[tuple[str, dict[str, Any]]] = [
     ("ofl", {"crypto": "emulated", "rounds": 2}),
     ("fedavg", {}),
@@ -40,7 +39,7 @@ OTHERS = PAPER + [
     )
     for name in registry.SYSTEMS
     for mode in registry.get(name).modes
-    if (name, mode) not in {(known, "paper") for known, _ in (*OF_CI, *PAPER)}
+    if (name, mode) not in {(known, "paper") for known, _ in PAPER}
 ]
 OTHERS += [
     ("own_page:SYSTEM", {"crypto": "emulated"}),  # that of docs/own_system.md
@@ -80,12 +79,12 @@ def homes(folder: Path) -> list[Path]:
     return [folder / "hub", *(folder / HOMES).iterdir()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "more"),
-    [*(pytest.param(*case) for case in OF_CI), *(pytest.param(*case, marks=pytest.mark.long) for case in OTHERS)],
-    ids=["-".join([name, *map(str, more.values())]) for name, more in [*OF_CI, *OTHERS]],
+    ("name", "more"), OTHERS, ids=["-".join([name, *map(str, more.values())]) for name, more in OTHERS]
 )
 def test_models_are_those_of_one_process(tmp_path: Path, name: str, more: dict[str, Any]) -> None:
+    """Of FedAvg: ``test_try_command``. Nodes in one process have every system."""
     result = rehearsed(tmp_path / "d", name, **more)
     assert result.summary["models_sha256"] == simulated(name, **more)
     assert result.rounds[-1]["models_sha256"] == result.summary["models_sha256"]

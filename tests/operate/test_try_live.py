@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,18 +28,22 @@ from coterie.runs.runner import load_result
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
-
-import sys
-
-import pytest
-
 QUICK = {"lr": 0.3, "batch_size": 10, "max_epochs": 3}
 NAMES = ("hospital-a", "hospital-b", "hospital-c")
 ROUNDS = 300  # of some 30 ms: they last longer than a revoked party stays connected
 
 
-def test_a_deployment_learns_from_data_that_nobody_shares(tmp_path: Path) -> None:
-    config = RunConfig("fedcaprivacy", rounds=2, settings={**QUICK, "clusters": 2})
+@pytest.mark.parametrize(
+    ("system", "settings", "servers"),
+    [
+        ("fedavg", {}, {"server"}),
+        pytest.param("fedcaprivacy", {"clusters": 2}, {"business_server", "csp", "key_centre"}, marks=pytest.mark.long),
+    ],
+)
+def test_a_deployment_learns_from_data_that_nobody_shares(
+    tmp_path: Path, system: str, settings: dict[str, Any], servers: set[str]
+) -> None:
+    config = RunConfig(system, rounds=2, settings={**QUICK, **settings})
     with live(tmp_path, config, NAMES) as deployed:
         deployed.run()
         places = {name: build_party(home) for name, home in deployed.homes.items()}
@@ -55,7 +61,7 @@ def test_a_deployment_learns_from_data_that_nobody_shares(tmp_path: Path) -> Non
         assert set(one.effects.data) == ({name} if name in NAMES else set())
         assert one.links is None
     status = read_status(deployed.folder.run)
-    assert {one.name for one in status.parties} == {*NAMES, "business_server", "csp", "key_centre"}
+    assert {one.name for one in status.parties} == {*NAMES, *servers}
 
 
 def its_owner_has_the_model(tmp_path: Path, deployed: Live) -> None:
@@ -73,8 +79,8 @@ def its_owner_has_the_model(tmp_path: Path, deployed: Live) -> None:
         x = np.round(data.x_test * 255).astype(np.uint8)
         assert again.predict(x, proba=True) == pytest.approx(again.predict(x.astype(np.float32) / 255, proba=True))
     assert line["local_accuracy"] == pytest.approx(np.mean(list(own.values())))
-    with pytest.raises(UserError, match="csp has no model, for it is no client"):
-        own_model(homes["csp"].path)
+    with pytest.raises(UserError, match=f"{deployed.hub} has no model, for it is no client"):
+        own_model(homes[deployed.hub].path)
     said = CliRunner().invoke(app, ["export", str(homes[NAMES[0]].path), "--out", str(tmp_path / "m.safetensors")])
     first, second = said.stdout.splitlines()
     assert first == f"Model of {NAMES[0]} after round 2: {tmp_path / 'm.safetensors'}"
@@ -84,7 +90,9 @@ def its_owner_has_the_model(tmp_path: Path, deployed: Live) -> None:
     assert set(last["epsilon"].values()) == {"infinite"}  # models, and scores, have no proof
     assert last["released"]["score local_accuracy"] == 3
     assert (tmp_path / "m.safetensors").read_bytes() == (tmp_path / "0.safetensors").read_bytes()
-    said = CliRunner().invoke(app, ["export", str(homes["csp"].path), "--client", "x", "--out", str(tmp_path / "n")])
+    said = CliRunner().invoke(
+        app, ["export", str(homes[deployed.hub].path), "--client", "x", "--out", str(tmp_path / "n")]
+    )
     assert said.exit_code == 2
 
 

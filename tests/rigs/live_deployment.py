@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
 
-from coterie.deploy.engine import Tls
-from coterie.deploy.home import Home, hub_home
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
 from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.process import as_hub, as_party
-from coterie.operate import authority, joining
 from coterie.operate.deployable import scores_of
-from coterie.operate.folder import Folder
-from coterie.operate.founding import init
+from coterie.operate.local import LocalDeployment, found_here
 from coterie.operate.members import PlannedMember
-from coterie.operate.nats_server import Listen, NatsServer, free_port
-from coterie.operate.server import access_of
+from coterie.operate.nats_server import free_port
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError
 from coterie.protocol.system import System
@@ -33,14 +27,8 @@ from coterie.runs.config import RunConfig
 FACTS = SampleForm((1, 8, 8), 10)
 
 
-@dataclass(frozen=True)
-class Live:
-    """homes: by party.  hub: its name."""
-
-    folder: Folder
-    hub: str
-    homes: dict[str, Home]
-    server: NatsServer
+class Live(LocalDeployment):
+    """A deployment whose parties can be run."""
 
     def run(
         self, tell: Callable[[], None] = lambda: None, kills: Sequence[Kill] = (), failing: Sequence[str] = ()
@@ -90,40 +78,17 @@ def live(
     *servers, client = system.factories(system.config(**config.settings), config.mode)
     members = [PlannedMember(role, role, f"{safe(role)}.example.org") for role in servers]
     members += [PlannedMember(name, client) for name in clients]
-    url = f"nats://127.0.0.1:{free_port()}"
-    folder = Folder(at / "d")
     warm()
-    report = scores_of(config) if report is None else report
-    init(folder.path, config, members, Settings(url, scores=scores_of(config), grace_s=2.0, **settings), facts)
-    homes = {}
+    scores, data = scores_of(config), dict[str, Path]()
     for i, one in enumerate(members[1:]):
-        data = None
         if one.role == client:
             x, y = (samples or digits)(i)
-            data = at / f"{safe(one.name)}.npz"
-            np.savez(data, x=x, y=y)
-        if one.name in absent:
-            continue
-        told = report if data is not None else ()
-        home, request = joining.join(
-            authority.invite(folder.path, one.name), at / "homes" / safe(one.name), data, report=told, out=at
-        )
-        joining.accept(home, authority.approve(folder.path, request.read_text()).certificate.read_text())
-        homes[one.name] = home
-    hub = members[0].name
-    from coterie.deploy.nats_stream import provision
-
-    homes[hub] = hub_home(folder.path)
-    nats = folder.nats
-    port = int(url.rpartition(":")[2])
-    listen = Listen(nats / "store", nats / "certificate.pem", nats / "key.pem", nats / "authority.pem", port)
-    server = NatsServer(nats, access_of(folder), listen)
-    server.start()
-    try:
-        provision([url], Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca), server.access)
-        yield Live(folder, hub, homes, server)
-    finally:
-        server.stop()
+            np.savez(data.setdefault(one.name, at / f"{safe(one.name)}.npz"), x=x, y=y)
+    limits = Settings(f"nats://127.0.0.1:{free_port()}", scores=scores, grace_s=2.0, **settings)
+    told = scores if report is None else report
+    made = found_here(at / "d", config, members, limits, facts, data, out=at, report=told, absent=absent)
+    with made.serving():
+        yield Live(made.folder, made.homes, made.server)
 
 
 def digits(client: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,11 +16,11 @@ from federation import Pulled, Rig, Steady, public_target, rig
 from memory_engine import Exchange, MemoryDelivery, MemoryEngine, MemoryStore
 
 from coterie.deploy.clock import RehearsedClock
-from coterie.deploy.hub import HubNode, OnReport, RoundOutcome
+from coterie.deploy.hub import HubNode, RoundOutcome
 from coterie.deploy.logs import NodeObserver
 from coterie.deploy.node import Node
 from coterie.deploy.packet_queue import NodeLimits
-from coterie.deploy.packets import Letter, Packet, unwrap, wrap
+from coterie.deploy.packets import Letter, Packet, Report, unwrap, wrap
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Party, To
 from coterie.protocol.spool import Spool
@@ -114,7 +114,7 @@ class Nodes:
     rounds: list[RoundOutcome] = field(default_factory=list)
     options: Callable[[str], dict[str, Any]] = lambda name: {}
     closed: Callable[[RoundOutcome], None] = lambda one: None
-    heard: OnReport = lambda name, report: None
+    heard: Callable[[str, Report], None] | None = None
 
     def __post_init__(self) -> None:
         names = list(self.made.federation.parties)
@@ -154,6 +154,8 @@ class Nodes:
         if doom is not None:
             engine.__class__, engine.doom, self.stores[name].doom = _Engine, doom, doom  # type: ignore[attr-defined]
         node = kind(member, effects, engine, self.stores[name], **options)
+        if self.heard is not None and name == self.hub:
+            node.observer.heard = self.heard  # type: ignore[method-assign]
         if doom is not None:
             doom.node = node
         return node
@@ -172,7 +174,7 @@ class Nodes:
     def drive(self, node: Node, rounds: int) -> None:
         """A node's work, to its end."""
         if isinstance(node, HubNode):
-            node.run(rounds, self._close, self.heard)
+            node.run(rounds, self._close)
         else:
             node.serve()
 

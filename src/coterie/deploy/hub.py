@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 from coterie.deploy.lead import CoordinationDriver, waiting
 from coterie.deploy.logs import event
 from coterie.deploy.node import Node
-from coterie.deploy.packet_queue import Arrived
+from coterie.deploy.packet_queue import Arrived, Traffic
 from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NoAnswer, PlanUpdate, Report, Tally
 from coterie.protocol.errors import RunError
 from coterie.protocol.steps import Steps
@@ -42,8 +41,7 @@ class RoundOutcome:
     """The outcome of a round (0: the set-up). notes: of the hub's own, as in a run.
 
     attempts: why each failed one was given up.  skipped: the last of these reasons if all failed, or "".
-    gone: why a party was absent when asked.  refused: by the hub, by kind.  began_s, seconds: by the machine's clock.
-    bytes_up, bytes_down, busy_s: of the hub's own packets and work.
+    gone: why a party was absent when asked.  began_s, seconds: by the machine's clock.  traffic: the hub's own.
     """
 
     round: int
@@ -52,19 +50,15 @@ class RoundOutcome:
     attempts: list[str] = field(default_factory=list)
     gone: dict[str, str] = field(default_factory=dict)
     back: list[str] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
     began_s: float = 0.0
     seconds: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    busy_s: float = 0.0
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 Newest = Callable[[], bytes | None]
 """Gives the plan, as the operator has signed it, when it is first asked and whenever there is a newer one."""
 
 OnRound = Callable[[RoundOutcome], None]
-OnReport = Callable[[str, Report], None]
 
 
 class HubNode(Node):
@@ -80,7 +74,7 @@ class HubNode(Node):
         self._newest = newest
         self.others = tuple(e.name for e in self.member.party.common.roster.entries if e.name != self.name)
         self.tallies: dict[str, Tally] = {}
-        self.on_report: OnReport = lambda name, report: None
+        self._over: dict[str, Era] = {}  # by party, of its last report on an attempt that is over
         self._broken = ""
         self._coming: list[Parcel] = []  # of earlier rounds: each attempt of this one is given them
         self._left: list[Parcel] = []  # what comes on the virtual clock after the round
@@ -89,14 +83,11 @@ class HubNode(Node):
         self._unfit: set[str] = set()  # those that have asked for one more
         self._ahead: dict[str, Era] = {}  # parties that are in a later attempt than the hub
 
-    def run(
-        self, rounds: int, on_round: OnRound = lambda one: None, on_report: OnReport | None = None
-    ) -> list[RoundOutcome]:
+    def run(self, rounds: int, on_round: OnRound = lambda one: None) -> list[RoundOutcome]:
         """The set-up, rounds 1 to ``rounds`` and the finish; continues after the last commit.
 
         Yields the rounds run now. Raises RunError if the set-up or all rounds fail.
         """
-        self.on_report = on_report or self.on_report
         self.open()
         spool = self.member.spool
         self._coming = [waiting(one, spool) for one in self.kept.again]
@@ -167,9 +158,7 @@ class HubNode(Node):
             self.kept.stops = r if "stopped" in one.notes else self.kept.stops
             self._commit_round(r)
         one.seconds = time.monotonic() - began
-        one.refused.update(self.queue.traffic.refused)
-        traffic = self.queue.traffic
-        one.bytes_up, one.bytes_down, one.busy_s = traffic.bytes_up, traffic.bytes_down, traffic.busy_s
+        one.traffic = replace(self.queue.traffic, refused=self.queue.traffic.refused.copy())
         one.back, self.presence.came_back = sorted(self.presence.came_back), set()
         return one
 
@@ -320,7 +309,9 @@ class HubNode(Node):
             self._force(src, "was stopped while it coordinated")
         if report.repeated and report.era == era:
             self._force(src, f"has been in attempt {era[1]} of round {era[0]} before: was the hub's disk put back?")
-        self.on_report(src, report)
+        if report.closed:
+            self._over[src] = report.era
+        self.observer.heard(src, report)
 
     def _force(self, src: str, why: str) -> None:
         """A party asks for another attempt. It is believed once a round, and in ``FORCED`` rounds."""
@@ -355,15 +346,8 @@ class HubNode(Node):
             self.commit()
         for name in self.others:
             self.queue.send(name, End(final=True))
-        missing, era, tell = set(self.others) - self.excluded.keys(), self.kept.era, self.on_report
-
-        def reported(name: str, report: Report) -> None:
-            if report.era == era and report.closed:
-                missing.discard(name)
-            tell(name, report)
-
-        self.on_report = reported
-        self._hear(lambda: not missing)
+        awaited = set(self.others) - self.excluded.keys()
+        self._hear(lambda: all(self._over.get(name) == self.kept.era for name in awaited))
 
     def _hear(self, enough: Callable[[], bool]) -> None:
         """Take packets until it is enough, or nobody is there, or nothing comes for ``grace_s``."""

@@ -18,7 +18,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from coterie.deploy.packets import Era
+from coterie.deploy.packets import Era, Report
 from coterie.record.files import FILE_MODE, open_own
 from coterie.transport.envelope import Envelope
 from coterie.transport.member import Observer
@@ -159,6 +159,9 @@ class NodeObserver(Observer):
 
     def seen(self, party: str) -> None:
         """A genuine packet of this party has come."""
+
+    def heard(self, party: str, report: Report) -> None:
+        """The hub has a verified report of this party."""
 
     def present(self, names: Collection[str]) -> None:
         """The engine's answer to who is connected, every second while this party coordinates."""

@@ -157,7 +157,7 @@ def _lead(
             wait_for_parties(plan, engine, stopped, _gathering(recorder, say))
         options = _options(built, recorder, kill)
         node = HubNode(built.member, engine=engine, store=store, stopped=stopped, renew=renew, newest=newest, **options)
-        node.run(rounds, closed, recorder.heard)
+        node.run(rounds, closed)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,6 @@ from coterie.deploy.hub import RoundOutcome
 from coterie.deploy.logs import Journal, Say, event
 from coterie.deploy.packets import Era, Report
 from coterie.deploy.plan import Plan, fingerprint, plan_hash
-from coterie.deploy.reported import ReportedSums
 from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, at_words
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
@@ -55,7 +54,6 @@ class OpenRounds(msgspec.Struct):
     lines: list[Line] = []
     reports: dict[str, dict[tuple[int, int], Report]] = {}
     missed: dict[int, list[tuple[str, str]]] = {}
-    sums: dict[str, ReportedSums] = {}
     by_client: dict[str, dict[str, float]] = {}
     samples: dict[str, int] = {}
     parties: dict[str, PartyStatus] = {}
@@ -189,7 +187,8 @@ class Recorder(Journal):
             for party, why in one.gone.items():
                 self.missed(party, why)
             hub = self._open.parties[self._hub]
-            own = Report((round, attempt), hub.commit, one.busy_s, one.bytes_up, one.bytes_down, dict(one.refused))
+            of = one.traffic
+            own = Report((round, attempt), hub.commit, of.busy_s, of.bytes_up, of.bytes_down, dict(of.refused))
             self.heard(self._hub, own)
             more = {"skipped": one.skipped, "attempts": one.attempts, "gone": one.gone, "back": one.back}
             notes = {**one.notes, **{key: value for key, value in more.items() if value}}
@@ -307,7 +306,7 @@ class Recorder(Journal):
         for party, own in of.reports.items():
             reports[party] = [own.pop(at) for at in sorted(own) if at[0] <= round]
             for report in reports[party]:
-                of.sums.setdefault(party, ReportedSums()).add(report)
+                of.parties[party].add(report)
                 if report.scores and report.era[0] == round:
                     scores[party] = report.scores
         roles = {name: one.role for name, one in of.parties.items()}
@@ -358,10 +357,9 @@ class Recorder(Journal):
     def _present(self) -> RunStatus:
         parties = []
         for name, one in self._open.parties.items():
-            sums = msgspec.structs.replace(self._open.sums.get(name, ReportedSums()))
+            parties.append(now := msgspec.structs.replace(one))
             for report in self._open.reports.get(name, {}).values():
-                sums.add(report)
-            parties.append(msgspec.structs.replace(one, **msgspec.structs.asdict(sums)))
+                now.add(report)
         repeated = self._open.repeated
         return msgspec.structs.replace(self._status, parties=tuple(parties), repeated=repeated, written=time.time())
 

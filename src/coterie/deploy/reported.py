@@ -16,6 +16,7 @@ import numpy as np
 
 from coterie.deploy.hub import EXCLUDED
 from coterie.deploy.packets import Packet, Report
+from coterie.deploy.status import ReportedSums
 from coterie.protocol.messages import Message
 from coterie.record.folder import CLIENTS, PARTITION
 from coterie.record.summary import Line
@@ -29,24 +30,6 @@ _EXCLUDED = {words: name for name, words in EXCLUDED.items()}
 WHYS = frozenset({"late", "gone", "offline", "refused"})
 
 _MOST_BYTES, _MOST_S, _MOST_COUNT = 1 << 50, 1e9, 1 << 40  # of one party in one attempt: more is no report
-_MOST_SUM = 1 << 62  # of a party's whole run: files hold no larger numbers
-
-
-class ReportedSums(msgspec.Struct):
-    """What one party, or all of a role, have reported together."""
-
-    bytes_up: int = 0
-    bytes_down: int = 0
-    busy_s: float = 0.0
-    refused: dict[str, int] = {}
-
-    def add(self, report: Report) -> None:
-        """Add a report. A lying party may reach the largest number, and stays there."""
-        self.bytes_up = min(self.bytes_up + report.bytes_up, _MOST_SUM)
-        self.bytes_down = min(self.bytes_down + report.bytes_down, _MOST_SUM)
-        self.busy_s += report.busy_s
-        refused = Counter(self.refused) + Counter(report.refused)
-        self.refused = {kind: min(count, _MOST_SUM) for kind, count in refused.items()}
 
 
 class Check:

@@ -5,10 +5,12 @@ It holds no model, no cluster, and no reason of a refusal, which stays in the lo
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 import msgspec
 
+from coterie.deploy.packets import Report
 from coterie.record.folder import STATUS as STATUS
 
 HEARTBEAT_S = 5.0
@@ -16,15 +18,36 @@ HEARTBEAT_S = 5.0
 
 Phase = Literal["waiting", "set-up", "round", "finish", "ended", "failed"]
 Count = int
+_MOST_SUM = 1 << 62  # of a party's whole run: files hold no larger numbers
 
 
-class PartyStatus(msgspec.Struct, kw_only=True):
+class ReportedSums(msgspec.Struct, kw_only=True):
+    """What one party, or all of a role, have reported together. bytes_up, bytes_down: of packets.
+
+    refused: what was refused, by kind.
+    """
+
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    busy_s: float = 0.0
+    refused: dict[str, Count] = {}
+
+    def add(self, report: Report) -> None:
+        """Add a report. A lying party may reach the largest number, and stays there."""
+        self.bytes_up = min(self.bytes_up + report.bytes_up, _MOST_SUM)
+        self.bytes_down = min(self.bytes_down + report.bytes_down, _MOST_SUM)
+        self.busy_s += report.busy_s
+        refused = Counter(self.refused) + Counter(report.refused)
+        self.refused = {kind: min(count, _MOST_SUM) for kind, count in refused.items()}
+
+
+class PartyStatus(ReportedSums, kw_only=True):
     """One party, as the hub knows it. Sums are over the whole run.
 
     fingerprint: of its keys in the roster, "" for a member that has not joined.  connected: as the engine says.
     rolled_back: its state went back, and it is excluded.  last_seen: Unix seconds of its last packet.
-    round, attempt, commit: of its last report.  bytes_up, bytes_down: of packets.  refused: what it has refused, by
-    kind.  missed: how often the hub went on without it, by reason.  implausible: its impossible reports.
+    round, attempt, commit: of its last report.  missed: how often the hub went on without it, by reason.
+    implausible: its impossible reports.
     """
 
     name: str
@@ -37,10 +60,6 @@ class PartyStatus(msgspec.Struct, kw_only=True):
     round: Count = 0
     attempt: Count = 0
     commit: Count = 0
-    bytes_up: Count = 0
-    bytes_down: Count = 0
-    busy_s: float = 0.0
-    refused: dict[str, Count] = {}
     missed: dict[str, Count] = {}
     implausible: Count = 0
 

@@ -6,9 +6,8 @@ All parties share the config's seed and get a simulation's data, the clock is vi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,23 +17,18 @@ import numpy as np
 from coterie.deploy import kills as killing
 from coterie.deploy.account import ledger_of
 from coterie.deploy.built_party import build_party
-from coterie.deploy.engine import EngineError
 from coterie.deploy.engines import check_installed
-from coterie.deploy.home import read_home
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
 from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.reported import with_facts
 from coterie.deploy.store import FileStore, unpack
-from coterie.operate.authority import approve, invite
 from coterie.operate.deployable import deployable, scores_of
-from coterie.operate.folder import Folder, current_plan
-from coterie.operate.founding import init
-from coterie.operate.joining import accept, join
+from coterie.operate.folder import Folder
+from coterie.operate.local import LocalDeployment, found_here
 from coterie.operate.members import PlannedMember
-from coterie.operate.nats_server import NatsServer, check_server, free_port
-from coterie.operate.server import access_of, listen_of
+from coterie.operate.nats_server import check_server, free_port
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.files import atomic_write, locked
@@ -49,22 +43,10 @@ from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData
 from coterie.runs.runner import FinishedRun, load_result, write_partition
 
-HOMES = "homes"
 GRACE_S = 5.0
 _AWAY_S = 3.0  # beyond the grace, so that the others notice
 
 Tell = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """A deployment that is ready to run. homes: by party."""
-
-    folder: Folder
-    experiment: Experiment
-    hub: str
-    homes: Mapping[str, Path]
-    server: NatsServer
 
 
 def rehearse(
@@ -93,60 +75,42 @@ def rehearse(
         names = [entry.name for entry in experiment.common.roster.entries]
         wanted = [killing.parse(text, names, experiment.config.rounds) for text in kills]
         ready = _set_up(path, experiment, scores_of(config) if scores is None else scores)
-        held.enter_context(_running_server(ready))
+        held.enter_context(ready.serving())
         _run_parties(ready, wanted, tell)
-        return _collect(ready)
+        return _collect(ready, experiment)
 
 
-def _set_up(path: Path, experiment: Experiment, scores: Sequence[str]) -> Rehearsal:
-    config, model, folder = experiment.config, experiment.model, Folder(path)
-    hub, *others = (PlannedMember(entry.name, entry.role) for entry in experiment.common.roster.entries)
+def _set_up(path: Path, experiment: Experiment, scores: Sequence[str]) -> LocalDeployment:
+    config, model, roster = experiment.config, experiment.model, experiment.common.roster
+    members = [PlannedMember(entry.name, entry.role) for entry in roster.entries]
     server = f"nats://127.0.0.1:{free_port()}"
     settings = Settings(server, grace_s=GRACE_S, scores=tuple(scores), rehearsal=True)
     facts = SampleForm(tuple(model.input_shape), int(model.outputs or 0), config.task)
-    homes = {hub.name: folder.hub, **{one.name: path / HOMES / safe(one.name) for one in others}}
     with TemporaryDirectory(prefix="coterie-") as place:
         files: dict[str, Path] = {}
         for name, own in experiment.dealt.data.items():
             files[name] = Path(place) / f"{safe(name)}.npz"
             np.savez(files[name], **_samples(own))
-        session = experiment.common.roster.session
-        init(path, config, [hub, *others], settings, facts, public=files.get(hub.name), session=session)
-        for one in others:
-            home, request = join(
-                invite(path, one.name),
-                homes[one.name],
-                files.get(one.name),
-                report=scores,
-                accelerator="cuda" if config.accelerator == "cuda" else "cpu",
-                out=Path(place),
-            )
-            accept(home, approve(path, request.read_text()).certificate.read_text())
-    nats = folder.nats.absolute()  # the server runs in this folder
-    listen = listen_of(folder, nats, current_plan(folder))
-    return Rehearsal(folder, experiment, hub.name, homes, NatsServer(nats, access_of(folder), listen))
+        return found_here(
+            path,
+            config,
+            members,
+            settings,
+            facts,
+            files,
+            out=Path(place),
+            report=scores,
+            accelerator="cuda" if config.accelerator == "cuda" else "cpu",
+            session=roster.session,
+        )
 
 
-@contextmanager
-def _running_server(ready: Rehearsal) -> Iterator[None]:
-    from coterie.deploy.nats_stream import provision
-
-    try:
-        ready.server.start()
-    except EngineError as error:
-        raise RunError(str(error)) from None
-    try:
-        provision([ready.server.url], ready.folder.operator_tls, ready.server.access)
-        yield
-    finally:
-        ready.server.stop()
-
-
-def _run_parties(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
+def _run_parties(ready: LocalDeployment, kills: Sequence[Kill], tell: Tell) -> None:
     lives: dict[str, Life] = {name: _hub if name == ready.hub else as_party for name in ready.homes}
+    folders = {name: home.path for name, home in ready.homes.items()}
     tell_new = _NewLines(ready.folder.run / METRICS, tell)
     with Supervision(
-        ready.hub, ready.homes, lives, kills, absence_s=GRACE_S + _AWAY_S, server=ready.server.pid
+        ready.hub, folders, lives, kills, absence_s=GRACE_S + _AWAY_S, server=ready.server.pid
     ) as processes:
         processes.start()
         processes.watch(tell_new)
@@ -172,11 +136,10 @@ class _NewLines:
                 self._tell(line)
 
 
-def _collect(ready: Rehearsal) -> FinishedRun:
+def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
     """Complete the run folder with the models from the homes, which only a rehearsal can read."""
-    experiment, run, ledgers = ready.experiment, ready.folder.run, dict[str, Any]()
-    for name in ready.homes:
-        home = read_home(ready.homes[name])
+    run, ledgers = ready.folder.run, dict[str, Any]()
+    for name, home in ready.homes.items():
         found, data = build_party(home), FileStore(home.state).load()
         if data is None:
             raise RunError(f"{name} has stored nothing in {home.path}")

@@ -5,6 +5,7 @@ Its configuration admits the parties of the newest plan. The server reads it ane
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from coterie.deploy.engine import STREAM, Access, EngineError, Tls
@@ -24,7 +25,7 @@ from coterie.deploy.names import ENGINE, OPERATOR, addresses, bracketed, hosts_o
 from coterie.deploy.plan import Plan
 from coterie.operate import certificates
 from coterie.operate.folder import Authority, Folder, current_plan, joined_members
-from coterie.operate.nats_server import Listen, ServerCluster, binary, configuration
+from coterie.operate.nats_server import Listen, NatsServer, ServerCluster, binary, configuration
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.files import atomic_write
 
@@ -107,6 +108,27 @@ def _pin(public: bytes) -> str:
     return hashlib.sha256(public).hexdigest()
 
 
+def local_server(folder: Folder) -> NatsServer:
+    """A server in this folder, not started yet."""
+    place = folder.nats.absolute()  # it runs there
+    return NatsServer(place, access_of(folder), listen_of(folder, place, current_plan(folder)))
+
+
+@contextlib.contextmanager
+def serving(server: NatsServer, folder: Folder) -> Iterator[None]:
+    """This server runs, with what the parties need. Raises RunError with its own words."""
+    from coterie.deploy.nats_stream import provision
+
+    try:
+        server.start()
+        provision([server.url], folder.operator_tls, server.access)
+        yield
+    except EngineError as error:
+        raise RunError(str(error)) from None
+    finally:
+        server.stop()
+
+
 CONNECT_S = 5.0
 _RELOAD_S = 0.3
 
@@ -120,9 +142,8 @@ def apply(folder: Folder) -> None:
     admit(folder)
     plan = current_plan(folder)
     if (pid := running(folder)) is not None:
-        for _ in range(2):  # else a server with the configuration of an earlier version has no stream for new accounts
-            os.kill(pid, signal.SIGHUP)
-            time.sleep(_RELOAD_S)
+        os.kill(pid, signal.SIGHUP)
+        time.sleep(_RELOAD_S)
     own = _operator_tls(folder)
     check_installed()
     from coterie.deploy.nats_stream import provision
