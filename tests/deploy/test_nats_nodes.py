@@ -73,7 +73,7 @@ def test_a_hub_whose_broker_has_lost_its_stream_waits_and_loses_no_round(
     def live(name: str, rounds: int) -> None:
         node = apart.node(name)
         if name == "server":
-            node.queue._waits = lambda why: said.append((len(apart.rounds), why))
+            node.observer.waits = lambda why: said.append((len(apart.rounds), why))  # type: ignore[method-assign]
         apart.drive(node, rounds)
 
     apart.closed = closed
