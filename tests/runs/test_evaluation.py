@@ -85,8 +85,15 @@ def test_every_client_is_scored_on_the_test_set_of_its_own_task() -> None:
     assert scores.values["global_loss"][0] != scores.values["global_loss"][1]
 
 
+def trained(observer: Evaluator, models: dict[str, ClientModel]) -> np.ndarray:
+    """Training accuracy of each client."""
+    found = observer.train_accuracies(models)
+    assert found is not None
+    return found.values["train_accuracy"]
+
+
 def test_training_accuracies_equal_the_plain_loop() -> None:
-    found = Evaluator(MODEL, DATA).train_accuracies(models())
+    found = trained(Evaluator(MODEL, DATA), models())
     expected = [
         slow(MODEL, weights, TensorSamples(DATA[name].x, DATA[name].y))[0] for name, weights in models().items()
     ]
@@ -105,13 +112,31 @@ def test_training_accuracies_take_one_pass_a_distinct_model(monkeypatch: pytest.
     a, b = MODEL.initial(0), MODEL.initial(1)
     shared = {f"client/{i}": (a, a.copy(), a, b)[i % 4] for i in range(100)}
     data = {name: list(DATA.values())[i % 5] for i, name in enumerate(shared)}
-    found = Evaluator(MODEL, data).train_accuracies(shared)
+    found = trained(Evaluator(MODEL, data), shared)
     sizes = [len(data[name].y) for name in shared]
     assert passes == [(1, sum(size for i, size in enumerate(sizes) if (i % 4 == 3) is odd)) for odd in (False, True)]
     passes.clear()
     monkeypatch.setattr(evaluation, "_BATCH_BYTES", 1)
-    np.testing.assert_array_equal(Evaluator(MODEL, data).train_accuracies(shared), found)
+    np.testing.assert_array_equal(trained(Evaluator(MODEL, data), shared), found)
     assert [size for _, size in sorted(passes)] == sorted(sizes)
+
+
+def test_many_training_samples_are_drawn_as_many_of_each_client(many: Any) -> None:
+    """The stated error is that of the mean over the clients. Few are all taken."""
+    data, models = many
+    large = {
+        name: replace(own, x=own.test_set.x[: 600 + i], y=own.test_set.y[: 600 + i])
+        for i, (name, own) in enumerate(data.items())
+    }
+    whole = trained(Evaluator(MODEL, large), models).mean()
+    scores: list[Any] = [Evaluator(MODEL, large, seed=seed).train_accuracies(models) for seed in range(30)]
+    sampled = scores[0].sampled
+    assert (sampled.samples, sampled.of) == (20 * 500, sum(600 + i for i in range(20)))
+    errors = [one.means()["train_accuracy"] - whole for one in scores]
+    assert 0 < np.std(errors) < 1.2 * sampled.standard_error < 0.005
+    assert np.abs(errors).max() < 4 * sampled.standard_error
+    few = {name: models[name] for name in DATA}
+    assert Evaluator(MODEL, DATA, seed=1).train_accuracies(few).sampled is None  # type: ignore[union-attr]
 
 
 # -- a sample of the test set ------------------------------------------------------------------------------------------
@@ -194,7 +219,7 @@ def test_a_run_says_what_it_was_scored_on(tmp_path: Path) -> None:
     made = build(config)
     made.set_up()
     made.round(1)
-    expected = Evaluator(made.model, made.data).scores(made.models(1)).means()
+    expected = Evaluator(made.model, made.data, made.config.how).scores(made.models(1)).means()
     assert {name: whole[name] for name in expected} == expected
     assert 0 < abs(done["global_accuracy"] - whole["global_accuracy"]) < 0.03
     assert done["local_accuracy"] == pytest.approx(whole["local_accuracy"], abs=1e-9)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
+import os
 import re
 import tracemalloc
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,13 @@ from kept_parties import head
 from outcomes import alike, numbers
 
 from coterie.crypto.roster import DerivedRoster, simulated
+from coterie.protocol import codec
 from coterie.protocol.errors import UserError
 from coterie.protocol.names import LazyMapping, Names, each, listed
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Mixture
-from coterie.runs import RunConfig, experiment, load, registry, run
+from coterie.runs import RunConfig, evaluation, experiment, inputs, load, registry, run
+from coterie.runs import parties as parties_of
 
 SOME = RunConfig("fedavg", data="synthetic:8x4", clients=60, rounds=3, evaluated=60, settings={"participation": 0.1})
 
@@ -229,6 +234,45 @@ def test_only_those_that_are_asked_or_evaluated_are_ever_made(monkeypatch: pytes
     names = made.data.clients
     assert all(name in names or name == made.federation.hub for name in made.transport.members)
     made.close()
+
+
+def work(clients: int, out: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often a run of three rounds, of which each asks 20 clients and keeps a checkpoint, does what takes time."""
+    done: Counter[str] = Counter()
+
+    def counted(what: str, owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            done[what] += 1
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    with monkeypatch.context() as monkeypatch:
+        counted("fsyncs", os, "fsync")
+        counted("files", os, "replace")
+        for name in ("sha256", "blake2b"):
+            counted("digests", hashlib, name)
+        counted("parties as bytes", parties_of.state, "dump")
+        counted("messages", codec, "encode")
+        counted("passes", evaluation, "judge_many")
+        counted("data", inputs, "ClientData")
+        run(replace(config(clients), rounds=3, checkpoint_every=1, out=str(out)))
+    return done
+
+
+def test_a_round_does_the_same_work_whatever_the_number_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many are asked and scored: 20 each. Which of them coincide is by lot, and digests are of all that differs."""
+    few, many = (work(clients, tmp_path / str(clients), monkeypatch) for clients in (400, 4_000))
+    for what in ("fsyncs", "files", "messages", "passes", "parties as bytes"):
+        assert few[what] == many[what] > 0, what
+    for what in ("digests", "data"):
+        assert 0 < many[what] < 1.1 * few[what] + 20, what
+    assert many["fsyncs"] < 60
+    assert many["passes"] == 3 + 1  # a round's models are one; and on the training data, at the end
 
 
 def test_a_party_that_is_given_other_data_is_still_one_party() -> None:

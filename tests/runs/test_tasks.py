@@ -63,7 +63,9 @@ def test_a_constant_answer_is_right_as_often_as_the_group_calls_something_so(par
                 on_test, on_train = experiment.effects.run(effects)
                 assert on_test.accuracy == pytest.approx((own_test == was).mean())
                 assert on_train.accuracy == pytest.approx((own_train == was).mean())
-            assert experiment.observer.train_accuracies(everybodys) == pytest.approx(np.array(trained))
+            found = experiment.observer.train_accuracies(everybodys)
+            assert found is not None
+            assert found.values["train_accuracy"] == pytest.approx(np.array(trained))
 
 
 def test_turned_images_are_what_everything_sees() -> None:

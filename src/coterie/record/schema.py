@@ -271,10 +271,10 @@ class RoundRecord(CostsRecord, frozen=True, kw_only=True):
     reported: dict[str, Count] = {}
 
 
-class TestSample(msgspec.Struct, frozen=True):
-    """The part of the test set that global scores were measured on: ``samples`` of ``of``, the same for all clients.
+class SampleRecord(msgspec.Struct, frozen=True):
+    """What scores were measured on, ``samples`` of ``of``.
 
-    standard_error: of a client's global accuracy because of it, at most.
+    standard_error: because of it, at most: of a client's global accuracy, or of the mean training accuracy.
     """
 
     samples: AtLeastOne
@@ -287,7 +287,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
     attack, attacker_names: the attack and its clients; scores are of the others.
     set_up, finish: before the first round and after the last one.  stopped: why it ended after rounds_done.
-    evaluated: the number of evaluated clients, if not all.  test_sample: None for the whole test set.
+    evaluated: the number of evaluated clients, if not all.  test_sample, train_sample: None for all samples.
     """
 
     system: str
@@ -336,7 +336,8 @@ class RunRecord(msgspec.Struct, frozen=True):
     devices_used: dict[str, Used] | None = None
     deployment: Deployed | None = None
     evaluated: AtLeastOne | None = None
-    test_sample: TestSample | None = None
+    test_sample: SampleRecord | None = None
+    train_sample: SampleRecord | None = None
     devices: str | None = None
     availability: str | None = None
     emulated: bool = False

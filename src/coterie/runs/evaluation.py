@@ -3,7 +3,7 @@
 Scoring many personal models on a large test set would cost more than their training. So beyond ``FEW_MODELS`` distinct
 models of one task, each is scored on the same sample of the test set, which is large enough for a standard error of at
 most ``STANDARD_ERROR`` of a client's accuracy, whatever that is. Fewer models, and all models on a client's own test
-samples, are scored on everything.
+samples, are scored on everything. Of the training samples at most ``TRAIN_SAMPLES`` count, as many of each client.
 
 It also finds *skipped* rounds, which moved no model, bit for bit, whatever the hub says. A run whose rounds were all
 skipped has no result.
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -40,6 +41,7 @@ from coterie.training.solvers import Sgd
 
 FEW_MODELS = 10
 STANDARD_ERROR = 0.01
+TRAIN_SAMPLES = 10_000
 _ENOUGH = round(0.25 / STANDARD_ERROR**2)  # samples of a set without end; an accuracy's variance is at most 1/4
 _BATCH_BYTES = 64 << 20  # of the weights, samples and judgements that are in memory together
 _SHOWN = 3  # reasons in a line
@@ -49,22 +51,14 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """samples: of the test set, drawn by the seed, on which models were scored.  of: so many in all.
+    """samples: drawn by the seed, on which models were scored.  of: so many in all.
 
-    standard_error: of a client's global accuracy that comes from it, at most.
+    standard_error: of an accuracy that comes from it, at most.
     """
 
     samples: int
     of: int
-
-    @property
-    def standard_error(self) -> float:
-        return math.sqrt(0.25 / self.samples * (self.of - self.samples) / (self.of - 1))
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """As ``metrics.jsonl`` and ``result.json`` have it."""
-        return {"samples": self.samples, "of": self.of, "standard_error": self.standard_error}
+    standard_error: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +88,7 @@ class Scores:
         found = {name: mean for name, mean in means.items() if name in plain}
         others = {name: mean for name, mean in means.items() if name not in plain}
         line: dict[str, Any] = {**found, "metrics": others} if others else {**found}
-        return line | ({} if self.sampled is None else {f"{prefix}test_sample": self.sampled.facts})
+        return line | ({} if self.sampled is None else {f"{prefix}test_sample": asdict(self.sampled)})
 
     def bands(self) -> dict[str, list[float]]:
         """Smallest, lower quartile, median, upper quartile and largest over the clients that have a number."""
@@ -171,7 +165,7 @@ class Evaluator:
             chosen = np.sort(rng(self.seed, "observer", "test sample").choice(many, some, replace=False))
             self._samples[test_set] = TensorSamples(test_set.x[chosen], test_set.y[chosen])
         found = self._samples[test_set]
-        return found, Sampled(len(found.y), many)
+        return found, Sampled(len(found.y), many, math.sqrt(_variance(len(found.y), many)))
 
     def backdoor_success(self, models: Mapping[str, ClientModel], value: float) -> float:
         """The share of test samples of other classes that a trigger of this value turns into class ``TARGET``.
@@ -189,19 +183,28 @@ class Evaluator:
                 taken += len(same) * measure(slice(None))["accuracy"]
         return taken / len(models) if models else float("nan")
 
-    def train_accuracies(self, models: Mapping[str, ClientModel]) -> Doubles | None:
-        """Accuracy of each of these clients' models on its own training data, (clients,). None without classes."""
-        if self.targets.task != "classes":
+    def train_accuracies(self, models: Mapping[str, ClientModel]) -> Scores | None:
+        """``train_accuracy`` of each of these clients' models, on its own training data. None without classes."""
+        if self.targets.task != "classes" or not models:
             return None
         names, found = list(models), np.empty(len(models))
+        most = sys.maxsize if self.seed is None else -(-TRAIN_SAMPLES // len(models))
+        seen: list[tuple[int, int]] = []  # samples of each client, and of how many
 
         def own(i: int) -> TensorSamples:
             data = self.data[names[i]]
-            return TensorSamples(data.x, data.y)
+            x, y, many = data.x, data.y, len(data.y)
+            if many > most:
+                chosen = np.sort(rng(self.seed or 0, names[i], "observed samples").choice(many, most, replace=False))
+                x, y = x[chosen], y[chosen]
+            seen.append((len(y), many))
+            return TensorSamples(x, y)
 
         for i, values in self._on_own(list(models.values()), own):
             found[i] = values["accuracy"]
-        return found
+        samples, of = map(sum, zip(*seen, strict=True))
+        error = math.sqrt(sum(_variance(*one) for one in seen)) / len(seen)  # of the mean over the clients
+        return Scores({"train_accuracy": found}, None if samples == of else Sampled(samples, of, error))
 
     def _on_own(
         self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]
@@ -321,6 +324,11 @@ def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
     for keys in by_id.values():
         by_bytes.setdefault(_digest(arrays[keys[0]]), []).extend(keys)
     return [sorted(keys) for keys in by_bytes.values()]
+
+
+def _variance(samples: int, of: int) -> float:
+    """Of a share among so many samples, of which these were drawn, at most."""
+    return 0.25 / max(1, samples) * (of - samples) / max(1, of - 1)
 
 
 def _alike(models: Sequence[ClientModel]) -> list[list[int]]:

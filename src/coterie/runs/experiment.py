@@ -53,8 +53,10 @@ class Experiment:
     owns: what each party alone is told.  devices: the clients' profiles.  sample_numbers: of one sample.
     fingerprint: of data, partition, traces, initial weights and own code.  inputs_digest: of the data, own model and
     own loss, the same for every seed and system.  own_code: digests of one's own modules.
-    founded: roster and identities of a resumed run.
+    founded: roster and identities of a resumed run.  scored: the honest clients, when they were last scored here.
     """
+
+    scored: evaluation.Scores | None = None
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:
         self.system, self.settings, self.config = config.definition, config.own, config
@@ -330,7 +332,7 @@ class Experiment:
         if scores:
             models = self.models(r)
             honest = self.attackers.left_out(models)
-            found = self.observer.scores(honest)
+            found = self.scored = self.observer.scores(honest)
             line |= {**found.line(), "bands": found.bands(), "models_sha256": evaluation.models_digest(models)}
             if (trigger := self.attackers.trigger) is not None:
                 line["backdoor_success"] = self.observer.backdoor_success(honest, trigger)

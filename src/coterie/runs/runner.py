@@ -263,7 +263,8 @@ class _Running:
         models = e.models(self.done)
         write_models(self.out, e, models, self.done)
         honest = e.attackers.left_out(models)
-        folder.write_json(self.out / folder.CLIENTS, {"clients": list(honest), **e.observer.scores(honest).values})
+        scored = e.scored or e.observer.scores(honest)  # the last round scores, but a resumed run may have none left
+        folder.write_json(self.out / folder.CLIENTS, {"clients": list(honest), **scored.values})
         folder.write_json(self.out / folder.OBSERVED, e.observed())
         result = summary(e, self.set_up, rounds, finish)
         write_result(self.out, result)
