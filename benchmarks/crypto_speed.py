@@ -158,20 +158,24 @@ def _ckks_set(name: str, values: Floats, repeats: int) -> dict[str, Any]:
     public, made = key.public, ring(key.parameters)
     numbers: ckks_arrays.Secret = cast(Any, key.arrays)
     cipher, emulated = public.encrypt(values), twin.public.encrypt(values)
-    data, slots = cipher.to_bytes(), key.parameters.to_slots(values)
-    encryptor, decryptor = numbers.public.encryptor, numbers.decryptor
+    data, encoder = cipher.to_bytes(), sealapi.CKKSEncoder(made.context)
+    padded = np.zeros(len(cipher.array) * key.parameters.degree)
+    padded[: values.size] = values
+    slots = padded.view(np.complex128).reshape(len(cipher.array), -1)
+    encryptor = numbers.public.encryptor
+    decryptor = sealapi.Decryptor(made.context, made._secret_object(numbers.secret))
     objects = [next(made.objects(row[None], cipher.tally.form)) for row in cipher.array]
     plaintext, scale = sealapi.Plaintext(), made.scale(cipher.tally.form)
 
     def bare_encrypt() -> None:
         for row in slots:
-            made.encoder.encode(row.tolist(), scale, plaintext)
+            encoder.encode(row.tolist(), scale, plaintext)
             encryptor.encrypt(plaintext, sealapi.Ciphertext(made.context))
 
     def bare_decrypt() -> None:
         for each in objects:
             decryptor.decrypt(each, plaintext)
-            made.encoder.decode_complex(plaintext)
+            encoder.decode_complex(plaintext)
 
     work: dict[str, Callable[[], Any]] = {
         "bare_encrypt": bare_encrypt,

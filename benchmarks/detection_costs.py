@@ -26,7 +26,7 @@ from coterie.aggregation import literal
 from coterie.crypto import ckks, fourier, threshold, threshold_generation, threshold_opening
 from coterie.protocol.errors import CoterieError
 
-SIZE, HOLDERS, AT_MOST = 178_110, 4, 1 << 12
+SIZE, HOLDERS = 178_110, 4
 SPREAD = 0.05  # standard deviation of parameters, as of a trained model
 
 
@@ -44,20 +44,21 @@ class Clock:
 
 
 def transform(repeats: int) -> dict[str, Any]:
-    """The paper's scalars of one leader: transform, high energy, energy, distance."""
+    """The paper's scalars of one leader: high energy, energy, distance."""
     clock, offs = Clock(), []
-    key = clock("key pair", ckks.keygen, "threshold-16384-dft")
+    key = clock("key pair", ckks.keygen, "threshold-8192-high")
     keys = clock("evaluation keys", key.evaluation)
     for turn in range(repeats):
         rng = np.random.default_rng(turn)
         values, start = SPREAD * rng.normal(size=(2, SIZE))
         cipher = clock("encryption", key.public.encrypt, values)
-        spectrum = clock("transform", fourier.dft, cipher, keys, high=True)
-        high = clock("its energy", fourier.energy, spectrum, keys)
+        high = clock("high energy", fourier.high_energy, cipher, keys)
         total = clock("energy", fourier.energy, cipher, keys)
         far = clock("distance", fourier.energy, cipher.add_plain(-start), keys)
         wanted = *fourier.energies(values), float(((values - start) ** 2).sum())
-        offs += [abs(float(key.decrypt(x)[0]) - y) for x, y in zip((high, total, far), wanted, strict=True)]
+        units = fourier.TAPS, 1, 1
+        for x, y, unit in zip((high, total, far), wanted, units, strict=True):
+            offs.append(abs(float(key.decrypt(x)[0]) / unit - y))
     stated = fourier.error(key.parameters, float(np.linalg.norm(values)) * 2, SIZE)
     return {"seconds": clock.seconds, "largest error": max(offs), "stated error": stated, "repeats": repeats}
 
@@ -78,8 +79,8 @@ def shared(parameters: str, spectrum: bool) -> dict[str, Any]:
     def among(name: str) -> tuple[Any, ...]:
         return group.holders, zeros[name], threshold.Answered()
 
-    before = clock("transform", fourier.dft, cipher, keys, high=True) if spectrum else cipher
-    scalar = clock("energy", fourier.energy, before, keys, AT_MOST)
+    make = fourier.high_energy if spectrum else fourier.energy
+    scalar = clock("high energy" if spectrum else "energy", make, cipher, keys)
     prepared = clock("server's part", threshold_opening.server_dec, group, scalar)
     request = threshold_opening.Request.load(group, prepared.request.to_bytes())
     answers = {
@@ -92,15 +93,15 @@ def shared(parameters: str, spectrum: bool) -> dict[str, Any]:
     high, total = fourier.energies(values)
     return {
         "seconds": clock.seconds,
-        "error": abs(opened - (high if spectrum else total)),
-        "stated error": group.error(scalar.terms, scalar.tally.form),
+        "error": abs(opened / fourier.TAPS - high if spectrum else opened - total),
+        "stated error": group.error(1 << 12, scalar.tally.form),
         "bytes to a holder": len(prepared.request.to_bytes()),
         "bytes back": len(answers[group.holders[0]]),
         "evaluation keys, MB": round(len(keys.to_bytes()) / 1e6, 1),
     }
 
 
-def whole(parameters: str = "ckks-32768-literal", size: int = 32_768) -> dict[str, Any]:
+def whole(parameters: str = "ckks-32768-deep", size: int = 32_768) -> dict[str, Any]:
     """The all-ciphertext form of two leaders, from models to the weighted sum."""
     clock = Clock()
     small = parameters.startswith("insecure")
@@ -114,11 +115,14 @@ def whole(parameters: str = "ckks-32768-literal", size: int = 32_768) -> dict[st
     def squared(x: ckks.CipherVector) -> ckks.CipherVector:
         return x.dot(x.conjugated(keys), keys, at_most=64)
 
+    def tapped(x: ckks.CipherVector) -> ckks.CipherVector:
+        by = fourier.taps(key.parameters.degree)
+        return x.dot(x.conjugated(keys), keys, at_most=64 * fourier.TAPS, taps=by).times_plain(1 / fourier.TAPS)
+
     ciphers = [key.public.encrypt(model) for model in models]
     high, far = [], []
     for cipher in ciphers:
-        spectrum = clock("transform", fourier.dft, cipher, keys, high=True)
-        high.append(clock("its energy", squared, spectrum))
+        high.append(clock("high energy", tapped, cipher))
         far.append(clock("distance", squared, cipher.at_level(literal.levels(2) + 1).add_plain(-start)))
     by = clock("s-factors of both", literal.factors, high, far, bounds)
     total, share = clock("weighted sum", literal.weighted, ciphers, by)
@@ -136,7 +140,7 @@ def whole(parameters: str = "ckks-32768-literal", size: int = 32_768) -> dict[st
 
 def iterated() -> list[dict[str, Any]]:
     """Encrypted s-factors of two leaders by how far their scalars differ, in shares of the bound (emulated)."""
-    key, rows = ckks.keygen("ckks-32768-literal", emulated=True), []
+    key, rows = ckks.keygen("ckks-32768-deep", emulated=True), []
     for spread in (0.8, 0.4, 0.2, 0.1, 0.05, 0.02):
         for iterations in (1, 2, 3):
             have = literal.levels(2, iterations)
@@ -152,7 +156,7 @@ def iterated() -> list[dict[str, Any]]:
 def tables(content: Mapping[str, Any]) -> str:
     """The tables of docs/detection.md, as Markdown."""
     lines = [
-        "| step | one key, CPU-s | shared by four | shared, without transform | literal, two leaders |",
+        "| step | one key, CPU-s | shared by four | shared, without filter | literal, two leaders |",
         "|" + " --- |" * 5,
     ]
     columns = [content[name]["seconds"] for name in ("transform", "shared transform", "shared lengths", "literal")]
@@ -178,7 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
         content = {
             "command": shlex.join(["python", "-m", "benchmarks.detection_costs", given.out.as_posix()]),
             "transform": transform(3),
-            "shared transform": shared("threshold-16384-dft", True),
+            "shared transform": shared("threshold-8192-high", True),
             "shared lengths": shared("threshold-8192-mul", False),
             "iterations": iterated(),
             "literal": whole(),

@@ -26,7 +26,6 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
 from coterie.crypto.residues import Residues
 from coterie.privacy.attacks.joint_key import Guess, likeliest
-from coterie.privacy.attacks.key_in_sum import coefficients
 
 
 def from_answers(group: threshold.Group, c1: Residues, totals: Sequence[Residues]) -> Guess:
@@ -58,8 +57,7 @@ def _inverse(a: Residues, moduli: Residues) -> Residues:
 
 def _coefficients(group: threshold.Group, polynomials: Residues) -> NDArray[np.float64]:
     """Of one polynomial ``(1, limbs, N)`` in NTT form, the nearest to zero."""
-    values = group.ring.decoded(polynomials, polynomials.shape[1] - 1, 1.0).view(np.float64).ravel()
-    return coefficients(values, group.space)
+    return group.ring.decoded(polynomials, 1.0).ravel()
 
 
 def open_together(

@@ -133,8 +133,8 @@ def decoded(key: Any, vector: Any) -> Doubles:
     """
     if key.emulated:
         return np.asarray(vector.array / float(key.public.encrypt(np.ones(1)).array[0]))
-    slots = ring(key.parameters).decrypt(key.arrays.decryptor, vector.array, vector.tally.form)
-    return np.asarray(slots.view(np.float64).ravel()[: vector.length])
+    made = ring(key.parameters)
+    return made.decoded(key.arrays._plain(vector.array), made.unit(vector.tally.form)).ravel()[: vector.length]
 
 
 def _towards(weight: float, _: str, weights: Vector) -> Vector:

@@ -165,9 +165,8 @@ def answer(key: PublicKey, values: Floats, seed: bytes, challenge: bytes) -> byt
     space, form = key.parameters, key.fresh
     if key.emulated:
         return weighted(space.degree * sum(space.residue_bytes[: form.level + 1]), bytes(1))
-    made, count = ring(space), space.ciphertexts(values.size)
-    messages = made.encoded((row.tolist() for row in space.to_slots(values)), form)
-    total = _combined(key, made.numbers(messages, count, form.level + 1)[:, None], challenge)[:, 0]
+    made = ring(space)
+    total = _combined(key, made.encoded(values, form)[:, None], challenge)[:, 0]
     total = residues.add(total, _rho(key, seed), made.moduli_at(form.level))
     return b"".join(residues.pack(total, space.residue_bytes[: form.level + 1]))
 

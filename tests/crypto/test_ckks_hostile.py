@@ -150,10 +150,8 @@ def test_what_does_not_belong_there_is_seen(key):
     large = key.public.encrypt([64.0]).scale(2)
     assert key.decrypt(large)[0] == pytest.approx(128)
     refused(lambda: key.decrypt(replace(large, tally=replace(large.tally, terms=1))), CiphertextError)
-    scalar = key.public.encrypt_scalar(0.5)
-    refused(lambda: key.decrypt(replace(scalar, tally=replace(scalar.tally, form=key.public.fresh))), CiphertextError)
-    vector = replace(key.public.encrypt([0.5]), tally=scalar.tally)
-    refused(lambda: key.decrypt(vector), CiphertextError)  # a scalar that stands in one slot only
+    vector = replace(key.public.encrypt([0.5, 0.5]), tally=key.public.encrypt_scalar(0.5).tally)
+    refused(lambda: key.decrypt(vector), CiphertextError)  # no constant
 
 
 def test_sums_made_to_hide_nothing():

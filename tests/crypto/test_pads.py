@@ -45,9 +45,7 @@ def values(count: int, length: int = D) -> np.ndarray:
 
 def polynomials(key: Any, cipher: Any) -> np.ndarray:
     """What a real ciphertext opens to in its ring, noise and all: (ciphertexts, limbs, N) residues."""
-    made, form = key.public.arrays.ring, cipher.tally.form
-    plain = made.opened(key.arrays.decryptor, cipher.array, form)
-    return np.asarray(made.numbers(plain, len(cipher.array), form.level + 1))
+    return np.asarray(key.arrays._plain(cipher.array))
 
 
 # -- what it opens to --------------------------------------------------------------------------------------------------

@@ -140,11 +140,11 @@ def test_errors_under_a_shared_key_are_those_that_the_code_states() -> None:
     for terms in (8, 8 * 2048):
         assert f"{group.error(terms) / terms:.1e}" in text
         assert f"{threshold_pads.padded_error(group, dict.fromkeys(names, terms // 8)) / terms:.1e}" in text
-    at = th.Group("threshold-16384-dft", names[:4])  # what a scalar of a server's own shows
+    at = th.Group("threshold-8192-high", names[:4])  # what a scalar of a server's own shows
     flood = at.flood(at.fresh_deviation, scalar=True) * 2 * 10
     bits = sum(math.log2(int(prime)) for prime in at.moduli(at.opened_limbs)[:, 0]) - math.log2(flood)
-    assert f"room for {bits:.0f} bits beside the noise, so for {bits / math.log2(9):.0f} of the key's 16,384" in text
-    for name in ("threshold-8192-mul", "threshold-16384-dft"):
+    assert f"room for {bits:.0f} bits beside the noise, so for {bits / math.log2(9):.0f} of the key's 8,192" in text
+    for name in ("threshold-8192-mul", "threshold-8192-high"):
         assert f"| {th.Group(name, names).error(8) / 8:.1e} |" in text
 
 

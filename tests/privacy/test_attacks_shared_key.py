@@ -96,5 +96,6 @@ def test_under_a_joint_pad_what_a_sender_adds_comes_out_as_it_went_in():
         parts = {k: threshold_pads.contribution(g, shared.shares[k], k, padded.pad) for k in g.holders[1:]}
         cipher = threshold_pads.joint(g, shared.key, sent, parts)
         found = opened(shared, cipher)
-        assert no_better_than_guessing(from_sum(g, found - found.mean(), 64.0), secret)
-    np.testing.assert_allclose(found.view(np.complex128), 1 / 64, atol=2 * g.error())  # K, and nothing times s
+        assert no_better_than_guessing(from_sum(g, found, 64.0), secret)
+    constant = g.space.spread / 64 * np.eye(1, N)[0]  # K, and nothing times s
+    np.testing.assert_allclose(found, constant, atol=2 * g.error())

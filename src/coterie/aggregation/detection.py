@@ -244,7 +244,7 @@ def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: Array
     norms (or distances), which tell little of short updates.
     """
     counts, norms = _rows(weights, squares)
-    used, error = counts > 0, 10 * _DEVIATION * counts.size
+    used, error = counts > 0, 40 * _DEVIATION * counts.size  # distances have up to 4 times the noise of norms
     most = float((counts[used] * np.sqrt(np.maximum(norms[used], 0) + error)).sum()) / divisor
     return not float(np.linalg.norm(np.asarray(mean, dtype=np.float64))) <= slack * most
 

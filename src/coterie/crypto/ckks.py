@@ -38,7 +38,7 @@ from os import urandom
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto import ckks_arrays, twins, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
@@ -103,8 +103,6 @@ class CipherVector(vector.CipherVector):
         if not theirs.tally.form.scalar or theirs.tally.form.constant or form.constant:
             raise CryptoError(f"no product of a {form} and a {theirs.tally.form}: make the second with encrypt_scalar")
         self._factors(theirs)
-        if self.key.parameters.steady:
-            raise CryptoError(f"{self.key.parameters.name} has dot products only: its vectors keep their scale")
         terms = self.terms * theirs.terms if at_most is None else integer_weight(at_most)
         tally = self.tally.bounded(terms, self._room, form=form._replace(product=True))
         return self._made(tally, self.key.arrays.times(self.array, theirs.array, form))
@@ -162,14 +160,22 @@ class CipherVector(vector.CipherVector):
         return self._made(tally, self.key.arrays.conjugate(self.array, arrays, form))
 
     def dot(
-        self, prepared: CipherVector, keys: EvaluationKey, *, constant: bool = False, at_most: int | None = None
+        self,
+        prepared: CipherVector,
+        keys: EvaluationKey,
+        *,
+        constant: bool = False,
+        at_most: int | None = None,
+        taps: NDArray[np.int64] | None = None,
     ) -> CipherVector:
         """The dot product with a ``conjugated`` vector: a scalar, one level lower.
 
         Its terms are the product of both vectors' terms, each term a vector of norm at most 1. at_most: as in
         ``times``.
-        constant: only in the constant coefficient; it needs no rotations, and can only be added and scaled. Raises
-        CapacityError without a level, CryptoError for a vector that isn't conjugated or at another level.
+        constant: only in the constant coefficient; it needs no rotations, and can only be added and scaled.
+        taps: ``(N,)`` integers, the coefficients of a polynomial by which each ciphertext of this vector is multiplied
+        first, modulo X^N + 1.
+        Raises CapacityError without a level, CryptoError for a vector that isn't conjugated or at another level.
         """
         theirs: CipherVector = self._checked(prepared)
         arrays, form, other = self._evaluating(keys), self.tally.form, theirs.tally.form
@@ -178,12 +184,12 @@ class CipherVector(vector.CipherVector):
         self._factors(theirs)
         if self.length != theirs.length:
             raise CryptoError(f"vectors of {self.length} and {theirs.length} values have no dot product")
-        if not constant and (self.key.parameters.steady or not self.key.parameters.rotations):
+        if not constant and not self.key.parameters.turns:
             raise CryptoError(f"dot products of {self.key.parameters.name} are constant ones: say constant=True")
         scalar = Form(form.level - 1, scalar=True, constant=constant)
         terms = self.terms * theirs.terms if at_most is None else integer_weight(at_most)
         tally = replace(self.tally.bounded(terms, self._room, form=scalar), length=1)
-        return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form, constant))
+        return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form, constant, taps))
 
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
         """The same values with fresh randomness and noise; products are rescaled first.
@@ -303,7 +309,7 @@ class Encrypts(ABC):
         return CipherVector(self.public, tally, self.arrays.encrypt(array, tally.form))
 
     def encrypt_scalar(self, value: float, at_most: int = 1, level: int | None = None) -> CipherVector:
-        """One number in every slot, for products. at_most: a public bound on its magnitude, counted as its terms."""
+        """One number, a constant, for products. at_most: a public bound on its magnitude, counted as its terms."""
         bound, form = integer_weight(at_most), self.parameters.fresh_at(level, scalar=True)
         tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room)
         array = self.parameters.checked([float(value)], form, bound)
@@ -374,13 +380,13 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
         """The ``(d,) float64`` values, approximately, or sums of ``cipher.terms`` of them.
 
         Raises KeyMismatchError for another key's vector, and CiphertextError for what honest parties can't encrypt: a
-        value beyond the reach of its terms, or something in an unused slot.
+        value beyond the reach of its terms, or something in an unused place.
         """
         ours = self._openable(cipher, masked=False)
         ours._travels()
         values = self.arrays.decrypt(ours.array, ours.tally)
         if not self.parameters.plausible(values, ours.tally):
-            raise CiphertextError(f"a slot holds what no sum of {ours.terms} values is: damaged or forged")
+            raise CiphertextError(f"a place holds what no sum of {ours.terms} values is: damaged or forged")
         return values
 
     def open_blinded(self, cipher: CipherVector, *, flood_bits: int | None = None) -> BlindedVector:

@@ -18,15 +18,15 @@ without noise, so that errors don't pile up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from os import urandom
 from typing import Any
 
 import numpy as np
-from tenseal.sealapi import Ciphertext, GaloisKeys, Plaintext, RelinKeys  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from tenseal.sealapi import GaloisKeys, RelinKeys  # type: ignore[import-untyped]
 
 from coterie.crypto import residues
 from coterie.crypto.arrays import ArrayVectors, CiphertextError, Halves, RandomBytes, drawn
@@ -34,11 +34,11 @@ from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, ParameterSet
 from coterie.crypto.packing import Floats
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import Handle, Ring, ring
-from coterie.crypto.stages import Stage
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
 
 Opened = tuple[Residues, Residues]  # as it was opened, and with noise for other keys
+Taps = NDArray[np.int64] | None
 _MASK_BYTES = 32
 
 
@@ -63,15 +63,14 @@ class Public(ArrayVectors):
         return replace(self, relinearise=self.relinearise[:0])
 
     def encrypt(self, values: Floats, form: Form) -> Residues:
-        return self.sealed(self.encryptor.encrypt, values, form)
+        return self._fresh(self.ring.encoded(values, form), form)
 
     def add(self, a: Residues, b: Residues, form: Form) -> Residues:
         return residues.add(a, b, self._moduli(form))
 
     def add_plain(self, a: Residues, values: Floats, form: Form) -> Residues:
         total = a.copy()
-        message = self.ring.numbers(self._plaintexts(values, form), len(a), form.level + 1)
-        total[:, 0] = residues.add(total[:, 0], message, self._moduli(form))
+        total[:, 0] = residues.add(total[:, 0], self.ring.encoded(values, form), self._moduli(form))
         return total
 
     def scale(self, a: Residues, factor: int, form: Form) -> Residues:
@@ -121,8 +120,6 @@ class Public(ArrayVectors):
         return self.zeros(len(a), form.level - 1)
 
     def lower(self, a: Residues, form: Form, level: int) -> Residues:
-        if self.space.steady:
-            return np.ascontiguousarray(a[:, :, : level + 1])
         made, upper = self.ring, form._replace(level=level + 1)
         wanted = made.scale(form._replace(level=level)) * float(made.moduli[level + 1, 0])
         return self._multiples(a[:, :, : level + 2], round(wanted / made.scale(form)), upper)
@@ -131,13 +128,10 @@ class Public(ArrayVectors):
         turn, element, key = self.ring.evaluator.apply_galois_inplace, self.space.elements[-1], keys.handles[-1]
         return self.ring.changed(a, form, 2, form.level + 1, lambda c: turn(c, element, key))
 
-    def dot(self, a: Residues, conjugated: Residues, keys: Evaluation, form: Form, constant: bool) -> Residues:
-        return self.ring.dot(self.relineariser, keys.handles, a, conjugated, form, constant)
-
-    def stage(self, a: Residues, stage: Stage, keys: Evaluation, form: Form) -> Residues:
-        """A map of slots by its diagonals (``fourier.Stage``), one level lower."""
-        made, limbs, turns = self.ring, form.level, keys.turns(stage.steps)
-        return made.changed(a, form, 2, limbs, lambda c: mapped(made, c, stage, turns, form))
+    def dot(
+        self, a: Residues, conjugated: Residues, keys: Evaluation, form: Form, constant: bool, taps: Taps = None
+    ) -> Residues:
+        return self.ring.dot(self.relineariser, keys.handles, a, conjugated, form, constant, taps)
 
     def sanitise(self, a: Residues, bits: int, form: Form) -> Residues:
         nothing = np.zeros((len(a), form.level + 1, self.space.degree), dtype=np.uint64)
@@ -158,8 +152,7 @@ class Public(ArrayVectors):
 
     def pad(self, values: Floats, pad: Residues, form: Form) -> Residues:
         """Encoded values plus a pad, ``(ciphertexts, limbs, N)``. There is no noise."""
-        message = self.ring.numbers(self._plaintexts(values, form), len(pad), form.level + 1)
-        return residues.add(pad, message, self._moduli(form))
+        return residues.add(pad, self.ring.encoded(values, form), self._moduli(form))
 
     def completed(self, padded: Residues, counterpart: Residues, seed: bytes, form: Form) -> Residues:
         """``(y + p, a)``, with a from the public seed."""
@@ -207,29 +200,20 @@ class Public(ArrayVectors):
     def relineariser(self) -> Handle:
         return self.ring.switching_object(RelinKeys(), self.relinearise)
 
-    def sealed(self, encrypt: Callable[[Handle, Handle], None], values: Floats, form: Form) -> Residues:
-        plaintexts, count = self._plaintexts(values, form), self.space.ciphertexts(values.size)
-        return self.ring.encrypted(encrypt, plaintexts, count, form.level)
-
-    def _plaintexts(self, values: Floats, form: Form) -> Iterator[Handle]:
-        if form.scalar:
-            return self.ring.encoded([float(values[0])], form)
-        return self.ring.encoded((row.tolist() for row in self.space.to_slots(values)), form)
-
     def _fresh(self, numbers: Residues, form: Form) -> Residues:
         fresh = self.zeros(len(numbers), form.level)
         fresh[:, 0] = residues.add(fresh[:, 0], numbers, self._moduli(form))
         return fresh
 
     def zeros(self, count: int, level: int) -> Residues:
-        return self.ring.encrypted(self.encryptor.encrypt_zero, [self.ring.ids[level]] * count, count, level)
+        return self.ring.zeros(self.encryptor.encrypt_zero, count, level)
 
     def _multiples(self, a: Residues, factor: int, form: Form) -> Residues:
         """Times an integer but 0, and rescaled. The caller keeps the scale."""
-        made, plaintext = self.ring, Plaintext()
-        made.encoder.encode(float(factor), made.ids[form.level], 1.0, plaintext)
-        steps = lambda c: made.evaluator.multiply_plain_inplace(c, plaintext), made.evaluator.rescale_to_next_inplace
-        return made.changed(a, form, 2, form.level, *steps)
+        made, moduli = self.ring, self._moduli(form)
+        numbers = np.array([[factor % int(q)] for (q,) in moduli], dtype=np.uint64)
+        product = residues.product(a, numbers, moduli)
+        return made.changed(product, form, 2, form.level, made.evaluator.rescale_to_next_inplace)
 
     def _moduli(self, form: Form) -> Residues:
         return self.ring.moduli_at(form.level)
@@ -249,19 +233,29 @@ class Secret(Halves):
         return cls(secret, Public(space, pair, relinearise))
 
     def encrypt(self, values: Floats, form: Form) -> Residues:
-        return self.public.sealed(self.encryptor.encrypt_symmetric, values, form)
+        made = self.public.ring
+        fresh = made.zeros(self.encryptor.encrypt_zero_symmetric, self.space.ciphertexts(values.size), form.level)
+        fresh[:, 0] = residues.add(fresh[:, 0], made.encoded(values, form), made.moduli_at(form.level))
+        return fresh
 
     def decrypt(self, a: Residues, tally: Tally) -> Floats:
-        """``(d,)`` values. Raises CiphertextError if an unused slot, or another slot of a scalar, is wrong."""
-        form = tally.form
+        """``(d,)`` values. Raises CiphertextError if an unused coefficient is not about 0."""
+        form, made, plain = tally.form, self.public.ring, self._plain(a)
         if form.constant:
-            return self._decrypt_constant(a, form)
-        numbers = self.public.ring.decrypt(self.decryptor, a, form).view(np.float64).ravel()
-        values, unused = numbers[: tally.length].copy(), numbers[tally.length :]
-        expected = values[0] * (np.arange(1, numbers.size) % 2 == 0) if form.scalar else 0.0
-        if (np.abs(unused - expected) > self.space.tolerance(tally.terms, form)).any():
-            raise CiphertextError("an unused slot holds something: damaged or forged")
-        return values
+            moduli = made.moduli_at(form.level)
+            return np.array([residues.centred(residues.constant(plain, moduli)[0], moduli) / made.scale(form)])
+        numbers = made.decoded(plain, made.unit(form)).ravel()
+        if (np.abs(numbers[tally.length :]) > self.space.tolerance(tally.terms, form)).any():
+            raise CiphertextError("an unused coefficient holds something: damaged or forged")
+        return numbers[: tally.length].copy()
+
+    def _plain(self, a: Residues) -> Residues:
+        """``(ciphertexts, limbs, N)``: c_0 + c_1 s + c_2 s^2."""
+        moduli, secret = self.public.ring.moduli[: a.shape[2]], self.secret[None, : a.shape[2]]
+        total = a[:, -1]
+        for at in range(a.shape[1] - 2, -1, -1):  # Horner's rule
+            total = residues.add(residues.product(total, secret, moduli), a[:, at], moduli)
+        return total
 
     def counterpart(self, pads: Residues, seed: bytes, form: Form) -> Residues:
         """``-a s + e`` minus the pads: completes padded vectors to a ciphertext. The noise is as SEAL's."""
@@ -271,16 +265,8 @@ class Secret(Halves):
         noise = public.ring.transformed(residues.binomial((len(pads), self.space.degree), urandom), form.level)
         return residues.add(noise, moduli - taken, moduli)
 
-    def _decrypt_constant(self, a: Residues, form: Form) -> Floats:
-        """Of c_0 + c_1 s nothing but the constant coefficient."""
-        made, moduli = self.public.ring, self.public.ring.moduli_at(form.level)
-        plain = made.numbers(made.opened(self.decryptor, a, form), 1, len(moduli))
-        number = residues.centred(residues.constant(plain, moduli)[0], moduli)
-        return np.array([number / made.scale(form)])
-
     def open_blinded(self, a: Residues, tally: Tally, bits: int) -> Opened:
-        plaintexts = self.public.ring.opened(self.decryptor, a, tally.form)
-        exact = self.public.ring.numbers(plaintexts, len(a), tally.form.level + 1)
+        exact = self._plain(a)
         return exact, self.public.flooded(exact, bits, tally.form)
 
     def evaluation(self, fingerprint: bytes) -> Evaluation:
@@ -312,10 +298,6 @@ class Secret(Halves):
     @cached_property
     def encryptor(self) -> Handle:
         return self.public.ring.encryptor(self.public.pair, self.secret)
-
-    @cached_property
-    def decryptor(self) -> Handle:
-        return self.public.ring.decryptor(self.secret)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -351,50 +333,11 @@ class Evaluation:
             for element, part in zip(self.space.elements, self.packed, strict=True)
         )
 
-    def turns(self, steps: tuple[int, ...]) -> list[tuple[int, Handle]]:
-        """The automorphisms that rotate by these steps, each with its key."""
-        places = [step for step, _ in self.space.rotations]
-        return [(self.space.elements[at], self.handles[at]) for at in map(places.index, steps)]
-
     def _unpacked(self, part: bytes | memoryview) -> Residues:
         shape = self.space.relinearisation_keys, 2, len(self.space.prime_bits), self.space.degree
         return residues.unpack(part, shape, self.space.residue_bytes)
 
 
-# ---- maps of slots by diagonals
-
-
-def mapped(ring: Ring, cipher: Handle, stage: Stage, turns: Sequence[tuple[int, Handle]], form: Form) -> None:
-    """One ciphertext of this form, mapped in place and rescaled. turns: element and key of a baby and a giant step."""
-    seal, (baby, small), (giant, large) = ring.evaluator, *turns
-    rows, total, term = [cipher], Ciphertext(ring.context), Ciphertext(ring.context)
-    for _ in range(stage.baby - 1):
-        seal.apply_galois(rows[-1], baby, small, turned := Ciphertext(ring.context))
-        rows.append(turned)
-    plaintexts, empty = _encoded(ring, stage, form.level), True
-    for g in range(stage.giants - 1, -1, -1):
-        if not empty:
-            seal.apply_galois_inplace(total, giant, large)
-        for b, row in enumerate(rows):
-            if (g, b) not in plaintexts:
-                continue
-            seal.multiply_plain(row, plaintexts[g, b], total if empty else term)
-            if not empty:
-                seal.add_inplace(total, term)
-            empty = False
-    seal.rescale_to_next(total, cipher)
-
-
 def plain_scale(ring: Ring, form: Form) -> float:
     """The scale of plaintexts whose products, rescaled, have the scale of the level below."""
     return ring.scale(form._replace(level=form.level - 1)) * float(ring.moduli[form.level, 0]) / ring.scale(form)
-
-
-@lru_cache(maxsize=16)
-def _encoded(ring: Ring, stage: Stage, level: int) -> dict[tuple[int, int], Handle]:
-    """A stage's diagonals as plaintexts that lead to the scale of the level below. Encoded once a process."""
-    made = {}
-    for place, row in stage.diagonals.items():
-        ring.encoder.encode(row.tolist(), ring.ids[level], plain_scale(ring, Form(level)), plaintext := Plaintext())
-        made[place] = plaintext
-    return made

@@ -1,16 +1,14 @@
 """CKKS parameter sets as data, with their room, errors, sizes and nominal times.
 
-A set is a ring degree N, a chain of primes, and a scale D. A vector of d reals lies in ``ceil(d / N)`` ciphertexts of
-N/2 complex slots, two reals a slot. Values are multiplied by D.
+A set is a ring degree N, a chain of primes, and a scale D. A vector of d reals is the coefficients of ``ceil(d / N)``
+ciphertexts, times ``D / sqrt(N / 2)``: their norm, and their error, is that of N/2 complex slots with scale D. A scalar
+is a constant polynomial, D times its value.
 
 **Levels.** The last prime serves key switching only; each other one but the first can be given up for one product. At
 level l the modulus is the product of the first l + 1 primes and the scale is S_l: D for fresh vectors, ``S_(l-1) =
 S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2. To lower a vector
 from level k to l, primes above q_(l+1) are dropped, then it is multiplied by the integer nearest to ``S_l * q_(l+1) /
 S_k`` and rescaled. So all vectors at one level have one scale.
-
-Of a *steady* set all S_l are D, which can be larger than a prime. Plaintext factors have the scale of the prime given
-up, and a lower level only drops primes. Products of two vectors exist only in a constant coefficient.
 
 **Room.** A sum of t vectors within ``+-reach`` doesn't wrap modulo q while ``sqrt(2) * S * reach * t < q / 2``. A set
 must keep that for ``max_terms`` terms at every level. Scalars are within ``+-1`` a term: a product of vectors of t and
@@ -38,16 +36,14 @@ import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from coterie.crypto.packing import Floats, as_vector, check_fit
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import CryptoError, DecodeError, UserError
 
-Slots = NDArray[np.complex128]
 FINGERPRINT_BYTES = 16
 
 DEVIATIONS = 32.0
@@ -81,10 +77,9 @@ class ParameterSet:
     nominal: times for virtual clocks.  secure: False for tests only.
     scalar_bits: as terms_bits, for scalars at levels with room for so many; None: the same.
     flood_bits: opened vectors that leave under another key get noise uniform in +-2^flood_bits a coefficient; None: no
-    masks.  radix: rotations by its powers sum up the slots, each radix - 1 times.
+    masks.  radix: automorphisms by its powers make the trace, each radix - 1 times.
     lowest: the lowest level of vectors.  opened: the level at which shared keys (``threshold``) open, or None.
-    steps: rotations of the evaluation keys instead of powers of the radix, each dividing the next; without any, dot
-    products are constant.  steady: vectors keep the scale D at all levels.
+    turns: whether evaluation keys have the automorphisms of the trace; else dot products are constant.
     """
 
     name: str
@@ -100,8 +95,7 @@ class ParameterSet:
     radix: int = 2
     lowest: int = 0
     opened: int | None = None
-    steps: tuple[int, ...] | None = None
-    steady: bool = False
+    turns: bool = True
 
     def __post_init__(self) -> None:
         if self.degree not in _MOST_BITS or len(self.prime_bits) < 2 or not all(20 <= b <= 60 for b in self.prime_bits):
@@ -129,8 +123,6 @@ class ParameterSet:
         if constant:
             return 2 * self._scale_bits(level + 1) - self.prime_bits[level + 1] - math.log2(self.degree / 2)
         bits = float(self.scale_bits)
-        if self.steady:
-            return bits
         for dropped in range(self.levels, level, -1):
             bits = 2 * bits - self.prime_bits[dropped]
         return bits
@@ -175,8 +167,8 @@ class ParameterSet:
             *(self.degree, self.scale_bits, self.reach_bits, self.terms_bits, self.scalar_bits or self.terms_bits),
             *(self.flood_bits or 0, self.radix, self.secure, *self.prime_bits),
         )
-        if self.opened is not None or self.steps is not None:
-            numbers += (self.lowest, self.opened or 0, self.steady, *(self.steps or ()))
+        if self.opened is not None or not self.turns:
+            numbers += (self.lowest, self.opened or 0, 0)
         return hashlib.sha256(b"coterie/ckks/" + struct.pack(f"<{len(numbers)}I", *numbers)).digest()[:12]
 
     # ---- sizes and times
@@ -229,11 +221,11 @@ class ParameterSet:
 
     @property
     def rotations(self) -> tuple[tuple[int, int], ...]:
-        """The rotations that sum up all slots, in order: (step, times)."""
-        slots = self.degree // 2
-        powers = (self.radix**i for i in range(math.ceil(math.log(slots, self.radix) - 1e-9)))
-        steps = tuple(powers) if self.steps is None else self.steps
-        return tuple((step, after // step - 1) for step, after in pairwise((*steps, slots)))
+        """Powers of X -> X^3 that with conjugation make the trace, in order: (exponent, times)."""
+        half = self.degree // 2
+        count = math.ceil(math.log(half, self.radix) - 1e-9) if self.turns else 0
+        powers = (self.radix**i for i in range(count))
+        return tuple((step, after // step - 1) for step, after in pairwise((*powers, half)))
 
     @property
     def elements(self) -> tuple[int, ...]:
@@ -283,13 +275,12 @@ class ParameterSet:
         most = tally.terms * self.limit(tally.form) + self.tolerance(tally.terms, tally.form)
         return bool((np.abs(values) <= most).all())
 
-    def to_slots(self, values: Floats) -> Slots:
-        """``(d,)`` reals to ``(ciphertexts, N/2)`` complex slots, zeros at the end."""
-        padded = np.zeros(self.ciphertexts(values.size) * self.degree)
-        padded[: values.size] = values
-        return padded.view(np.complex128).reshape(-1, self.degree // 2)
-
     # ---- error
+
+    @property
+    def spread(self) -> float:
+        """The deviation of a vector's value over that of a coefficient, at scale 1."""
+        return math.sqrt(self.degree / 2)
 
     def scale(self, form: Form) -> float:
         """The scale of values (of coefficients, if constant), up to the primes' distance from powers of two."""
@@ -357,12 +348,11 @@ class ParameterSet:
         return terms * (error + bound * _FLOAT_ROUNDING)
 
 
-_ONE_TIMES, _DFT_TIMES = Milliseconds(4.5, 3, 1, 1, 5), Milliseconds(13, 9, 6.5, 5, 20)
+_ONE_TIMES = Milliseconds(4.5, 3, 1, 1, 5)
 _DEEP_TIMES, _LONG_TIMES = Milliseconds(8.5, 6, 1.8, 5, 5), Milliseconds(230, 190, 60, 150, 500)
 _DEEP = True, 24, 16  # secure, bits of scalars, and of flooding
-_LITERAL_STEPS = (1, 8, 32, 256, 1024, 4096)  # of stages.plan(16384)
 _SHARED = True, 20, None  # secure, bits of scalars; no masks
-_DFT: dict[str, Any] = {"lowest": 1, "opened": 1, "steps": (1, 8, 32, 128, 512, 2048), "steady": True}  # stages.plan
+_HIGH = True, 28, None  # eight more for the taps of ``fourier``
 
 PARAMETERS = {
     p.name: p
@@ -372,33 +362,28 @@ PARAMETERS = {
         ParameterSet("ckks-8192-deep", 8192, (50, *3 * (36,), 60), 36, 2, 10, _DEEP_TIMES, *_DEEP, 4),
         ParameterSet("ckks-32768-deep", 32768, (50, *21 * (36,), 60), 36, 2, 10, _LONG_TIMES, *_DEEP, 16),
         ParameterSet(
-            "ckks-32768-literal", 32768, (50, *21 * (36,), 60), 36, 2, 10, _LONG_TIMES, *_DEEP, 16, steps=_LITERAL_STEPS
-        ),
-        ParameterSet(
             "threshold-8192-sum", 8192, (48, 48, 40, 60), 110, 6, 16, Milliseconds(4.5, 3, 1), *_SHARED, 2, 2, 1
         ),
-        ParameterSet("threshold-8192-mul", 8192, (50, 48, 60, 60), 68, 6, 14, _ONE_TIMES, *_SHARED, 4, 1, 1, ()),
-        ParameterSet("threshold-16384-dft", 16384, (60,) * 7, 72, 6, 14, _DFT_TIMES, True, 24, **_DFT),
+        ParameterSet("threshold-8192-mul", 8192, (50, 48, 60, 60), 68, 6, 14, _ONE_TIMES, *_SHARED, 4, 1, 1, False),
+        ParameterSet("threshold-8192-high", 8192, (50, 48, 60, 60), 66, 6, 14, _ONE_TIMES, *_HIGH, 4, 1, 1, False),
     )
 }
-"""The 128-bit sets by name: additions only, one product of ciphertexts, three, and twenty-one, once with the
-rotations of a Fourier transform; for keys that several
-parties hold shares of: sums with integer weights, one product, and a Fourier transform with a product behind it.
+"""The 128-bit sets by name: additions only, one product of ciphertexts, three, and twenty-one; for keys that several
+parties hold shares of: sums with integer weights, one product, and one with a filter behind it.
 """
 
 INSECURE = {
     f"insecure-1024-{kind}": replace(
-        PARAMETERS[like], name=f"insecure-1024-{kind}", degree=1024, nominal=nominal, secure=False, **shape
+        PARAMETERS[like], name=f"insecure-1024-{kind}", degree=1024, nominal=nominal, secure=False, radix=radix
     )
-    for kind, like, shape, nominal in (
-        ("add", "ckks-4096-add", {"radix": 2}, Milliseconds(0.3, 0.2, 0.1)),
-        ("mul", "ckks-8192-mul", {"radix": 2}, Milliseconds(0.4, 0.3, 0.1, 0.1, 0.4)),
-        ("deep", "ckks-8192-deep", {"radix": 4}, Milliseconds(0.9, 0.7, 0.2, 0.6, 0.7)),
-        ("literal", "ckks-32768-literal", {"steps": (1, 4, 8, 32, 64, 256)}, Milliseconds(5, 4, 3, 6, 10)),
-        ("long", "ckks-32768-deep", {"radix": 8}, Milliseconds(5, 4, 3, 6, 10)),
-        ("threshold-sum", "threshold-8192-sum", {"radix": 2}, Milliseconds(0.6, 0.4, 0.2)),
-        ("dft", "threshold-16384-dft", {"steps": (1, 4, 8, 32, 64, 256)}, Milliseconds(1.5, 1.1, 0.5, 0.6, 1.2)),
-        ("threshold-mul", "threshold-8192-mul", {}, Milliseconds(0.6, 0.4, 0.2, 0.2, 0.6)),
+    for kind, like, radix, nominal in (
+        ("add", "ckks-4096-add", 2, Milliseconds(0.3, 0.2, 0.1)),
+        ("mul", "ckks-8192-mul", 2, Milliseconds(0.4, 0.3, 0.1, 0.1, 0.4)),
+        ("deep", "ckks-8192-deep", 4, Milliseconds(0.9, 0.7, 0.2, 0.6, 0.7)),
+        ("long", "ckks-32768-deep", 8, Milliseconds(5, 4, 3, 6, 10)),
+        ("threshold-sum", "threshold-8192-sum", 2, Milliseconds(0.6, 0.4, 0.2)),
+        ("high", "threshold-8192-high", 4, Milliseconds(0.6, 0.4, 0.2, 0.2, 0.6)),
+        ("threshold-mul", "threshold-8192-mul", 4, Milliseconds(0.6, 0.4, 0.2, 0.2, 0.6)),
     )
 }
 """Small sets for tests: the same primes, a fraction of the degree, no security."""

@@ -63,6 +63,7 @@ def product(a: Residues, b: Residues, moduli: Residues) -> Residues:
 
 
 _HALF = np.uint64(30)
+_DIGIT = 50  # bits, so that a digit of a double is an int64
 
 
 def _reduced(x: Residues, y: Residues | np.uint64, prime: np.uint64) -> Residues:
@@ -77,6 +78,41 @@ def _reduced(x: Residues, y: Residues | np.uint64, prime: np.uint64) -> Residues
 def halved(a: Residues, moduli: Residues) -> Residues:
     """``a / 2`` modulo the (odd) primes."""
     return (a + (a & np.uint64(1)) * moduli) >> np.uint64(1)
+
+
+def of_floats(values: NDArray[np.float64], moduli: Residues) -> Residues:
+    """The integers nearest to ``(rows, N)`` numbers below 2^150, as residues ``(rows, limbs, N)``."""
+    rest, digits = np.rint(values), []
+    while True:
+        upper = np.rint(rest * 2.0**-_DIGIT)
+        digits.append((rest - upper * 2.0**_DIGIT).astype(np.int64)[:, None])
+        rest = upper
+        if not rest.any():
+            break
+    signed, base = moduli.astype(np.int64), np.uint64(1 << _DIGIT) % moduli
+    total = (digits.pop() % signed).astype(np.uint64)
+    while digits:
+        total = add(product(total, base, moduli), (digits.pop() % signed).astype(np.uint64), moduli)
+    return total
+
+
+def balanced(a: Residues, moduli: Residues) -> NDArray[np.float64]:
+    """The integers nearest to zero with residues ``(rows, limbs, N)``, in double precision, ``(rows, N)``.
+
+    By Garner's algorithm, whose digits are each nearest to zero: small numbers have one.
+    """
+    digits: list[NDArray[np.int64]] = []
+    value, weight = np.zeros((len(a), a.shape[-1])), 1.0
+    for limb, (prime,) in enumerate(moduli.tolist()):
+        at, rest = np.array([[prime]], dtype=np.uint64), a[:, limb : limb + 1]
+        for (lower,), digit in zip(moduli.tolist(), digits, strict=False):
+            taken = (-digit % prime).astype(np.uint64)[:, None]
+            rest = product(add(rest, taken, at), np.array([[pow(lower, -1, prime)]], dtype=np.uint64), at)
+        digit = rest[:, 0].astype(np.int64)
+        digits.append(np.where(digit > prime // 2, digit - prime, digit))
+        value += digits[-1] * weight
+        weight *= prime
+    return value
 
 
 def constant(a: Residues, moduli: Residues) -> Residues:

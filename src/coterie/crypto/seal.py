@@ -14,7 +14,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, lru_cache
 from itertools import count
 from typing import Any
@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from coterie.crypto import residues
 from coterie.crypto.arrays import CiphertextError
-from coterie.crypto.ckks_parameters import ParameterSet, Slots
+from coterie.crypto.ckks_parameters import ParameterSet
+from coterie.crypto.packing import Floats
 from coterie.crypto.residues import Residues
 from coterie.crypto.tally import Form
 from coterie.protocol.errors import RunError, UserError
@@ -39,6 +40,7 @@ _U64 = struct.Struct("<Q")
 _UNCOMPRESSED, _ZSTD = 0, 2
 _SHORT = 8  # levels, for which SEAL's primes do
 _PREFIX_MOST = 4096  # a template's bytes besides its numbers are far fewer
+_STRUCT_MOST = 256  # bytes of SEAL's ciphertext object, besides its numbers
 
 
 class Ring:
@@ -53,7 +55,6 @@ class Ring:
         self.context = sealapi.SEALContext(asked, True, level)
         if not self.context.parameters_set():
             raise UserError(f"SEAL refuses {parameters.name}: {self.context.parameters_error_message()}")
-        self.encoder = sealapi.CKKSEncoder(self.context)
         self.evaluator = sealapi.Evaluator(self.context)
         primes = [modulus.value() for modulus in asked.coeff_modulus()]
         self.moduli = np.array(primes, dtype=np.uint64)[:, None]
@@ -71,7 +72,7 @@ class Ring:
                 / (self.parameters.degree / 2)
             )
         scale = 2.0**self.parameters.scale_bits
-        for dropped in range(self.parameters.levels, form.level, -1) if not self.parameters.steady else ():
+        for dropped in range(self.parameters.levels, form.level, -1):
             scale = scale * scale / float(self.moduli[dropped, 0])
         return scale * scale if form.product else scale
 
@@ -98,9 +99,6 @@ class Ring:
             made.set_secret_key(self._secret_object(secret))
         return made
 
-    def decryptor(self, secret: Residues) -> Handle:
-        return sealapi.Decryptor(self.context, self._secret_object(secret))
-
     def _secret_object(self, secret: Residues) -> Handle:
         return self._loaded(sealapi.SecretKey(), self._secret_template, secret)
 
@@ -123,39 +121,34 @@ class Ring:
 
     # ---- vectors
 
-    def encrypted(
-        self, encrypt: Callable[[Handle, Handle], None], plain: Iterable[Handle], count: int, level: int
-    ) -> Residues:
-        """Fresh ciphertexts ``(count, 2, limbs, N)``. encrypt: a method of an encryptor."""
+    def zeros(self, encrypt: Callable[[Handle, Handle], None], count: int, level: int) -> Residues:
+        """Fresh encryptions of zero, ``(count, 2, limbs, N)``. encrypt: a method of an encryptor."""
         cipher = self._cipher()
 
         def each() -> Iterator[Handle]:
-            for one in plain:
-                encrypt(one, cipher)
+            for _ in range(count):
+                encrypt(self.ids[level], cipher)
                 yield cipher
 
         return self.numbers(each(), count, 2, level + 1)
 
-    def encoded(self, messages: Iterable[list[complex] | float], form: Form) -> Iterator[Handle]:
-        """A plaintext of each: N/2 complex slots, or one value for all of them. The object is reused."""
-        plaintext = sealapi.Plaintext()
-        for message in messages:
-            self.encoder.encode(message, self.ids[form.level], self.scale(form), plaintext)
-            yield plaintext
+    def unit(self, form: Form) -> float:
+        """What a coefficient is of a value 1: the scale of a scalar, that of a vector over sqrt(N / 2)."""
+        return self.scale(form) / (1.0 if form.scalar else self.parameters.spread)
 
-    def opened(self, decryptor: Handle, ciphers: Residues, form: Form) -> Iterator[Handle]:
-        """The plaintext of each ciphertext, noise included. The object is reused."""
-        plaintext = sealapi.Plaintext()
-        for cipher in self.objects(ciphers, form):
-            decryptor.decrypt(cipher, plaintext)
-            yield plaintext
+    def encoded(self, values: Floats, form: Form) -> Residues:
+        """``(d,)`` values as the coefficients of polynomials ``(ciphertexts, limbs, N)``; one of them as a constant."""
+        moduli, scaled = self.moduli_at(form.level), values * self.unit(form)
+        if form.scalar:
+            numbers = np.array([[round(float(scaled[0])) % int(q)] for (q,) in moduli], dtype=np.uint64)
+            return np.broadcast_to(numbers, (1, len(moduli), self.parameters.degree)).copy()
+        padded = np.zeros(self.parameters.ciphertexts(values.size) * self.parameters.degree)
+        padded[: values.size] = scaled
+        return self.ntt(residues.of_floats(padded.reshape(-1, self.parameters.degree), moduli))
 
-    def decrypt(self, decryptor: Handle, ciphers: Residues, form: Form) -> Slots:
-        """``(count, N/2)`` complex slots."""
-        slots = np.empty((len(ciphers), self.parameters.degree // 2), dtype=np.complex128)
-        for row, plaintext in zip(slots, self.opened(decryptor, ciphers, form), strict=True):
-            row[...] = np.fromiter(self.encoder.decode_complex(plaintext), np.complex128, row.size)
-        return slots
+    def decoded(self, polynomials: Residues, unit: float) -> Floats:
+        """``(count, N)``: the coefficients of ``(count, limbs, N)``, over what one of a value 1 is."""
+        return residues.balanced(self.ntt(polynomials, inverse=True), self.moduli[: polynomials.shape[1]]) / unit
 
     def changed(
         self, ciphers: Residues, form: Form, polynomials: int, limbs: int, *steps: Callable[[Handle], None]
@@ -184,11 +177,32 @@ class Ring:
 
     def numbers(self, handles: Iterable[Handle], *shape: int) -> Residues:
         """SEAL's objects as ``(*shape, N)``, one a row; each is read before the next is taken."""
-        out = np.empty((*shape, self.parameters.degree), dtype=np.uint64)
-        with _scratch() as file:
+        out, where = np.empty((*shape, self.parameters.degree), dtype=np.uint64), self._where
+        with _scratch() as file, _memory() as memory:
             for row, handle in zip(out, handles, strict=True):
-                file.numbers(handle, row)
+                if where is None or not isinstance(handle, sealapi.Ciphertext):
+                    file.numbers(handle, row)
+                elif handle.size() * handle.coeff_modulus_size() * handle.poly_modulus_degree() != row.size:
+                    raise RunError(f"a ciphertext of SEAL's has another size than {row.shape}")
+                else:
+                    os.preadv(memory, [row.data.cast("B")], _pointer(memory, handle, where))
         return out
+
+    @cached_property
+    def _where(self) -> int | None:
+        """How far into SEAL's ciphertexts lies the pointer to their numbers: found by a look at one that was saved.
+
+        A copy through a file is compressed, which takes ten times as long. None where memory can't be read so.
+        """
+        sealapi.Encryptor(self.context, self._samples[1]).encrypt_zero(self.ids[0], cipher := self._cipher())
+        wanted = np.empty((2, 1, self.parameters.degree), dtype=np.uint64)
+        with _scratch() as file, _memory() as memory:
+            file.numbers(cipher, wanted)
+            for at in range(0, _STRUCT_MOST, 8) if memory >= 0 else ():
+                with suppress(OSError, OverflowError):
+                    if os.pread(memory, wanted.nbytes, _pointer(memory, cipher, at)) == wanted.tobytes():
+                        return at
+        return None
 
     def samples(self, secret: Residues, count: int) -> Residues:
         """``(count, 2, primes, N)`` fresh pairs (-(a s + e), a) under a secret key."""
@@ -200,18 +214,6 @@ class Ring:
                 yield public
 
         return self.numbers(each(), count, 2, len(self.moduli))
-
-    def decoded(self, polynomials: Residues, level: int, scale: float) -> Slots:
-        """``(count, N/2)`` complex slots of polynomials ``(count, limbs, N)`` that hold values times ``scale``."""
-        plaintext, any_scale = sealapi.Plaintext(), 2.0 ** self.parameters.prime_bits[0] / 4  # SEAL refuses large ones
-        slots = np.empty((len(polynomials), self.parameters.degree // 2), dtype=np.complex128)
-        self.encoder.encode(0.0, self.ids[level], any_scale, plaintext)
-        template = self._prefix(plaintext, level + 1)
-        with _scratch() as file:
-            for row, numbers in zip(slots, polynomials, strict=True):
-                plaintext.load(self.context, file.write(template, np.ascontiguousarray(numbers)))
-                row[...] = np.fromiter(self.encoder.decode_complex(plaintext), np.complex128, row.size)
-        return slots * (any_scale / scale)
 
     # ---- dot products, flooding
 
@@ -230,18 +232,24 @@ class Ring:
         prepared: Residues,
         form: Form,
         constant: bool = False,
+        taps: NDArray[np.int64] | None = None,
     ) -> Residues:
-        """The dot product with a conjugated vector in every slot, ``(1, 2, limbs - 1, N)``.
+        """The dot product with a conjugated vector, ``(1, 2, limbs - 1, N)``, as a constant.
 
-        constant: put it, divided by N / 2, in the constant coefficient only. Then no rotations are needed.
-        keys: of ``parameters.elements``, in their order. Rotations and the conjugate sum up the slots: the trace of the
-            field, which leaves N times the constant coefficient, twice the dot product. So everything is halved modulo
-            q first. Rescaling is last, so that the noise of rotations hardly counts.
+        constant: the other coefficients may hold anything. Then no automorphisms are needed.
+        taps: integers, ``(N,)``: a polynomial by which the product is multiplied first.
+        keys: of ``parameters.elements``, in their order. These automorphisms sum up to the trace of the field, which
+            leaves N times the constant coefficient, twice the dot product. So everything is halved modulo q first.
+            Rescaling is last, so that their noise hardly counts.
         """
         limbs = form.level + 1
         with _forged():
             total = self._sum_of_products(vector, prepared, form)
             self.evaluator.relinearize_inplace(total, relineariser)
+            if taps is not None:
+                known = self.transformed(taps[None], form.level)[:, None]
+                pair = residues.product(self.numbers([total], 1, 2, limbs), known, self.moduli_at(form.level))
+                total = next(self.objects(pair, form._replace(product=True)))
             if constant:
                 self.evaluator.rescale_to_next_inplace(total)
                 return self.numbers([total], 1, 2, limbs - 1)
@@ -269,21 +277,28 @@ class Ring:
 
     def transformed(self, coefficients: NDArray[np.int64], level: int) -> Residues:
         """Integer polynomials ``(count, N)`` as residues in NTT form, ``(count, limbs, N)``."""
-        moduli = self.moduli_at(level).astype(np.int64)
-        small, zeros = bool((np.abs(coefficients) < moduli.min()).all()), np.atleast_1d(~coefficients.any(axis=1))
-        out = np.empty((len(coefficients), len(moduli), coefficients.shape[1]), dtype=np.uint64)
-        template, cipher = self._template(Form(level), ntt=False), self._cipher()
-        pair = np.ones((2, *out.shape[1:]), dtype=np.uint64)  # SEAL refuses a second polynomial of zeros
-        with _scratch() as file:
-            for at in range(0, len(out), 2):
-                two = coefficients[at : at + 2]
-                each = two[:, None]
-                pair[: len(two)] = np.where(each < 0, each + moduli, each) if small else each % moduli
-                pair[: len(two)][zeros[at : at + 2]] = 1
-                cipher.load(self.context, file.write(template, pair))
-                self.evaluator.transform_to_ntt_inplace(cipher)
-                file.numbers(cipher, pair)
-                out[at : at + 2] = pair[: len(two)]
+        moduli, each = self.moduli_at(level).astype(np.int64), coefficients[:, None]
+        small = bool((np.abs(coefficients) < moduli.min()).all())
+        return self.ntt(np.where(each < 0, each + moduli, each) if small else each % moduli)
+
+    def ntt(self, polynomials: NDArray[Any], inverse: bool = False) -> Residues:
+        """Residues of polynomials ``(count, limbs, N)`` in NTT form, or back."""
+        level, out = polynomials.shape[1] - 1, np.empty(polynomials.shape, dtype=np.uint64)
+        turn = self.evaluator.transform_from_ntt_inplace if inverse else self.evaluator.transform_to_ntt_inplace
+        template, cipher = self._template(Form(level), ntt=inverse), self._cipher()
+        zeros = np.asarray(~polynomials.any(axis=(1, 2)))
+        pairs = np.ones((-(-len(out) // 2), 2, *out.shape[1:]), dtype=np.uint64)  # SEAL refuses a second one of zeros
+        flat = pairs.reshape(-1, *out.shape[1:])
+        flat[: len(out)][~zeros] = polynomials[~zeros]
+
+        def each() -> Iterator[Handle]:
+            with _scratch() as file:
+                for pair in pairs:
+                    cipher.load(self.context, file.write(template, pair))
+                    turn(cipher)
+                    yield cipher
+
+        out = self.numbers(each(), *pairs.shape[:-1]).reshape(flat.shape)[: len(out)]
         out[zeros] = 0
         return out
 
@@ -426,6 +441,27 @@ def _scratch() -> Iterator[_File]:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
         stack.callback(os.close, descriptor)
         yield _File(path, descriptor)
+
+
+@contextmanager
+def _memory() -> Iterator[int]:
+    """A descriptor of this process's memory, reads of which fail where others crash; -1 if the system has none."""
+    try:
+        descriptor = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield -1
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _pointer(memory: int, handle: Handle, at: int) -> int:
+    """What stands so far into the C++ object that a binding's object holds a pointer to, after its own header."""
+    start: int = _U64.unpack(os.pread(memory, 8, id(handle) + object.__basicsize__))[0]
+    found: int = _U64.unpack(os.pread(memory, 8, start + at))[0]
+    return found
 
 
 @contextmanager

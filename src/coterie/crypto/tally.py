@@ -13,7 +13,7 @@ from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 class Form(NamedTuple):
     """What else two vectors must share to be added. Only CKKS has other forms than this one.
 
-    level: how many products can follow.  scalar: one value in every slot.
+    level: how many products can follow.  scalar: one value, a constant.
     product: of a vector and a scalar, not rescaled yet.  conjugated: prepared as the second factor of a dot product.
     constant: a scalar in the constant coefficient only.
     """

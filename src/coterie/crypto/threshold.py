@@ -283,7 +283,7 @@ class Group:
 
     def spread(self, scalar: bool) -> float:
         """The deviation of a value over that of a coefficient, at scale 1."""
-        return 1.0 if scalar else math.sqrt(self.space.degree / 2)
+        return 1.0 if scalar else self.space.spread
 
     def seconds(self, what: str, length: int = 1, *, holders: int = 0, rows: int = 1) -> float:
         """Nominal seconds of one typical core, for virtual time, of the function of this name on ``length`` values.

@@ -247,8 +247,8 @@ def decoded(group: Group, total: Residues, words: Integers | None, prepared: Pre
         number = residues.centred(total[0, :, 0], group.moduli(group.opened_limbs))
         values, unused = np.array([number / request.scale]), np.zeros(0)
     else:
-        slots = group.ring.decoded(total, group.opened_limbs - 1, request.scale).view(np.float64).ravel()
-        values, unused = slots[: request.length].copy(), slots[request.length :]
+        numbers = group.ring.decoded(total, request.scale / space.spread).ravel()
+        values, unused = numbers[: request.length].copy(), numbers[request.length :]
     if (np.abs(values) > most + 2 * bound).any() or (np.abs(unused) > 2 * bound).any():
         raise CiphertextError("the sum opens to nonsense: a share is wrong, or a ciphertext is forged")
     return values

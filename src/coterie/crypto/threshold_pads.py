@@ -178,8 +178,7 @@ class Padding:
         if group.emulated:
             arrays: Any = self.key.arrays
             return Padded(group, pad, made, arrays.encrypt(array, group.space.fresh))
-        messages = group.ring.encoded((row.tolist() for row in group.space.to_slots(array)), group.space.fresh)
-        numbers = group.ring.numbers(messages, *made.shape[:2])
+        numbers = group.ring.encoded(array, group.space.fresh)
         return Padded(group, pad, group.plus(group.plus(made, numbers), _small(group, pad, urandom(32))), None)
 
 

@@ -15,7 +15,6 @@ values. So runs repeat in any order of work.
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 from coterie.crypto.arrays import Array, ArrayVectors, RandomBytes, Space, drawn
 from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, TWIN_BITS, ParameterSet
 from coterie.crypto.packing import Floats, Integers, Layout
-from coterie.crypto.stages import Stage
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
 
@@ -172,23 +170,22 @@ class Rounded(Twin):
     def conjugate(self, a: Integers, keys: RoundedEvaluation, form: Form) -> Integers:
         return self._noisy(a.copy(), form, b"conjugate")
 
-    def dot(self, a: Integers, conjugated: Integers, keys: RoundedEvaluation, form: Form, constant: bool) -> Integers:
-        product = np.einsum("i,i->", a.astype(np.float64), conjugated.astype(np.float64))
+    def dot(
+        self,
+        a: Integers,
+        conjugated: Integers,
+        keys: RoundedEvaluation,
+        form: Form,
+        constant: bool,
+        taps: NDArray[np.int64] | None = None,
+    ) -> Integers:
+        first = a.astype(np.float64) if taps is None else filtered(a.astype(np.float64), taps)
+        product = np.einsum("i,i->", first, conjugated.astype(np.float64))
         values = to_steps(np.clip([product / self.steps], -_LARGEST, _LARGEST), 1.0)
         if not constant:
             return self._noisy(values, form._replace(level=form.level - 1), b"dot")
         deviation = self.space.constant_deviation(form.level - 1)
         return add_noise(values, deviation * self.steps, self.key_id, b"constant")
-
-    def stage(self, a: Integers, stage: Stage, keys: RoundedEvaluation, form: Form) -> Integers:
-        slots = stage.applied(self.space.to_slots(a / self.steps))
-        made = form._replace(level=form.level - 1)
-        deviation = math.hypot(
-            self.space.deviation(self.space.scale(made)),
-            math.sqrt(stage.baby - 1) * self.space.switching_deviation(form.level),
-        )
-        values = to_steps(slots.view(np.float64).ravel(), self.steps)
-        return add_noise(values, deviation * self.steps, self.key_id, b"stage")
 
     def sanitise(self, a: Integers, bits: int, form: Form) -> Integers:
         return self._noisy(self.flooded(a, bits, form), form, b"sanitise")
@@ -273,6 +270,16 @@ def add_noise(values: Integers, steps: float, key_id: bytes, purpose: bytes) -> 
         values[start : start + taken] += table[at : at + taken]
         start, at = start + taken, 0
     return values
+
+
+def filtered(values: Floats, taps: NDArray[np.int64]) -> Floats:
+    """``(d,)`` reals, in blocks of N, each times the polynomial with these N coefficients, modulo X^N + 1."""
+    degree = len(taps)
+    blocks = np.zeros((-(-values.size // degree), degree))
+    blocks.ravel()[: values.size] = values
+    turn = np.exp(1j * np.pi * np.arange(degree) / degree)
+    product = np.fft.ifft(np.fft.fft(blocks * turn) * np.fft.fft(taps * turn)) / turn
+    return np.asarray(product.real.ravel()[: values.size])
 
 
 def to_steps(values: Floats | Integers, steps: float) -> Integers:

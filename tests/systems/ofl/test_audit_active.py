@@ -80,10 +80,7 @@ def test_a_leader_that_adds_to_its_half_reads_nothing_of_the_joint_key(robbed: t
 
 def opened(secret: np.ndarray) -> np.ndarray:
     """(N,) what a polynomial with these coefficients opens to."""
-    degree = len(secret)
-    at_roots = np.fft.ifft(secret, 2 * degree) * 2 * degree
-    slots = at_roots[[pow(3, j, 2 * degree) for j in range(degree // 2)]]
-    return np.ascontiguousarray(slots).view(np.float64)
+    return secret * np.sqrt(len(secret) / 2)
 
 
 def test_the_same_thief_reads_all_of_it_where_the_model_holds_k_times_the_secret(

@@ -156,8 +156,7 @@ def test_a_leader_that_adds_one_change_to_all_pads_moves_the_mean_by_it_and_none
     def add(self: Any, msg: Contribute, honest: Contributed) -> Contributed:
         group, pads = self.joint.group(MODEL), _pads(self.joint.group(MODEL), msg, lines(msg.among))
         ring, fresh = group.ring, group.space.fresh
-        slots = group.space.to_slots(moved / self.config.unit(24))
-        extra = ring.numbers(ring.encoded((row.tolist() for row in slots), fresh), 1, group.limbs)
+        extra = ring.encoded(moved / self.config.unit(24), fresh)
         parts = []
         for pad, data in zip(
             [pad for name, pad in pads.items() if name != self.name],

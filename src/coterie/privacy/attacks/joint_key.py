@@ -147,8 +147,7 @@ def joint_secret(parties: dict[str, Any], name: str) -> Guess:
     for holder in among:
         share = threshold.Share.load(group, held[holder].share)
         total = group.plus(total, share.additive(holder, among)[None])
-    values = group.ring.decoded(total, group.limbs - 1, 1.0).view(np.float64).ravel()
-    return np.asarray(np.rint(coefficients(values, group.space)), np.int64)
+    return np.asarray(np.rint(group.ring.decoded(total, 1.0).ravel()), np.int64)
 
 
 @attack("joint-key", "one client, deviating", "other", "reads the joint key off what is opened (fails under pads)")

@@ -10,7 +10,6 @@ of s are -1, 0 and 1. Checking a ciphertext does not stop it, since c_1 + K is a
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -57,28 +56,20 @@ def forged(vector: V, row: int, share: float = LEAST) -> V:
 
 def coefficients(values: NDArray[Any], parameters: ParameterSet) -> Doubles:
     """(N,) coefficients, over the scale, of the polynomial that opened to these (N,) values."""
-    degree = parameters.degree
-    at_roots = np.zeros(2 * degree, np.complex128)  # slot j is the polynomial's value at the root exp(i pi 3^j / N)
-    at_roots[[pow(3, j, 2 * degree) for j in range(degree // 2)]] = parameters.to_slots(values)[0]
-    return np.asarray(np.fft.fft(at_roots).real[:degree] * (2 / degree))
+    return np.asarray(values, np.float64) / parameters.spread
 
 
 def read_key(change: NDArray[Any], public: PublicKey, summands: int = 1) -> tuple[Coefficients, SecretKey | None]:
     """(N,) changes of weights where a ciphertext was forged -> the likeliest s, and the key if that is correct.
 
-    The numbers' size shows the factor of K s; both signs are tried, and so are three coefficients in which the weights'
-    mean change stands. summands: how many ternary polynomials the key is the sum of.
+    The numbers' size shows the factor of K s; both signs are tried. summands: how many ternary polynomials the key is
+    the sum of.
     """
     found = coefficients(change, public.parameters)
-    means = [0, len(found) // 4, 3 * len(found) // 4]  # of the slots' real parts, and of the imaginary ones
-    rest = np.delete(found, means)
-    unit = float(np.sqrt(1.5 / summands * np.mean(np.square(rest)))) or 1.0  # a ternary number has variance 2/3
-    values = range(-summands, summands + 1)
+    unit = float(np.sqrt(1.5 / summands * np.mean(np.square(found)))) or 1.0  # a ternary number has variance 2/3
     likeliest = np.clip(np.rint(found / unit), -summands, summands).astype(np.int64)
-    if np.mean(np.square(rest / unit - np.delete(likeliest, means))) < _ROUGH:
-        for sign, *tried in product((1, -1), *[values] * len(means)):
-            guess = sign * likeliest
-            guess[means] = tried
+    if np.mean(np.square(found / unit - likeliest)) < _ROUGH:
+        for guess in (likeliest, -likeliest):
             if (key := rebuilt(guess, public)) is not None:
                 return guess, key
     return likeliest, None
@@ -98,10 +89,7 @@ def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
 
 
 def key_coefficients(key: SecretKey) -> Coefficients:
-    """(N,) the truth, from the key's holder: a forged encryption of zero opens to K s.
-
-    K is the least here: with the largest, one key in a hundred exceeds what honest values can be.
-    """
+    """(N,) the truth, from the key's holder: a forged encryption of zero opens to K s."""
     nothing = forged(key.public.encrypt(np.zeros(key.parameters.degree)), 0, MOST)
     return np.rint(MOST * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
 

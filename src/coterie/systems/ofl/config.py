@@ -26,8 +26,8 @@ from coterie.protocols.threshold_keys import Joint
 from coterie.selection.resources import Costs, Ratios, ratios
 from coterie.systems.ofl.messages import CLIENT, MODEL
 
-PARAMETERS = {"none": "threshold-8192-sum", "norms": "threshold-8192-mul", "fourier": "threshold-16384-dft"}
-"""By detection, the ciphers' parameters: for sums, one product, and a transform."""
+PARAMETERS = {"none": "threshold-8192-sum", "norms": "threshold-8192-mul", "fourier": "threshold-8192-high"}
+"""By detection, the ciphers' parameters: for sums, one product, and one with a filter."""
 
 SCALARS = {"none": 0, "norms": 2, "fourier": 3}
 """By detection, how many numbers of each leader's model are opened in a round."""

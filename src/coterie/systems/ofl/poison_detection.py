@@ -8,7 +8,7 @@ changes' weighted sum. No other number of a single model is opened.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,15 +81,15 @@ def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Jud
 def by_frequencies(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
     """Eq. (6) and algorithm 3."""
     keys, around = hub.keys.evaluation(MODEL), hub.state.weights[eligible(hub.spec)].astype(np.float64)
-    wanted = {}
-    for name, cipher in ciphers.items():
-        yield from fl.spend(fl.Cost(crypto_s=fourier.nominal_seconds(cipher.key.parameters, cipher.length)))
-        wanted[name] = [
-            fourier.energy(fourier.dft(cipher, keys, high=True), keys),
+    wanted = {
+        name: [
+            fourier.high_energy(cipher, keys),
             fourier.energy(cipher, keys),
             fourier.energy(cipher.add_plain(-around), keys),
         ]
-    opened = yield from scalars(hub, r, wanted, 0)
+        for name, cipher in ciphers.items()
+    }
+    opened = yield from scalars(hub, r, wanted, 0, (fourier.TAPS, 1, 1))
     high, total, distances = np.array([opened[name] for name in ciphers]).T
     squares = dict(zip(ciphers, distances.tolist(), strict=True))
     return of_weights(hub, opened, squares, s_factors(shares(high, total), distances))
@@ -120,16 +120,20 @@ def of_weights(
     return Judged(weights, len(opened) * largest(len(opened)), factors, found.fallback, opened)
 
 
-def scalars(hub: Any, r: int, wanted: Mapping[str, list[CipherVector]], first: int) -> fl.Steps[dict[str, list[float]]]:
+def scalars(
+    hub: Any, r: int, wanted: Mapping[str, list[CipherVector]], first: int, units: Sequence[int] = (1,)
+) -> fl.Steps[dict[str, list[float]]]:
     """The opened scalars of each leader; infinite for what opens to nonsense while others do not.
 
-    first: the number of the first of them in this round. Raises NoAnswerError if none open.
+    first: the number of the first of them in this round.  units: by place, what each is a multiple of. Raises
+        NoAnswerError if none open.
     """
     flat = [cipher for ciphers in wanted.values() for cipher in ciphers]
     numbered = {first + i: cipher for i, cipher in enumerate(flat)}
     space, summands = flat[0].key.parameters, hub.joint.terms(MODEL).summands
-    error = fourier.deviation(space, NORM, transformed=hub.config.detection == "fourier", summands=summands)
-    errors, wait_s = dict.fromkeys(numbered, error), hub.config.deadline_s
+    error, places = fourier.deviation(space, NORM, summands=summands), len(units)
+    errors = {first + i: error * units[i % places] for i in range(len(flat))}
+    wait_s = hub.config.deadline_s
     opened = yield from open_sums(hub, MODEL, numbered, r, deviation=errors, partly=True, deadline_s=wait_s)
     values = iter([float(opened[number].values[0]) if number in opened else math.inf for number in numbered])
-    return {name: [next(values) for _ in ciphers] for name, ciphers in wanted.items()}
+    return {name: [next(values) / unit for unit in units] for name in wanted}
