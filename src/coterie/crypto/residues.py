@@ -212,12 +212,12 @@ def unpack(data: bytes | memoryview[Any], shape: tuple[int, ...], widths: Sequen
     """The inverse of ``pack``, of shape (..., limbs, N). A view of the data where all widths are 8."""
     if all(width == 8 for width in widths):
         return np.frombuffer(data, dtype="<u8").reshape(shape)
-    degree = shape[-1]
-    rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, degree * sum(widths))
-    octets = np.zeros((len(rows), len(widths), degree, 8), dtype=np.uint8)
+    degree, size = shape[-1], shape[-1] * sum(widths)
+    held = bytes(data) + bytes(8)  # each residue is read with what follows it, which is taken off
+    out = np.empty((len(data) // size, len(widths), degree), dtype=np.uint64)
     start = 0
     for i, width in enumerate(widths):
-        stop = start + degree * width
-        octets[:, i, :, :width] = rows[:, start:stop].reshape(len(rows), degree, width)
-        start = stop
-    return octets.view("<u8").reshape(shape)
+        wide = np.ndarray((len(out), degree), "<u8", held, start, (size, width))
+        np.bitwise_and(wide, np.uint64((1 << (8 * width)) - 1), out=out[:, i])
+        start += degree * width
+    return out.reshape(shape)
