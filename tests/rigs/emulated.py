@@ -20,3 +20,17 @@ class Twin:
 
 
 exact, rounded = Twin(paillier), Twin(ckks)
+
+
+class Pads:
+    """As the module of Paillier's front, whose keys are those of padded vectors."""
+
+    def __init__(self, *, emulated: bool = False) -> None:
+        self._emulated = emulated
+
+    def keygen(self, size: int = 0, lanes: Any = None, *, allow_insecure: bool = False) -> paillier.SecretKey:
+        """size: has no meaning for these."""
+        return paillier.pads_keygen(lanes, emulated=self._emulated)
+
+
+pads, plain = Pads(), Pads(emulated=True)

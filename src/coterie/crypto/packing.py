@@ -17,7 +17,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,6 +64,11 @@ class Lanes:
     @property
     def width(self) -> int:
         return self.value_bits + self.guard_bits
+
+    @property
+    def word(self) -> np.dtype[Any]:
+        """The smallest machine word that holds a lane."""
+        return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= self.width)}")
 
     @property
     def max_terms(self) -> int:
@@ -153,12 +158,12 @@ class Layout:
         lanes = self.lanes
         return _IDENTITY.pack(lanes.fraction_bits, lanes.value_bits, lanes.guard_bits, lanes.kappa, self.key_bits)
 
-    @staticmethod
-    def known(identity: bytes) -> Layout:
+    @classmethod
+    def known(cls, identity: bytes) -> Self:
         """The layout of these 12 bytes. Raises DecodeError."""
         *lanes, key_bits = _IDENTITY.unpack(identity)
         try:
-            return Layout(Lanes(*lanes), key_bits)
+            return cls(Lanes(*lanes), key_bits)
         except UserError as error:
             raise DecodeError(f"a key with an impossible layout: {error}") from None
 
@@ -212,6 +217,32 @@ class Layout:
     def ones(self) -> int:
         """The plaintext with 1 in each lane."""
         return ((1 << self.packed_bits) - 1) // ((1 << self.lanes.width) - 1)
+
+
+SEALED_BYTES = 80
+"""Of the sealed key of a pad."""
+
+
+@dataclass(frozen=True)
+class Words(Layout):
+    """How padded vectors lie (``padded``): a machine word a value, and the sealed key of each pad."""
+
+    key_bits: int = 256  # of Curve25519
+
+    def __post_init__(self) -> None:
+        if self.key_bits != 256:
+            raise UserError(f"pads are sealed under keys of 256 bits, not {self.key_bits}")
+
+    @property
+    def secure(self) -> bool:
+        return True
+
+    def body_bytes(self, length: int, form: Form) -> int:
+        """Of a vector with one pad; each other adds ``SEALED_BYTES``."""
+        return self.lanes.word.itemsize * length + SEALED_BYTES
+
+    def key_bytes(self, kind: str, flag: int) -> int:
+        return 32
 
 
 def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:

@@ -30,9 +30,19 @@ from typing import ClassVar
 
 from numpy.typing import ArrayLike
 
-from coterie.crypto import paillier_arrays, twins, vector, wire
+from coterie.crypto import padded, paillier_arrays, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
-from coterie.crypto.packing import NOT_OF_MODELS, PARAMETERS, RANDOMNESS, Floats, Integers, Lanes, Layout, Randomness
+from coterie.crypto.packing import (
+    NOT_OF_MODELS,
+    PARAMETERS,
+    RANDOMNESS,
+    Floats,
+    Integers,
+    Lanes,
+    Layout,
+    Randomness,
+    Words,
+)
 from coterie.crypto.tally import Tally
 from coterie.crypto.vector import Mask
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError, UserError
@@ -40,6 +50,7 @@ from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 # Measured per ciphertext; other sizes of keys by the cube.
 _ENCRYPT_MS = {("short", 2048): 1.35, ("short", 3072): 2.4, ("full", 2048): 14.5, ("full", 3072): 43.5}
 _DECRYPT_MS = {2048: 3.5, 3072: 14.8}
+_PAD_S, _WORD_S = 2e-4, 1e-8  # of padded vectors: one pad's key, and a value
 
 
 def keygen(
@@ -61,8 +72,16 @@ def keygen(
         raise UserError(f"randomness={randomness!r} is unknown: choose one of {list(RANDOMNESS)}")
     layout, flag = Layout(lanes or Lanes(), bits), RANDOMNESS.index(randomness)
     if emulated:
-        return SecretKey(twins.Exact.generate(layout, flag, random_bytes))
+        return SecretKey(padded.Exact.generate(layout, flag, random_bytes))
     return SecretKey(paillier_arrays.Secret.generate(layout, flag))
+
+
+def pads_keygen(
+    lanes: Lanes | None = None, *, emulated: bool = False, random_bytes: RandomBytes = os.urandom
+) -> SecretKey:
+    """A fresh key for padded vectors (``padded``) instead of Paillier's, with the same rules; as ``keygen``."""
+    words = Words(lanes or Lanes())
+    return SecretKey(padded.Plain.generate(words, 0, random_bytes) if emulated else padded.Secret.generate(words, 0))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,9 +125,14 @@ class CipherVector(vector.CipherVector):
 class PublicKey(vector.PublicKey[CipherVector]):
     """What encrypts."""
 
-    arrays: paillier_arrays.Public | twins.Exact
+    arrays: paillier_arrays.Public | padded.Public
 
-    backends: ClassVar = {"paillier": paillier_arrays.Public, "exact": twins.Exact}
+    backends: ClassVar = {
+        "paillier": paillier_arrays.Public,
+        "exact": padded.Exact,
+        "pads": padded.Public,
+        "plain": padded.Plain,
+    }
     vectors: ClassVar = CipherVector
 
     @cached_property
@@ -142,6 +166,8 @@ class PublicKey(vector.PublicKey[CipherVector]):
 
     def nominal_seconds_encrypt(self, length: int) -> float:
         """Nominal seconds of one typical core to encrypt or blind ``length`` values: for virtual time."""
+        if isinstance(self.layout, Words):
+            return _PAD_S + _WORD_S * length
         bits, randomness = self.layout.key_bits, RANDOMNESS[self.arrays.flag]
         each = _ENCRYPT_MS.get((randomness, bits)) or _ENCRYPT_MS[randomness, 2048] * (bits / 2048) ** 3
         return self.layout.plaintexts(length) * 1e-3 * each
@@ -154,9 +180,14 @@ class PublicKey(vector.PublicKey[CipherVector]):
 class SecretKey(vector.SecretKey[CipherVector]):
     """What decrypts: the two primes."""
 
-    arrays: paillier_arrays.Secret | twins.Exact
+    arrays: paillier_arrays.Secret | padded.Secret | padded.Plain
 
-    backends: ClassVar = {"paillier": paillier_arrays.Secret, "exact": twins.Exact}
+    backends: ClassVar = {
+        "paillier": paillier_arrays.Secret,
+        "exact": padded.Exact,
+        "pads": padded.Secret,
+        "plain": padded.Plain,
+    }
 
     @cached_property
     def public(self) -> PublicKey:
@@ -196,6 +227,8 @@ class SecretKey(vector.SecretKey[CipherVector]):
         return self.public.nominal_seconds_encrypt(length)
 
     def nominal_seconds_decrypt(self, length: int) -> float:
+        if isinstance(self.layout, Words):
+            return self.public.nominal_seconds_encrypt(length)
         bits = self.layout.key_bits
         each = _DECRYPT_MS.get(bits) or _DECRYPT_MS[2048] * (bits / 2048) ** 3
         return self.layout.plaintexts(length) * 1e-3 * each

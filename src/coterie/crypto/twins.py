@@ -1,15 +1,12 @@
-"""The emulated twins of both schemes: the same results up to the scheme's noise, without the encryption.
+"""CKKS's emulated twin: the same results up to the scheme's noise, without the encryption.
 
-They give NO secrecy and are flagged ``emulated``. On the wire they weigh what the real ones do (``wire``). Masks are
-uniform modulo the machine word and come off exactly.
+It gives NO secrecy and is flagged ``emulated``. On the wire it weighs what the real scheme does (``wire``). Masks are
+uniform modulo the machine word and come off exactly. (Paillier's twin is ``padded.Exact``.)
 
-**exact**, Paillier's twin, equals Paillier bit for bit: sums of fixed-point integers modulo 2^B, for the machine word
-of B >= lane width bits.
-
-**rounded**, CKKS's twin, stays within the stated error bound. Values are 64-bit integers in steps of 2^-44 (for sets
-with 2^18 for reach times terms), so sums don't depend on their order. Every operation that adds noise adds Gaussian
-noise of the real standard deviation: a place in one table of a million numbers, which follows from key, purpose and
-values. So runs repeat in any order of work.
+Results stay within the stated error bound. Values are 64-bit integers in steps of 2^-44 (for sets with 2^18 for reach
+times terms), so sums don't depend on their order. Every operation that adds noise adds Gaussian noise of the real
+standard deviation: a place in one table of a million numbers, which follows from key, purpose and values. So runs
+repeat in any order of work.
 """
 
 from __future__ import annotations
@@ -20,15 +17,12 @@ from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.crypto.arrays import Array, ArrayVectors, RandomBytes, Space, drawn
 from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, TWIN_BITS, ParameterSet
-from coterie.crypto.packing import Floats, Integers, Layout
+from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
-
-Words = NDArray[Any]  # (d,) unsigned, little end first: sums modulo 2^B
 
 _LARGEST = 1.5 * 2.0**TWIN_BITS  # more than there is room for, so it is noticed, and it fits an int64 with its noise
 _TABLE = 1 << 20
@@ -36,18 +30,13 @@ _TABLE = 1 << 20
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Twin(ArrayVectors):
-    """What both twins share. key_id: bytes that name the key.  flag: of the real key's header."""
+    """What the twins of keys share. key_id: bytes that name the key.  flag: of the real key's header."""
 
     key_id: bytes
     space: Any
     flag: int
 
     id_bytes = 32
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The machine word of a value."""
-        return np.dtype("<i8")
 
     @classmethod
     def generate(cls, space: Space, flag: int, random_bytes: RandomBytes) -> Self:
@@ -67,54 +56,7 @@ class Twin(ArrayVectors):
         return [np.ascontiguousarray(a, a.dtype.newbyteorder("<")).data.cast("B")]
 
     def unpack(self, body: memoryview, tally: Tally) -> Array:
-        held = _held(body, tally.length * self.dtype.itemsize, f"{tally.length} values")
-        return np.frombuffer(held, dtype=self.dtype)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Exact(Twin):
-    """The twin of ``paillier_arrays``. It holds no secret: both halves of a key are one."""
-
-    space: Layout
-
-    scheme = "exact"
-
-    @property
-    def public(self) -> Exact:
-        return self
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The smallest that holds a lane, never larger than a lane of a ciphertext."""
-        return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= self.space.lanes.width)}")
-
-    def encrypt(self, integers: Integers, form: Form) -> Words:
-        return integers.astype(self.dtype)
-
-    def decrypt(self, words: Words, tally: Tally) -> Integers:
-        return _signed(words)
-
-    def add_plain(self, a: Words, integers: Integers, form: Form) -> Words:
-        return a + self.encrypt(integers, form)
-
-    def scale(self, a: Words, factor: int, form: Form) -> Words:
-        scaled: Words = a * np.asarray(factor % (1 << (8 * a.dtype.itemsize)), dtype=a.dtype)
-        return scaled
-
-    def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Words:
-        return np.frombuffer(drawn(random_bytes, length * self.dtype.itemsize), dtype=self.dtype)
-
-    def shift(self, a: Words, numbers: Words, factor: int, form: Form) -> Words:
-        return a + (numbers if factor == 1 else self.scale(numbers, factor, form))
-
-    def open_blinded(self, words: Words, tally: Tally) -> tuple[Words]:
-        return (words,)
-
-    def lift(self, opened: tuple[Words], form: Form, own: bool) -> Words:
-        return opened[0]
-
-    def minus(self, x: tuple[Words], y: tuple[Words], length: int, terms: int) -> Integers:
-        return _signed(x[0] - y[0])
+        return np.frombuffer(_held(body, 8 * tally.length, f"{tally.length} values"), "<i8")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -254,11 +196,6 @@ def _held(body: memoryview, size: int, what: str) -> memoryview:
     if len(body) != size:
         raise DecodeError(f"{len(body)} emulated bytes for {what} besides its header: {size} were expected")
     return body
-
-
-def _signed(words: Words) -> Integers:
-    """Words modulo 2^B as the signed integers nearest to zero."""
-    return words.view(words.dtype.str.replace("u", "i")).astype(np.int64)
 
 
 def add_noise(values: Integers, steps: float, key_id: bytes, purpose: bytes) -> Integers:

@@ -15,7 +15,8 @@ Paillier: the flag is the randomness (0 short, 1 full); the parameters are fract
 kappa as u16 and key_bits as u32; the numbers are N and h, or both primes and h. CKKS: the flag says whether the key has
 products; the parameters are a hash; the numbers of a public key are its pair and, with the flag, the pairs to
 relinearise with; of a secret key the secret polynomial and then those; of an evaluation key the 16 bytes of its key,
-and the pairs of each automorphism.
+and the pairs of each automorphism. Padded vectors (``padded``) have Paillier's parameters with the 256 bits of their
+keys, whose numbers are 32 bytes; their bodies are a machine word a value and 80 bytes a pad.
 
 An emulated twin writes only its values, or the name of its key, and states the real length as their weight. All
 decoding raises DecodeError, whatever the bytes.
@@ -29,14 +30,14 @@ from typing import Any
 
 from coterie.crypto.arrays import KeyArrays, Space
 from coterie.crypto.ckks_parameters import known
-from coterie.crypto.packing import Layout
+from coterie.crypto.packing import SEALED_BYTES, Layout, Words
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import DecodeError
 
 VERSION = 1
-SCHEMES = {"paillier": 1, "exact": 2, "ckks": 3, "rounded": 4}
-EMULATED = frozenset({"exact", "rounded"})
+SCHEMES = {"paillier": 1, "exact": 2, "ckks": 3, "rounded": 4, "pads": 5, "plain": 6}
+EMULATED = frozenset({"exact", "rounded", "plain"})
 KINDS = ("public", "secret", "evaluation")
 
 _VECTOR, _KEY = struct.Struct("<4sBBBB16sQII"), struct.Struct("<4sBBBB12s")
@@ -53,7 +54,10 @@ def join_vector(scheme: str, space: Space, tally: Tally, parts: Sequence[Any]) -
     form = tally.form.level, tally.form.scalar + tally.form.constant
     fields = tally.fingerprint, tally.length, tally.terms, tally.blinded
     header = _VECTOR.pack(_VECTOR_MAGIC, VERSION, SCHEMES[scheme], *form, *fields)
-    return _joined(scheme, vector_bytes(space, tally.length, tally.form), header, *parts)
+    whole = vector_bytes(space, tally.length, tally.form)
+    if isinstance(space, Words):  # whose sums grow
+        whole = len(header) + sum(map(len, parts))
+    return _joined(scheme, whole, header, *parts)
 
 
 def split_vector(
@@ -85,7 +89,10 @@ def split_vector(
         raise DecodeError(f"a {tally.form} where a {form} was expected")
     if count == 0:
         raise DecodeError("a vector of no values")
-    if found != (whole := vector_bytes(space, count, tally.form)):
+    whole = vector_bytes(space, count, tally.form)
+    if isinstance(space, Words) and found > whole:
+        whole += (found - whole) // SEALED_BYTES * SEALED_BYTES
+    if found != whole:
         raise DecodeError(f"{found} bytes for {count} values: {whole} were expected")
     return tally, held[_VECTOR.size :]
 
@@ -125,7 +132,8 @@ def split_key(
     if scheme is None or what != KINDS.index(kind):
         raise DecodeError(f"not a {kind} key of {' or '.join(schemes)}")
     _, size = _opened(data, scheme)
-    space: Space = known(identity) if "ckks" in schemes else Layout.known(identity)
+    layout = Words if scheme in ("pads", "plain") else Layout
+    space: Space = known(identity) if "ckks" in schemes else layout.known(identity)
     if not space.secure and not allow_insecure:
         raise DecodeError(f"a key of {space.size} is refused: it is secure for tests only")
     if size != (whole := _KEY.size + space.key_bytes(kind, flag)):

@@ -133,10 +133,10 @@ def multiple_of_n(party: Any, cipher: bytes) -> bytes:
 def overfull(party: Any, cipher: bytes) -> bytes:
     """A well-formed, well-signed ciphertext under the right key whose lanes hold what no model does."""
     key = own_key(party)
-    if key.emulated:
-        honest = key.from_bytes(cipher)
-        return exact.CipherVector(key, honest.tally, honest.array + np.uint32(0x4000_0000)).to_bytes()
     honest = key.from_bytes(cipher)
+    if key.scheme != "paillier":
+        words = honest.array._replace(words=honest.array.words + np.uint32(0x4000_0000))
+        return paillier.CipherVector(key, honest.tally, words).to_bytes()
     unit = honest.array[0] * (1 + (1 << 2000) * key.arrays.n) % key.arrays.n_squared
     return paillier.CipherVector(key, honest.tally, (unit, *honest.array[1:])).to_bytes()
 

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 import coterie.method as fl
-from coterie.crypto.paillier import keygen as paillier_keygen
+from coterie.crypto import paillier
 from coterie.protocols.cluster_sums import pairs
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Seed
 from coterie.protocols.masked_sums import Term
@@ -47,7 +47,10 @@ from coterie.systems.fedcaprivacy.participant import Participant
 
 def key_centre(own: fl.Own, common: fl.Common, config: FedCAPrivacyConfig) -> KeyCentre:
     """Two key pairs, and a seed that the participants share."""
-    keygen = partial(paillier_keygen, config.key_bits, config.lanes(len(common.clients)), config.randomness)
+    lanes = config.lanes(len(common.clients))
+    keygen = partial(paillier.keygen, config.key_bits, lanes, config.randomness)
+    if config.cipher == "pads":
+        keygen = partial(paillier.pads_keygen, lanes)
     grants = *pairs(keygen, CSP, PARTICIPANT), Seed(GROUP, PARTICIPANT)
     return KeyCentre(own, common, grants)
 
@@ -125,7 +128,7 @@ SYSTEM = fl.System(
     own_model=Participant.model,
     learns=learns,
     modes=("paper", "literal", "hardened"),
-    settings_in={"hardened": {"descriptor": "signature", "clusters": "auto"}},
+    settings_in={"hardened": {"descriptor": "signature", "clusters": "auto", "cipher": "pads"}},
     encrypted=True,
     observe=observe,
     releases=releases,
