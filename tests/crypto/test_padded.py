@@ -66,6 +66,14 @@ def test_a_twin_sends_as_much(key):
     assert sent[0] == sent[1] == [HEADER + 80 + SEALED * keys for keys in (1, 2, 3, 3, 3)]
 
 
+def test_the_number_of_summands_can_be_hidden(key):
+    a, b = (key.public.encrypt(VALUES) for _ in range(2))
+    mask = key.public.mask(20, os.urandom)
+    few, many = a.blind(mask).among(5), sum_ciphers([a, b, a, b, a]).blind(mask).among(5)
+    assert len(few.to_bytes()) == len(many.to_bytes()) == HEADER + 80 + 6 * SEALED
+    assert key.decrypt(few.unblind(mask, 1)).tolist() == key.decrypt(a).tolist()
+
+
 def test_keys_travel(key):
     for one in (key, plain.keygen()):
         public = paillier.PublicKey.load(one.public.to_bytes())
@@ -96,7 +104,7 @@ def test_hostile_bytes(key):
     for index in range(len(data) - SEALED, len(data)):
         with pytest.raises(CiphertextError, match="does not open"):
             key.decrypt(key.public.from_bytes(flipped(data, index, 0x80), 20, terms=1, blinded=0))
-    many = data[:-SEALED] + 3 * data[-SEALED:]
+    many = data[:-SEALED] + 513 * data[-SEALED:]
     for bad in (data[:HEADER], data[:-1], data + b"\0", data[:-SEALED], data[: -SEALED - 4], many):
         with pytest.raises(DecodeError):
             key.public.from_bytes(bad, 20, terms=1, blinded=0)

@@ -6,10 +6,9 @@ This is additive stream encryption (C. Castelluccia, E. Mykletun, G. Tsudik, "Ef
 wireless sensor networks", 2005) with sealed keys instead of shared ones. Masks are uniform modulo the machine word and
 hide perfectly. Security: 128 bits.
 
-Words are as easily changed as Paillier's ciphertexts: sign them. Whoever opens a sum learns from the number of keys how
-many vectors it has, which its tally says, and could recognise a key that it has seen in another sum. A vector on which
-masks were put and taken off more often than it has terms holds too many pads to travel. ``paillier`` is the front,
-which keeps the rules.
+Words are as easily changed as Paillier's ciphertexts: sign them. The number of keys tells everybody who sees a sum how
+many vectors it has, unless ``lengthened`` hides it. Whoever opens two sums could recognise a key that is in both. At
+most twice as many pads travel as a lane has terms. ``paillier`` is the front, which keeps the rules.
 """
 
 from __future__ import annotations
@@ -73,6 +72,12 @@ class Public(ArrayVectors):
     def shift(self, a: Padded, numbers: Machine, factor: int, form: Form) -> Padded:
         return self._padded(a.words + _times(numbers, factor), a.keys)
 
+    def lengthened(self, a: Padded, pads: int) -> Padded:
+        """With so many pads, if there are fewer."""
+        while len(a.keys) < pads * self.pads:
+            a = self._padded(*a)
+        return a
+
     def lift(self, opened: tuple[Machine], form: Form, own: bool) -> Padded:
         return self._padded(opened[0], ())
 
@@ -89,7 +94,7 @@ class Public(ArrayVectors):
         word = self.space.lanes.word
         size = word.itemsize * tally.length
         count, surplus = divmod(len(body) - size, SEALED_BYTES)
-        if surplus or not self.pads <= count <= 2 * self.pads * (tally.terms + tally.blinded):
+        if surplus or not self.pads <= count <= 2 * self.pads * self.space.lanes.max_terms:
             raise DecodeError(f"{len(body)} bytes are not {tally.length} words and the keys of their pads")
         keys = (bytes(body[at : at + SEALED_BYTES]) for at in range(size, len(body), SEALED_BYTES))
         return Padded(np.frombuffer(body[:size], word), tuple(keys))

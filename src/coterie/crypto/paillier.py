@@ -117,6 +117,10 @@ class CipherVector(vector.CipherVector):
 
     key: PublicKey
 
+    def among(self, count: int) -> CipherVector:
+        """The vector, on the wire as long as a masked sum of ``count``, so that its own number does not show."""
+        return self._made(self.tally, self.key.arrays.lengthened(self.array, count + 1))
+
     def _plain(self, values: ArrayLike) -> tuple[Integers, int]:
         return self.key.layout.lanes.quantise(values), 1
 

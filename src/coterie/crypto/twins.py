@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.crypto.arrays import Array, ArrayVectors, RandomBytes, Space, drawn
 from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, TWIN_BITS, ParameterSet

@@ -123,11 +123,20 @@ def pairs(keygen: Callable[..., SecretKey], helper_role: str, client_role: str) 
 
 
 def masked_sum(
-    hub: KeyedParty, r: int, cluster: int, names: Sequence[str], cipher: Callable[[str], CipherVector], length: int
+    hub: KeyedParty,
+    r: int,
+    cluster: int,
+    names: Sequence[str],
+    cipher: Callable[[str], CipherVector],
+    length: int,
+    among: int = 0,
 ) -> Masked:
-    """The hub: the sum over these clients' vectors (length,) under the helper's key, and a fresh secret mask."""
+    """The hub: the sum over these clients' vectors (length,) under the helper's key, and a fresh secret mask.
+
+    among: clients of all clusters, so that nobody on the way tells a cluster's size from the sum's.
+    """
     mask = hub.keys.public(SERVICE).mask(length, hub.secrets(f"mask of cluster {cluster}", r).bytes)
-    total = sum_ciphers(cipher(name) for name in names).blind(mask)
+    total = sum_ciphers(cipher(name) for name in names).blind(mask).among(among)
     return Masked(Convert(r, cluster, len(names), total.to_bytes()), len(names), mask, 1, 2)
 
 

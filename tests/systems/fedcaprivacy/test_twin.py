@@ -213,6 +213,18 @@ def test_real_paillier_gives_the_models_of_its_emulation_bit_for_bit() -> None:
     same_run(digits(crypto="real", clients=2), digits(crypto="emulated", clients=2), rounds=2)
 
 
+def test_pads_give_the_models_of_paillier_bit_for_bit() -> None:
+    pads, real, paillier = (
+        digits(clients=4, **options)
+        for options in ({"cipher": "pads"}, {"cipher": "pads", "crypto": "real"}, {"cipher": "paillier"})
+    )
+    same_run(real, pads, rounds=2)
+    for r in (1, 2):
+        paillier.round(r)
+    for one, other in zip(pads.models().values(), paillier.models().values(), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("key_bits", [2048, 3072])
 def test_real_paillier_equals_its_emulation_at_length(key_bits: int) -> None:
@@ -249,7 +261,7 @@ def fixed_shuffles() -> Iterator[None]:
     ("mode", "settings"),
     [
         ("paper", {}),
-        pytest.param("hardened", {"hardening": "sketch", "schedule": "always"}, marks=pytest.mark.long),
+        ("hardened", {"hardening": "sketch", "schedule": "always"}),
         pytest.param("literal", {"schedule": "always"}, marks=pytest.mark.long),
     ],
 )

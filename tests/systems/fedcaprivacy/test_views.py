@@ -136,6 +136,17 @@ def by_position(run: Rig, r: int) -> list[tuple[int, Relayed]]:
     return [(m.position, m) for _, m in run.view(CSP).messages(Relayed, r)]
 
 
+@pytest.mark.parametrize("emulated", [True, False])
+def test_no_sum_is_longer_than_another_for_those_who_carry_it(emulated: bool) -> None:
+    """Keys of pads are as many as clients, so that a broker does not learn the sizes of clusters."""
+    uneven = planted([0, 0, 0, 0, 1, 1], 40)
+    run = rig(SYSTEM, uneven, mode="hardened", emulated=emulated, clusters=2, min_cluster=2, descriptor="model")
+    run.round(1)
+    sums = [m for _, m in run.view(CSP).messages(Convert, 1)]
+    assert sorted(m.count for m in sums) == [2, 4]
+    assert {len(m.cipher) for m in sums} == {len(sums[0].cipher)}
+
+
 def test_in_sketch_mode_every_clusters_sum_has_a_mask_of_its_own() -> None:
     """With a common one the service would see the differences of cluster models."""
     run = recorded("hardened", rounds=1)

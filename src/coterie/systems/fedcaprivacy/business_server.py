@@ -243,7 +243,7 @@ class BusinessServer(fl.Party, role=HUB):
         sums = {}
         for k in (k for k, count in enumerate(sizes) if count >= smallest):
             if self.protection in SUMS_ENCRYPTED:
-                sums[k] = masked_sum(self, r, k, members[k], model, size)
+                sums[k] = masked_sum(self, r, k, members[k], model, size, len(models))
             else:
                 places = np.array([made.order.index(name) for name in members[k]], np.int64)
                 sums[k] = Masked(messages.Aggregate(r, k, places), sizes[k], mask, times=sizes[k], work=1)
