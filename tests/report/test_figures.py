@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+import re
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
 from report_folders import write_comparison, write_run
 
 import coterie
 from coterie.record.load import Run, find, load
+from coterie.record.schema import Partition
 from coterie.report import clusters, comparison, plots, tables, words
-from coterie.report.figure import PALETTE, colour, drawn, new_figure, plain_log
+from coterie.report.drawing import new_figure
+from coterie.report.figure import PALETTE, Axis, Band, Bars, Figure, Image, Key, Line, Panel, colour, rgba
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +35,19 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> list[comparison.RunGroup
     return comparison.group([load(each) for each in find([folder])])
 
 
-def undrawn(plot: Any, *args: Any) -> tuple[Figure, str]:
-    """The figure itself, not its SVG."""
-    made: tuple[Figure, str] = plot.__wrapped__(*args)
-    return made
+def undrawn(plot: Any, *args: Any) -> tuple[list[Panel], str]:
+    """The figure's panels, row by row, and its words; not its SVG."""
+    figure, alt = plot.__wrapped__(*args)
+    return [panel for row in figure.panels for panel in row if panel is not None], alt
+
+
+def marks(panel: Panel, kind: type[Any]) -> list[Any]:
+    return [mark for mark in panel.marks if isinstance(mark, kind)]
+
+
+def painted(panel: Panel) -> np.ndarray:
+    (image,) = marks(panel, Image)
+    return np.asarray(image.pixels)
 
 
 def raw(run: Run) -> list[dict[str, Any]]:
@@ -45,20 +55,19 @@ def raw(run: Run) -> list[dict[str, Any]]:
 
 
 def test_accuracy_curves_are_the_evaluated_rounds(run: Run) -> None:
-    figure, alt = undrawn(plots.scores, run, run.leading)
+    panels, alt = undrawn(plots.scores, run, run.leading)
     lines = raw(run)
-    for ax, field in zip(figure.axes, ("global_accuracy", "local_accuracy"), strict=True):
-        mean, tuned = ax.lines
-        assert mean.get_xdata().tolist() == [4, 8, 9]
-        assert mean.get_ydata().tolist() == [lines[r - 1][field] for r in (4, 8, 9)]
-        assert tuned.get_xdata().tolist() == [9]
-        assert tuned.get_ydata().tolist() == [lines[8][f"fine_tuned_{field}"]]
-        assert tuned.get_linestyle() == "--"
-        outer, inner = (set(map(tuple, band.get_paths()[0].vertices.tolist())) for band in ax.collections)
-        for r in (4, 8, 9):
-            low, q25, _, q75, high = lines[r - 1]["bands"][field]
-            assert {(r, low), (r, high)} <= outer
-            assert {(r, q25), (r, q75)} <= inner
+    for panel, field in zip(panels, ("global_accuracy", "local_accuracy"), strict=True):
+        mean, tuned = panel.lines()
+        assert mean.x == [4, 8, 9]
+        assert mean.y == [lines[r - 1][field] for r in (4, 8, 9)]
+        assert (tuned.x, tuned.y, tuned.dashed) == ([9], [lines[8][f"fine_tuned_{field}"]], True)
+        outer, inner = marks(panel, Band)
+        assert outer.x == inner.x == [4, 8, 9]
+        columns = [outer.low, inner.low, inner.high, outer.high]
+        assert np.transpose(columns).tolist() == [
+            np.delete(lines[r - 1]["bands"][field], 2).tolist() for r in (4, 8, 9)
+        ]
     assert f"{100 * lines[8]['local_accuracy']:.1f}" in alt
 
 
@@ -66,28 +75,28 @@ def test_classes_are_shares_in_the_order_of_the_clusters(run: Run) -> None:
     members = clusters.final_members(run)
     assert members is not None
     order = clusters.order(members)
-    figure, _ = undrawn(plots.classes, run.partition, order, members)
+    (bars, heat, bar, strip, *_), _ = undrawn(plots.classes, run.partition, order, members)
     counts = np.array(run.partition.label_counts, dtype=float)
-    bars, heat, strip = figure.axes[:3]
-    assert [bar.get_height() for bar in bars.patches] == counts[list(order)].sum(axis=1).tolist()
-    shown = np.asarray(heat.images[0].get_array())
+    (samples,) = marks(bars, Bars)
+    assert samples.top.tolist() == counts[list(order)].sum(axis=1).tolist()
+    shares = counts[list(order)].T / counts[list(order)].sum(axis=1)
+    depth = (painted(heat)[..., 3] / 255 - 0.03) / 0.97
+    np.testing.assert_allclose(depth * bar.y.high, shares, atol=1 / 128)
     for column, client in enumerate(order):
-        np.testing.assert_allclose(shown[:, column], counts[client] / counts[client].sum())
-    painted = np.asarray(strip.images[0].get_array())
-    for column, client in enumerate(order):
-        assert {tuple(pixel) for pixel in painted[:, column]} == {to_rgba(colour(k)) for k in members[client]}
+        assert {tuple(pixel) for pixel in painted(strip)[:, column].tolist()} == {
+            rgba(colour(k)) for k in members[client]
+        }
 
 
 def test_the_agreement_is_that_of_the_evaluated_rounds(run: Run) -> None:
-    figure, alt = undrawn(plots.agreement, run)
+    (index, number), alt = undrawn(plots.agreement, run)
     known = {line["round"]: line["grouping"] for line in raw(run) if "grouping" in line}
-    index, number = figure.axes
     assert list(known) == [4, 8, 9]
-    lines = [index.lines[0], *number.lines]
     several = any(one["per_client"] > 1 for one in known.values())  # else that is no line of the plot
-    for line, key in zip(lines, ("ari", "clusters", *["per_client"] * several), strict=True):
-        assert list(line.get_xdata()) == list(known)
-        assert list(line.get_ydata()) == [one[key] for one in known.values()]
+    keys = ("ari", "clusters", *["per_client"] * several)
+    for line, key in zip([*index.lines(), *number.lines()], keys, strict=True):
+        assert list(line.x) == list(known)
+        assert list(line.y) == [one[key] for one in known.values()]
     assert f"{known[9]['ari']:.2f} at the end" in alt
 
 
@@ -96,8 +105,8 @@ def test_without_groups_the_agreement_has_no_index(run: Run, tmp_path: Path) -> 
     for per_client, lines in ((1.0, 1), (1.5, 2)):
         line = {"round": 1, "grouping": {"clusters": 1, "per_client": per_client, "sizes": [8]}}
         (bare.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-        figure, alt = undrawn(plots.agreement, load(bare.folder))
-        assert [len(ax.lines) for ax in figure.axes] == [lines]
+        (panel,), alt = undrawn(plots.agreement, load(bare.folder))
+        assert len(panel.lines()) == lines
         assert "Rand" not in alt
 
 
@@ -109,72 +118,100 @@ def test_groups_of_the_data_stand_beside_the_clusters_in_their_colours(run: Run,
     assert known is not None
     assert known.groups == tuple(frozenset({g}) for g in GROUPS)
     assert known.order == (7, 0, 1, 2, 3, 4, 5, 6)  # within a cluster by group
-    figure, _ = undrawn(plots.membership, known)
-    side = np.asarray(figure.axes[0].child_axes[0].images[0].get_array())[::12, 0]
-    assert [tuple(pixel) for pixel in side] == [to_rgba(colour(GROUPS[i])) for i in known.order]
-    figure, _ = undrawn(plots.classes, grouped.partition, known.order, known.last)
-    strips = [np.asarray(ax.images[0].get_array())[0, ::1] for ax in figure.axes[2:4]]
-    assert [tuple(pixel) for pixel in strips[0]] == [to_rgba(colour(min(known.last[i]))) for i in known.order]
-    assert [tuple(pixel) for pixel in strips[1]] == [to_rgba(colour(GROUPS[i])) for i in known.order]
+    (_, side), _ = undrawn(plots.membership, known)
+    by_group = [list(rgba(colour(GROUPS[i]))) for i in known.order]
+    assert painted(side)[::12, 0].tolist() == by_group
+    (*_, of_cluster, of_group), _ = undrawn(plots.classes, grouped.partition, known.order, known.last)
+    assert painted(of_cluster)[0].tolist() == [list(rgba(colour(min(known.last[i])))) for i in known.order]
+    assert painted(of_group)[0].tolist() == by_group
 
 
 def test_affinity_is_reordered_on_both_sides(run: Run) -> None:
     n = run.result.clients
     matrix = tuple(tuple(float(10 * i + j) for j in range(n)) for i in range(n))
     order = list(reversed(range(n)))
-    figure, _ = undrawn(plots.affinity, matrix, order, None)
-    shown = np.ma.filled(figure.axes[0].images[0].get_array(), np.nan)
-    assert shown[0, 1] == 10 * (n - 1) + n - 2
-    assert np.isnan(np.diag(shown)).all()
-    assert not np.isnan(shown[~np.eye(n, dtype=bool)]).any()
+    (panel, bar), _ = undrawn(plots.affinity, matrix, order, None)
+    depth = painted(panel)[..., 3]
+    assert (bar.y.low, bar.y.high) == (1, 10 * (n - 1) + n - 2)
+    assert depth[0, 1] == 255
+    assert depth[-1, -2] == int(0.03 * 255)
+    assert not np.diag(depth).any()
+    assert depth[~np.eye(n, dtype=bool)].all()
 
 
 def test_stacks_add_up_to_what_was_counted(run: Run) -> None:
-    figure, _ = undrawn(plots.per_round, run)
+    panels, _ = undrawn(plots.per_round, run)
     lines = raw(run)
-    sent, real, virtual = (ax.patches[-1].get_data().values for ax in figure.axes[:3])
+    sent, real, virtual = (marks(panel, Bars)[-1].top for panel in panels)
     np.testing.assert_allclose(sent, [sum(line["bytes_up"].values()) / 1e6 for line in lines])
     np.testing.assert_allclose(real, [sum(line["phase_seconds"].values()) for line in lines])
     clock = [run.result.set_up.virtual_seconds, *(line["virtual_seconds"] for line in lines)]
     np.testing.assert_allclose(virtual, np.diff(clock))
 
 
-def test_two_threads_draw_what_one_draws(run: Run) -> None:
-    before, scores = matplotlib.rcParams.copy(), partial(plots.scores, measure=run.leading)
-    alone = plots.scores("k", run, run.leading), plots.loss("k", run)
-    with ThreadPoolExecutor(4) as pool:
-        both = list(pool.map(lambda plot: plot("k", run), [scores, plots.loss] * 3))
-    assert both == [*alone] * 3
-    assert matplotlib.rcParams.copy() == before
+def test_of_thousands_of_clients_every_kth_is_drawn_and_the_figure_says_so() -> None:
+    clients = 10_000
+    partition = Partition(label_counts=tuple((1 + i % 3, 2) for i in range(clients)))
+    (bars, heat, _), alt = undrawn(plots.classes, partition, range(clients), None)
+    (samples,) = marks(bars, Bars)
+    assert samples.top.tolist() == [3.0 + i % 3 for i in range(0, clients, 25)]
+    assert painted(heat).shape == (2, 400, 4)
+    assert "one of every 25 shown" in bars.title
+    assert "10000 clients" in alt
 
 
-def test_settings_of_the_user_do_not_leak_in(run: Run) -> None:
-    alone = plots.loss("k", run)
-    with matplotlib.rc_context({"text.usetex": True, "lines.linewidth": 9, "svg.fonttype": "path"}):
-        assert plots.loss("k", run) == alone
+# --- the kit ----------------------------------------------------------------------------------------------------------
+
+
+def test_marks_lie_where_their_values_are() -> None:
+    """A panel of 0 to 10 by 0 to 100, whose plot is 100 by 100 pixels."""
+    panel = Panel(x=Axis(low=0, high=10), y=Axis(low=0, high=100))
+    panel.marks += [Line([0, 5, 10], [0, float("nan"), 100], "#1", every=slice(None)), Line([2, 4], [50, 60], "#2")]
+    panel.marks += [Bars([5], [10], [40], "#3", width=2), Band([0, 10], [0, 0], [10, 20], "#4", 0.5)]
+    svg = panel.draw(0, 0, 100, 100)
+    assert "M20.0,50.0L40.0,40.0" in svg
+    assert "M40.0,90.0V60.0H60.0V90.0Z" in svg
+    assert "M0.0,100.0L100.0,100.0L100.0,80.0L0.0,90.0Z" in svg
+    assert "nan" not in svg
+
+
+def test_a_picture_is_a_png_of_its_pixels() -> None:
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    panel = Panel(marks=[Image(pixels, 0, 3, 0, 2)])
+    (code,) = re.findall(r"base64,([^\"]+)", panel.draw(0, 0, 9, 9))
+    file = base64.b64decode(code)
+    assert file.startswith(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 3, 2) + b"\x08\x06")
+    start = file.index(b"IDAT") + 4
+    (length,) = struct.unpack(">I", file[start - 8 : start - 4])
+    rows = zlib.decompress(file[start : start + length])
+    assert rows == b"".join(b"\0" + row.tobytes() for row in pixels)
+
+
+@pytest.mark.parametrize("log", [False, True])
+@given(low=st.floats(1e-9, 1e9), factor=st.floats(1.5, 1e12))
+def test_an_axis_has_a_few_ticks_inside(log: bool, low: float, factor: float) -> None:
+    axis = Axis(log=log)
+    ticks = axis.marked(low, low * factor)
+    assert (1 if factor < 2.5 else 2) <= len(ticks) <= 10
+    assert all(low * (1 - 1e-6) <= value <= low * factor * (1 + 1e-6) for value, _ in ticks) or not log
+    assert len({words for _, words in ticks}) == len(ticks)
+
+
+def test_a_legend_takes_as_many_rows_as_it_needs() -> None:
+    def height(keys: int) -> float:
+        svg = Figure(400, 100, [[Panel()]], keys=[Key("x" * 20, "#1")] * keys).svg('a "b" <c>')
+        assert 'aria-label="a &#34;b&#34; &lt;c&gt;"' in svg
+        return float(re.findall(r'viewBox="0 0 400 ([\d.]+)"', svg)[0])
+
+    assert [height(keys) for keys in (2, 3, 4, 5)] == [122, 140, 140, 158]
 
 
 def test_ink_follows_the_theme(run: Run) -> None:
-    svg = plots.scores("k", run, run.leading)
-    assert "var(--ink)" in svg
-    assert "var(--grid)" in svg
-    assert "#000000" not in svg
-    assert "fill: #ffffff" not in svg
+    svg = plots.scores(run, run.leading)
+    assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', svg)) <= {*PALETTE, "none", *(f"var(--{v})" for v in INKS)}
 
 
-def test_keys_keep_two_figures_apart() -> None:
-    @drawn
-    def clipped() -> tuple[Figure, str]:
-        figure = new_figure(2, 2)
-        figure.subplots().plot([0, 1], [0, 1], marker="o")
-        return figure, 'a "b" <c>'
-
-    one, two = clipped("a"), clipped("b")
-    assert 'id="a-0"' in one
-    assert "url(#a-" in one
-    assert "#a-" not in two
-    assert two.replace("b-", "a-") == one
-    assert 'aria-label="a &#34;b&#34; &lt;c&gt;"' in one
+INKS = ("ink", "muted", "grid", "paper")
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------
@@ -239,11 +276,11 @@ def test_a_new_cluster_gets_a_new_number_and_the_absent_keep_theirs(run: Run, tm
 
 def test_pixels_split_a_cell_evenly() -> None:
     sets = (frozenset({0}), frozenset({0, 2}), frozenset({0, 1, 2}), frozenset[int]())
-    painted = clusters.pixels([sets], range(4), PALETTE).reshape(4, 12, 4)
+    rows = clusters.pixels([sets], range(4), PALETTE).reshape(4, 12, 4)
     for client, own in enumerate(sets):
-        found = [tuple(pixel) for pixel in painted[client]]
+        found = [tuple(pixel) for pixel in rows[client].tolist()]
         if own:
-            assert {found.count(to_rgba(colour(k))) for k in own} == {12 // len(own)}
+            assert {found.count(rgba(colour(k))) for k in own} == {12 // len(own)}
         else:
             assert found == [(0, 0, 0, 0)] * 12
 
@@ -282,13 +319,13 @@ def test_target_is_reached_by_all_and_by_somebody_only_just(groups: list[compari
 
 
 def test_comparison_lines_are_the_curves_and_costs(groups: list[comparison.RunGroup]) -> None:
-    figure, _ = undrawn(plots.compared_scores, groups)
-    for line, found in zip(figure.axes[1].lines[::2], groups, strict=True):
-        assert line.get_ydata().tolist() == found.curve("local_accuracy")[1].tolist()
-    figure, _ = undrawn(plots.compared_costs, groups)
-    for line, found in zip(figure.axes[0].lines, groups, strict=True):
+    (_, local), _ = undrawn(plots.compared_scores, groups)
+    for line, found in zip([one for one in local.lines() if not one.dashed], groups, strict=True):
+        assert np.array_equal(line.y, found.curve("local_accuracy")[1])
+    (costs, *_), _ = undrawn(plots.compared_costs, groups)
+    for line, found in zip(costs.lines(), groups, strict=True):
         per_client = [np.cumsum([one["bytes_up"]["client"] / 5 / 1e6 for one in raw(run)]) for run in found.runs]
-        np.testing.assert_allclose(line.get_xdata(), np.mean(per_client, axis=0))
+        np.testing.assert_allclose(line.x, np.mean(per_client, axis=0))
 
 
 def test_ablations_are_told_apart_and_unequal_work_is_confessed(tmp_path: Path) -> None:
@@ -348,17 +385,6 @@ def test_the_role_of_the_clients_is_found_by_who_trains(run: Run, tmp_path: Path
     assert (run.client_role, renamed.client_role) == ("client", "device")
     expected = [line["bytes_up"]["device"] / 4 for line in raw(renamed)]
     assert renamed.client_bytes("bytes_up") == expected
-
-
-@pytest.mark.parametrize(("low", "high"), [(5e-6, 20.0), (1e-5, 0.2), (0.5, 2000.0), (1.0, 12.0), (1e-9, 1e9)])
-def test_a_logarithmic_axis_has_a_few_plain_numbers(low: float, high: float) -> None:
-    figure = Figure(figsize=(4, 2))
-    axis = figure.subplots()
-    axis.plot([low, high], [0, 1])
-    axis.set_xscale("log")
-    plain_log(axis.xaxis)
-    shown = [tick for tick in axis.get_xticks() if low <= tick <= high]
-    assert 2 <= len(shown) <= 10
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_loads_nothing(page: Page, compared: Page) -> None:
         assert not names & {"script", "link", "iframe", "object", "embed", "base", "form"}
         for link in each.attributes("href") + each.attributes("src"):
             assert link.startswith(("#", "data:image/png;base64,")), link
-        assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)", each.html))
+        assert "url(" not in each.html
         policy = dict(next(attrs for tag, attrs in each.tags if "http-equiv" in attrs))
         assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -99,8 +99,6 @@ def test_tags_are_closed_and_ids_are_unique_and_found(page: Page, compared: Page
         ids = Counter(each.attributes("id"))
         assert max(ids.values()) == 1
         wanted = {link[1:] for link in each.attributes("href") if link.startswith("#")}
-        wanted |= set(re.findall(r"url\(#([^)]+)\)", each.html))
-        assert wanted
         assert wanted <= set(ids)
 
 
@@ -332,7 +330,7 @@ def test_a_diverged_loss_is_a_gap_not_an_error(tmp_path: Path) -> None:
     edit_rounds(folder, lambda r, line: line["bands"].update(global_loss=[None, 0.2, None, losses.get(r), None]))
     read = load.load(folder)
     assert [line.global_loss is None for line in read.rounds] == [False, False, True, True]
-    assert plots.loss("k", read)
+    assert plots.loss(read)
 
 
 def test_folders_that_are_no_runs(tmp_path: Path, run: Path) -> None:
@@ -365,11 +363,11 @@ def test_a_failed_write_leaves_nothing_and_the_old_report(
     assert target.read_text() == "old"
 
 
-def test_no_pyplot_no_settings_changed(run: Path, tmp_path: Path) -> None:
-    """Drawing leaves matplotlib's global state and backend alone."""
+def test_a_report_is_drawn_without_a_plotting_library(run: Path) -> None:
     code = (
-        "import sys, pathlib, matplotlib; before = matplotlib.rcParams.copy();"
-        "from coterie.report import render; render([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]));"
-        "assert 'matplotlib.pyplot' not in sys.modules; assert matplotlib.rcParams.copy() == before"
+        "import sys, pathlib; from coterie.report import render; render([pathlib.Path(sys.argv[1])]);"
+        "heavy = {'matplotlib', 'PIL', 'torch', 'sklearn', 'pandas', 'tenseal', 'scipy.stats'};"
+        "print(sorted(heavy & set(sys.modules)))"
     )
-    subprocess.run([sys.executable, "-c", code, run, tmp_path / "x.html"], check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
 
 from coterie.record.load import Run
 from coterie.record.schema import Members
-from coterie.report.figure import colour
+from coterie.report.figure import colour, rgba
 from coterie.report.words import explained
 
 Sets = tuple[frozenset[int], ...]  # of each client, its clusters; empty where it is in none or nobody knows
@@ -115,16 +114,18 @@ def mingled(run: Run) -> bool:
     return any(own and own < shown for own, shown in pairs)
 
 
-def pixels(sets_of_rounds: Sequence[Sets], clients: Sequence[int], colours: Sequence[str]) -> NDArray[np.float64]:
+def pixels(sets_of_rounds: Sequence[Sets], clients: Sequence[int], colours: Sequence[str]) -> NDArray[np.uint8]:
     """RGBA image (clients * 12, rounds, 4): each client's row is split evenly between its clusters; clear for none."""
     fine = 12  # divisible by 2, 3, 4 and 6 clusters
-    painted = np.zeros((len(clients) * fine, len(sets_of_rounds), 4))
+    painted = np.zeros((len(clients), fine, len(sets_of_rounds), 4), np.uint8)
     for column, sets in enumerate(sets_of_rounds):
         for row, client in enumerate(clients):
-            own = sorted(sets[client])
-            for step in range(fine if own else 0):
-                painted[row * fine + step, column] = to_rgba(colours[own[step * len(own) // fine] % len(colours)])
-    return painted
+            if own := sorted(sets[client]):
+                stripes = [rgba(colours[number % len(colours)]) for number in own]
+                painted[row, :, column] = (
+                    stripes[0] if len(own) == 1 else [stripes[step * len(own) // fine] for step in range(fine)]
+                )
+    return painted.reshape(-1, len(sets_of_rounds), 4)
 
 
 def _sets(noted: Members) -> Sets:

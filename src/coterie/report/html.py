@@ -89,8 +89,8 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
         "repeated": any(len(found.runs) > 1 for found in groups),
         "tuned": any(run.points(field)[0] for run in runs for field in fields if field.startswith("fine")),
         "leading": measure,
-        "scores": plots.compared_scores("scores", groups),
-        "costs": plots.compared_costs("costs", groups) if comparison.counted(groups) else None,
+        "scores": plots.compared_scores(groups),
+        "costs": plots.compared_costs(groups) if comparison.counted(groups) else None,
     }
     return _TEMPLATES.get_template("template.html").render(
         title=f"Comparison: {view['heading']}", run=None, comparison=view, version=__version__
@@ -115,7 +115,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
         "leading": run.leading,
         "others": run.others,
         "attackers": None if result.attack is None else attackers(result.attack, result.attacker_names, result.clients),
-        "figures": figures(run, key, members, history, selected),
+        "figures": figures(run, members, history, selected),
         "ends": tables.ends(run),
         "named": tables.own_scores(run),
         "traffic": [tables.per_client_and_round(run, field) for field in tables.MOVED.values()],
@@ -141,7 +141,6 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
 
 def figures(
     run: Run,
-    key: str,
     members: clusters.Sets | None,
     history: clusters.History | None,
     selected: clusters.Selected | None,
@@ -161,22 +160,18 @@ def figures(
     counts, features = run.partition.label_counts, run.observed.features or ()
     told = sum(map(bool, features))
     return {
-        "leading": plots.scores(f"{key}-leading", run, run.leading) if known(*words.sides(run.leading)) else None,
-        "metrics": [
-            plots.scores(f"{key}-{number}-metric", run, measure)
-            for number, measure in enumerate(run.others)
-            if known(*words.explained(measure))
-        ],
-        "loss": plots.loss(f"{key}-loss", run) if known("global_loss", "local_loss") else None,
-        "membership": plots.membership(f"{key}-membership", history) if history else None,
-        "agreement": plots.agreement(f"{key}-agreement", run) if noted(lambda line: line.grouping) else None,
-        "sizes": plots.sizes(f"{key}-sizes", run.rounds) if sized and not history else None,
-        "affinity": plots.affinity(f"{key}-affinity", matrix, order, members) if matrix else None,
-        "classes": plots.classes(f"{key}-classes", run.partition, order, members) if counts and counts[0] else None,
-        "per_round": plots.per_round(f"{key}-per-round", run) if timed else None,
-        "features": plots.feature_space(f"{key}-features", features, members, groups) if told > 1 else None,
-        "timeline": plots.timeline(f"{key}-timeline", run) if noted(lambda line: line.notes.events) else None,
-        "selections": plots.selections(f"{key}-selections", selected, order, members) if selected else None,
+        "leading": plots.scores(run, run.leading) if known(*words.sides(run.leading)) else None,
+        "metrics": [plots.scores(run, measure) for measure in run.others if known(*words.explained(measure))],
+        "loss": plots.loss(run) if known("global_loss", "local_loss") else None,
+        "membership": plots.membership(history) if history else None,
+        "agreement": plots.agreement(run) if noted(lambda line: line.grouping) else None,
+        "sizes": plots.sizes(run.rounds) if sized and not history else None,
+        "affinity": plots.affinity(matrix, order, members) if matrix else None,
+        "classes": plots.classes(run.partition, order, members) if counts and counts[0] else None,
+        "per_round": plots.per_round(run) if timed else None,
+        "features": plots.feature_space(features, members, groups) if told > 1 else None,
+        "timeline": plots.timeline(run) if noted(lambda line: line.notes.events) else None,
+        "selections": plots.selections(selected, order, members) if selected else None,
     }
 
 

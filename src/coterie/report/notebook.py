@@ -27,7 +27,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 def scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures: Sequence[Mapping[str, Any]]) -> Figure:
     """Both sides of every metric over the rounds, the mean over each label's runs; one row of panels a metric."""
-    from coterie.report.figure import new_figure, percent_axis
+    from coterie.report.drawing import new_figure, percent_axis
 
     if not measures:
         raise UserError("there are no measures to plot: run again")

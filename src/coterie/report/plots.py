@@ -1,18 +1,12 @@
-"""The figures of a run and of a comparison, as inline SVG. The first argument prefixes a figure's ids."""
+"""The figures of a run and of a comparison, as inline SVG."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from coterie.record.comparison import Measure
@@ -22,28 +16,52 @@ from coterie.report.clusters import History, Selected, Sets, groups_like, happen
 from coterie.report.comparison import RunGroup, counted, leading
 from coterie.report.figure import (
     GRID,
-    MARKERS,
     MUTED,
     PALETTE,
     PAPER,
+    SIZE,
+    SMALL,
+    Axis,
+    Band,
+    Bars,
+    Figure,
+    Image,
+    Key,
+    Line,
+    Panel,
+    Rules,
+    Words,
     colour,
     drawn,
     heat_map,
-    image,
     label,
-    legend,
-    new_figure,
-    percent_axis,
-    plain_log,
-    round_axis,
+    percent,
+    plain,
+    rgba,
+    scale_bar,
 )
 from coterie.report.words import explained, metric, plural
 
-WIDTH = 10.4  # inches; about 1000 px on a laptop
+WIDTH, HALF = 1000, 490
+MOST = 400
+"""Clients with a row, column or point of their own in a figure; of more, every k-th is shown."""
 _LOSSES = {"classes": "cross entropy"}
-_MANY = 40  # clients above which their names no longer fit an axis
+_MANY = 40  # clients above which their numbers no longer fit an axis
 _CLOCK = "clock"
 _LARGEST = 5  # series in a stack; the rest is one
+
+
+def step(clients: int) -> int:
+    """Every so many clients is shown."""
+    return math.ceil(clients / MOST)
+
+
+def _shown(order: Sequence[int]) -> Sequence[int]:
+    return order[:: step(len(order))]
+
+
+def _every(clients: int) -> str:
+    return f", one of every {step(clients)} shown" if step(clients) > 1 else ""
 
 
 @drawn
@@ -52,102 +70,98 @@ def scores(run: Run, measure: Measure) -> tuple[Figure, str]:
     sides = explained(measure)
     if run.result.deployment is not None:  # a side that nobody can know
         sides = {field: words for field, words in sides.items() if run.points(field)[0]} or sides
-    figure = new_figure(WIDTH if len(sides) == 2 else 0.6 * WIDTH, 3.9)
-    panels = figure.subplots(1, len(sides), sharey=True, squeeze=False)[0]
-    alt = []
-    handles: dict[str, Line2D | Patch] = {"mean": Line2D([], [], color=MUTED, label="mean over clients")}
-    for ax, (field, (title, where)), c in zip(panels, sides.items(), PALETTE, strict=False):
+    panels, alt = [], []
+    keys = {"mean": Key("mean over clients", MUTED, line=Line([], [], MUTED))}
+    for (field, (title, where)), c in zip(sides.items(), PALETTE, strict=False):
+        panel = Panel(f"{title}: {where}", _rounds(run))
         xs, ys = run.points(field)
         if banded := [(float(r), band) for r, band in run.bands(field)]:
             if len(banded) == 1:  # a band of one point has no width
                 banded = [(banded[0][0] + side, banded[0][1]) for side in (-0.1, 0.1)]
             at = [r for r, _ in banded]
             low, q25, _, q75, high = np.array([band for _, band in banded], dtype=float).T
-            ax.fill_between(at, low, high, color=c, alpha=0.14, lw=0)
-            ax.fill_between(at, q25, q75, color=c, alpha=0.28, lw=0)
-            handles["half"] = Patch(color=MUTED, alpha=0.42, lw=0, label="middle half of the clients")
-            handles["all"] = Patch(color=MUTED, alpha=0.16, lw=0, label="all clients")
-        ax.plot(xs, ys, color=c, marker=_dot(xs))
+            panel.marks += [Band(at, low, high, c, 0.14), Band(at, q25, q75, c, 0.28)]
+            keys["half"] = Key("middle half of the clients", MUTED, 0.42)
+            keys["all"] = Key("all clients", MUTED, 0.16)
+        panel.marks.append(Line(xs, ys, c, every=_dots(xs)))
         tuned = run.points(f"fine_tuned_{field}")
-        ax.plot(*tuned, color=MUTED, ls="--", lw=1.6, marker=_dot(tuned[0], "D"))
         if tuned[0]:
-            words = "after each client's own fine-tuning"
-            handles["tuned"] = Line2D([], [], color=MUTED, ls="--", lw=1.6, marker="D", label=words)
-        ax.set_title(f"{title}: {where}")
-        _rounds(ax, run)
+            panel.marks.append(Line(*tuned, MUTED, dashed=True, width=1.8, every=_dots(tuned[0]), shape=3))
+            sample = Line([], [], MUTED, dashed=True, width=1.8, every=slice(None), shape=3)
+            keys["tuned"] = Key("after each client's own fine-tuning", MUTED, line=sample)
+        panels.append(panel)
         if ys:
             first, last = (metric(y, measure.share) for y in (ys[0], ys[-1]))
             alt.append(f"{title} from {first} in round {xs[0]} to {last} in round {xs[-1]}")
-    _score_axis(panels[0], measure, measure.label)
-    legend(figure, list(handles.values()))
+    _share_y(panels, measure, measure.label)
+    width = WIDTH if len(panels) == 2 else 0.6 * WIDTH
+    figure = Figure(width, 340, [panels], keys=list(keys.values()))
     return figure, "; ".join(alt) or f"{measure.label}: never evaluated"
 
 
 @drawn
 def loss(run: Run) -> tuple[Figure, str]:
     """Both losses over the rounds; logarithmic where they span more than a factor of 20."""
-    figure = new_figure(WIDTH / 2, 3.3)
-    ax = figure.subplots()
+    panel = Panel("Loss: mean and middle half of the clients", _rounds(run))
     seen: list[float] = []
-    alt = []
-    kinds = ("global_loss", "on the whole test set", "-"), ("local_loss", "on test data like the client's own", "--")
-    for (field, where, dashes), c in zip(kinds, PALETTE, strict=False):
+    alt, keys = [], []
+    kinds = ("global_loss", "on the whole test set", False), ("local_loss", "on test data like the client's own", True)
+    for (field, where, dashed), c in zip(kinds, PALETTE, strict=False):
         xs, ys = run.points(field)
         if not xs and run.result.deployment is not None:
             continue
-        ax.plot(xs, ys, color=c, ls=dashes, marker=_dot(xs), label=where)
+        line = Line(xs, ys, c, dashed=dashed, every=_dots(xs))
+        keys.append(Key(where, c, line=line))
         if bands := [(r, q25, q75) for r, (_, q25, _, q75, _) in run.bands(field)]:
             at, q25, q75 = (np.array(column, dtype=float) for column in zip(*bands, strict=True))
-            ax.fill_between(at, q25, q75, color=c, alpha=0.2, lw=0)
+            panel.marks.append(Band(at, q25, q75, c, 0.2))
+        panel.marks.append(line)
         seen += ys
         if ys:
             alt.append(f"{where} from {ys[0]:.3g} to {ys[-1]:.3g}")
-    if seen and min(seen) > 0 and max(seen) / min(seen) > 20:
-        ax.set_yscale("log")
-        plain_log(ax.yaxis)
-    ax.set(
-        title="Loss: mean and middle half of the clients",
-        ylabel=_LOSSES.get(run.result.task, "loss") if seen else "",
-    )
-    _rounds(ax, run)
-    ax.legend()
-    return figure, "Loss: " + "; ".join(alt)
+    log = bool(seen) and min(seen) > 0 and max(seen) / min(seen) > 20
+    panel.y = Axis(_LOSSES.get(run.result.task, "loss") if seen else "", log=log, grid=True, most=7)
+    return Figure(HALF, 300, [[panel]], keys=keys), "Loss: " + "; ".join(alt)
 
 
 @drawn
 def classes(partition: Partition, order: Sequence[int], members: Sets | None) -> tuple[Figure, str]:
     """Samples of each client above, share of each class below, clusters and groups at foot."""
-    counts = np.array(partition.label_counts, dtype=float)[list(order)]
+    every = np.array(partition.label_counts, dtype=float)
+    shown = _shown(order)
+    counts, (clients, labels) = every[list(shown)], every.shape
     totals = counts.sum(axis=1)
     shares = counts / np.maximum(totals, 1)[:, None]
-    clients, labels = counts.shape
     top_share = float(shares.max()) or 1.0
     strips = {"cluster": members} | ({"group": groups_like(members, partition.groups)} if members else {})
-    shown = {name: sets for name, sets in strips.items() if sets}
-    figure = new_figure(WIDTH, 1.6 + min(0.19 * labels, 4.0) + 0.15 * len(shown))
-    heights = [1.1, min(0.19 * labels, 4.0), *[0.14] * len(shown)]
-    top, heat, *foot = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-    top.bar(range(clients), totals, color=MUTED, width=0.8)
-    top.set(ylabel="samples", title="Training samples of each client, and its share of each class")
-    top.yaxis.set_major_locator(MaxNLocator(3))
-    top.yaxis.set_major_formatter(EngFormatter(sep=""))
-    heat_map(heat, shares.T, PALETTE[0], (0, top_share), "share of client", percent=True)
-    for edge in _edges(order, members):
-        heat.axvline(edge, color=GRID, lw=0.8)
-    heat.yaxis.set_major_locator(MaxNLocator(10, integer=True))
-    heat.set_ylabel("class")
-    for ax, (name, sets) in zip(foot, shown.items(), strict=True):
-        strip = pixels([sets], order, PALETTE).reshape(clients, -1, 4).swapaxes(0, 1)
-        image(ax, strip, -0.5, clients - 0.5, 1)
-        ax.set_yticks([0], [name])
-        ax.tick_params(length=0)
-    for ax in (top, heat, *foot[:-1]):
-        ax.tick_params(axis="x", length=0, labelbottom=False)
-    clients_axis(([heat, *foot])[-1], order, "x", grouped=members is not None)
-    held = (counts > 0).sum(axis=1)
+    known = {name: sets for name, sets in strips.items() if sets}
+    right, rows = len(shown) - 0.5, 19.0 * min(labels, 22)
+
+    def across(last: bool) -> Axis:
+        return _clients_axis(shown, members is not None) if last else Axis("", -0.5, right, ticks=())
+
+    title = f"Training samples of each client, and its share of each class{_every(clients)}"
+    top = Panel(title, across(False), Axis("samples", low=0, grid=True, most=4))
+    top.x.low, top.x.high = -0.5, right
+    top.marks.append(Bars(range(len(shown)), 0, totals, MUTED))
+    heat = Panel("", across(not known), Axis("class", labels - 0.5, -0.5, most=10, whole=True), frame=False)
+    heat.marks.append(Image(heat_map(shares.T, PALETTE[0], 0, top_share), -0.5, right, -0.5, labels - 0.5))
+    heat.marks.append(Rules(_edges(shown, members), -0.5, labels - 0.5, GRID, upright=True))
+    panels: list[list[Panel | None]] = [
+        [top, None],
+        [heat, scale_bar(PALETTE[0], 0, top_share, "share of client", percent)],
+    ]
+    for place, (name, sets) in enumerate(known.items(), start=1):
+        strip = pixels([sets], shown, PALETTE).reshape(len(shown), -1, 4).swapaxes(0, 1)
+        of_strip = Panel("", across(place == len(known)), Axis("", 1, 0, ticks=[(0.5, name)]), frame=False)
+        of_strip.marks.append(Image(strip, -0.5, right, 0, 1))
+        panels.append([of_strip, None])
+    heights = [90, rows, *[13.0] * len(known)]
+    figure = Figure(WIDTH, 90 + sum(heights) + 12 * len(known), panels, heights, (1, 0.018))
+    held = (every > 0).sum(axis=1)
     return figure, (
         f"Heat map of {plural(clients, 'client')} by {plural(labels, 'class', 'classes')}: a client holds "
-        f"{held.min()} to {held.max()} classes and {totals.min():.0f} to {totals.max():.0f} samples"
+        f"{held.min()} to {held.max()} classes and {every.sum(1).min():.0f} to {every.sum(1).max():.0f} samples"
     )
 
 
@@ -157,31 +171,26 @@ def membership(known: History) -> tuple[Figure, str]:
 
     A strip at the side has the data's own groups, if any.
     """
-    clients = len(known.order)
-    figure = new_figure(WIDTH, float(np.clip(0.17 * clients, 2.2, 6.0)) + 1.0)
-    ax = figure.subplots()
-    first, last = known.rounds[0], known.rounds[-1]
+    clients, shown = len(known.order), _shown(known.order)
+    rows, first, last = len(shown), known.rounds[0], known.rounds[-1]
     columns = dict(zip(known.rounds, known.members, strict=True))
     nobody: Sets = (frozenset(),) * clients
     sets = [columns.get(r, nobody) for r in range(first, last + 1)]
-    image(ax, pixels(sets, known.order, PALETTE), first - 0.5, last + 0.5, clients)
-    for row in range(1, clients if clients <= _MANY else 0):
-        ax.axhline(row - 0.5, color=PAPER, lw=1)
-    marks: list[Line2D] = []
-    if known.events:
-        above = ax.get_xaxis_transform()
-        marks = ax.plot(known.events, [1.02] * len(known.events), "v", ms=5, color=MUTED, transform=above)
-        marks[0].set(clip_on=False, label="clustering event")
+    panel = Panel("Cluster of each client" + _every(clients), _rounds_axis(first, last), above=known.events or ())
+    panel.y, panel.frame = _clients_axis(shown, grouped=True, down=True), False
+    panel.marks.append(Image(pixels(sets, shown, PALETTE), first - 0.5, last + 0.5, -0.5, rows - 0.5))
+    if rows <= _MANY:
+        panel.marks.append(Rules([row - 0.5 for row in range(1, rows)], first - 0.5, last + 0.5, PAPER))
+    panels = [panel]
     if known.groups is not None:
-        side = ax.inset_axes((1.01, 0.0, 0.018, 1.0))
-        image(side, pixels([known.groups], known.order, PALETTE), 0, 1, clients)
-        side.set(yticks=[], xticks=[0.5], xticklabels=["group"])
-        side.tick_params(length=0)
-    ax.set_title("Cluster of each client", pad=18)
-    round_axis(ax, first, last)
-    clients_axis(ax, known.order, "y", grouped=True)
-    shown = [Patch(color=colour(number), label=f"cluster {number}") for number in known.clusters[: len(PALETTE)]]
-    legend(figure, [*shown, *marks])
+        side = Panel("", Axis(ticks=[(0.5, "group")]), Axis("", rows - 0.5, -0.5, ticks=()), frame=False)
+        side.marks.append(Image(pixels([known.groups], shown, PALETTE), 0, 1, -0.5, rows - 0.5))
+        panels.append(side)
+    keys = [Key(f"cluster {number}", colour(number)) for number in known.clusters[: len(PALETTE)]]
+    if known.events:
+        mark = Line([], [], MUTED, every=slice(None), shape=4, radius=4.5, joined=False)
+        keys.append(Key("clustering event", MUTED, line=mark))
+    figure = Figure(WIDTH, _tall(rows) + 90, [panels], widths=(1, 0.018)[: len(panels)], keys=keys)
     return figure, (
         f"Heat map of {plural(clients, 'client')} over rounds {first} to {last} in "
         f"{plural(len(known.clusters), 'cluster')}" + ("; some clients are in several at once" if known.mixed else "")
@@ -194,66 +203,53 @@ def agreement(run: Run) -> tuple[Figure, str]:
     noted = [(line.round, line.grouping) for line in run.rounds if line.grouping]
     rounds, found = zip(*noted, strict=True)
     known = [(r, one.ari) for r, one in noted if one.ari is not None]
-    figure = new_figure(WIDTH if known else WIDTH / 2, 2.9)
-    *left, right = figure.subplots(1, 1 + bool(known), squeeze=False)[0]
-    mark = _dot(rounds)
-    alt = []
-    for ax in left:
-        ax.plot(*zip(*known, strict=True), color=PALETTE[0], marker=mark)
-        ax.set_ylim(min(-0.05, *(ari - 0.05 for _, ari in known)), 1.05)
-        ax.set(title="Clusters and the data's own groups", ylabel="adjusted Rand index")
-        alt.append(
-            f"Adjusted Rand index from {known[0][1]:.2f} in round {known[0][0]} to {known[-1][1]:.2f} at the end"
-        )
-    right.plot(rounds, [one.clusters for one in found], color=PALETTE[2], marker=mark, label="clusters")
+    dots, panels, alt = _dots(rounds), [], []
+    if known:
+        at, index = zip(*known, strict=True)
+        y = Axis("adjusted Rand index", min(-0.05, *(ari - 0.05 for ari in index)), 1.05, grid=True)
+        mark = Line(at, index, PALETTE[0], every=dots)
+        panels.append(Panel("Clusters and the data's own groups", _rounds(run), y, [mark]))
+        alt.append(f"Adjusted Rand index from {index[0]:.2f} in round {at[0]} to {index[-1]:.2f} at the end")
     per_client = [one.per_client for one in found]
+    most = 1.15 * max(*per_client, *(one.clusters for one in found), 1)
+    right = Panel("How many clusters", _rounds(run), Axis("", 0, most, whole=True, grid=True))
+    right.marks.append(Line(rounds, [one.clusters for one in found], PALETTE[2], every=dots))
     several = max(per_client) > 1
     if several:
-        right.plot(rounds, per_client, color=PALETTE[1], marker=mark, ls="--", label="clusters of a client, mean")
-    right.set_ylim(0, 1.15 * max(*per_client, *(one.clusters for one in found), 1))
-    right.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    right.set_title("How many clusters")
-    for ax in (*left, right):
-        _rounds(ax, run)
-    if several:
-        right.legend()
+        right.marks.append(Line(rounds, per_client, PALETTE[1], dashed=True, every=dots))
+        names = ("clusters", "clusters of a client, mean")
+        right.keys = [Key(name, line.colour, line=line) for name, line in zip(names, right.lines(), strict=True)]
     alt.append(f"{plural(found[-1].clusters, 'cluster')} at the end" + f", {per_client[-1]:.2f} a client" * several)
-    return figure, "; ".join(alt)
+    return Figure(WIDTH if known else HALF, 270 + 36 * several, [[*panels, right]]), "; ".join(alt)
 
 
 @drawn
 def sizes(rounds: Sequence[RoundRecord]) -> tuple[Figure, str]:
     """Clients in each cluster over the rounds, where only the sizes are known."""
     noted = [(line.round, found.sizes) for line in rounds if (found := line.notes.clusters) and found.sizes]
-    figure = new_figure(WIDTH, 3.0)
-    ax = figure.subplots()
     width = max(len(counts) for _, counts in noted)
     stack = {f"cluster {k}": {r: counts[k] if k < len(counts) else 0 for r, counts in noted} for k in range(width)}
-    _stack(ax, [r for r, _ in noted], stack)
-    ax.set(ylabel="clients", title="Sizes of the clusters")
-    legend(figure, [Patch(color=colour(k), label=f"cluster {k}") for k in range(min(width, len(PALETTE)))])
+    panel = Panel("Sizes of the clusters", _rounds_axis(noted[0][0], noted[-1][0]), Axis("clients", low=0, grid=True))
+    keys = _stack(panel, [r for r, _ in noted], stack)
+    figure = Figure(WIDTH, 260, [[panel]], keys=keys[: len(PALETTE)])
     return figure, f"Sizes of up to {plural(width, 'cluster')} over {plural(len(noted), 'round')}"
 
 
 @drawn
 def affinity(matrix: Matrix, order: Sequence[int], members: Sets | None) -> tuple[Figure, str]:
     """The system's affinity of clients, in the order of their clusters, without the diagonal."""
-    values = np.array([[np.nan if v is None else v for v in row] for row in matrix])[np.ix_(order, order)]
-    np.fill_diagonal(values, np.nan)
-    known = values[np.isfinite(values)]
+    shown = _shown(order)
+    every = np.array(matrix, dtype=float)
+    np.fill_diagonal(every, np.nan)
+    values, known = every[np.ix_(shown, shown)], every[np.isfinite(every)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-    high = high if high > low else low + 1e-9
-    clients = len(order)
-    figure = new_figure(WIDTH / 2, WIDTH / 2 - 0.6)
-    ax = figure.subplots()
-    heat_map(ax, values, PALETTE[2], (low, high), "affinity")
-    ax.set_aspect("equal")
-    for edge in _edges(order, members):
-        ax.axhline(edge, color=MUTED, lw=0.8)
-        ax.axvline(edge, color=MUTED, lw=0.8)
-    clients_axis(ax, order, "x", grouped=members is not None)
-    clients_axis(ax, order, "y", grouped=members is not None)
-    ax.set_title("Affinity of the clients")
+    clients, rows, top = len(order), len(shown), max(high, low + 1e-9)
+    panel = Panel(f"Affinity of the clients{_every(clients)}", _clients_axis(shown, members is not None, fit=24))
+    panel.y, panel.frame = _clients_axis(shown, members is not None, down=True, fit=24), False
+    panel.marks.append(Image(heat_map(values, PALETTE[2], low, top), -0.5, rows - 0.5, -0.5, rows - 0.5))
+    for upright in (True, False):
+        panel.marks.append(Rules(_edges(shown, members), -0.5, rows - 0.5, MUTED, upright))
+    figure = Figure(HALF, 440, [[panel, scale_bar(PALETTE[2], low, top, "affinity")]], widths=(1, 0.035))
     return figure, f"Matrix of {clients} by {clients} affinities from {low:.3g} to {high:.3g}"
 
 
@@ -266,19 +262,14 @@ def per_round(run: Run) -> tuple[Figure, str]:
         ("Virtual time", "seconds", _durations(run)),
     ]
     found = [stack for stack in stacks if stack[-1]]
-    figure = new_figure(WIDTH, 3.6)
-    axes = figure.subplots(1, len(found), squeeze=False)[0]
-    for ax, (title, unit, series) in zip(axes, found, strict=True):
+    panels = []
+    for title, unit, series in found:
+        panel = Panel(title, _rounds(run, 6), Axis(f"{unit} a round", low=0, grid=True))
         alone = _CLOCK in series
-        shown = _stack(ax, [line.round for line in run.rounds], series, first=5 * alone)
-        ax.set(title=title, ylabel=f"{unit} a round")
-        if not alone:
-            handles = [Patch(color=c, label=label(name)) for name, c in shown.items()]
-            place = (-0.02, -0.2)
-            ax.legend(handles=handles, loc="upper left", bbox_to_anchor=place, handlelength=1, labelspacing=0.3)
-        _rounds(ax, run)
-        ax.set_ylim(bottom=0)
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        keys = _stack(panel, [line.round for line in run.rounds], series, first=5 * alone)
+        panel.keys = [] if alone else keys
+        panels.append(panel)
+    figure = Figure(WIDTH, 270 + 18 * max(len(panel.keys) for panel in panels), [panels])
     return figure, f"{', '.join(title for title, *_ in found)}, for each of {plural(len(run.rounds), 'round')}"
 
 
@@ -306,38 +297,41 @@ def _series(run: Run, field: str, factor: float) -> dict[str, dict[int, float]]:
     return series
 
 
-def _stack(
-    ax: Axes, rounds: Sequence[int], series: Mapping[str, Mapping[int, float]], first: int = 0
-) -> dict[str, str]:
-    """Stacked steps, a unit wide around each round; gives the colour of every name."""
-    edges = np.arange(rounds[0], rounds[-1] + 2) - 0.5
-    base: NDArray[np.float64] = np.zeros(len(edges) - 1)
-    shown = {name: colour(number) for number, name in enumerate(series, start=first)}
-    for name, values in series.items():
-        above = base + [values.get(r, 0) for r in range(rounds[0], rounds[-1] + 1)]
-        ax.stairs(above, edges, baseline=base, fill=True, color=shown[name], lw=0)
+def _stack(panel: Panel, rounds: Sequence[int], series: Mapping[str, Mapping[int, float]], first: int = 0) -> list[Key]:
+    """Stacked bars, a unit wide around each round; gives the legend."""
+    base: NDArray[np.float64] = np.zeros(len(rounds))
+    keys = []
+    for number, (name, values) in enumerate(series.items(), start=first):
+        above = base + [values.get(r, 0) for r in rounds]
+        panel.marks.append(Bars(rounds, base, above, colour(number), width=1))
+        keys.append(Key(label(name), colour(number)))
         base = above
-    return shown
+    return keys
 
 
-def _rounds(ax: Axes, run: Run) -> None:
-    round_axis(ax, run.rounds[0].round, run.rounds[-1].round)
+def _rounds(run: Run, most: int = 8) -> Axis:
+    return _rounds_axis(run.rounds[0].round, run.rounds[-1].round, most)
 
 
-def _dot(rounds: Sequence[int], marker: str = "o") -> str | None:
-    return marker if len(rounds) <= 12 else None
+def _rounds_axis(first: int, last: int, most: int = 8) -> Axis:
+    return Axis("round", first - 0.5, last + 0.5, most=most, whole=True)
 
 
-def clients_axis(ax: Axes, order: Sequence[int], axis: Literal["x", "y"], grouped: bool) -> None:
-    """Client numbers along an axis, all of them where they fit."""
-    fits = len(order) <= _MANY
+def _dots(rounds: Sequence[int]) -> slice | None:
+    return slice(None) if len(rounds) <= 12 else None
+
+
+def _tall(rows: int) -> float:
+    return min(max(16.0 * rows, 210.0), 570.0)
+
+
+def _clients_axis(order: Sequence[int], grouped: bool, *, down: bool = False, fit: int = _MANY) -> Axis:
+    """Clients side by side or, with ``down``, below each other; with their numbers where these fit."""
+    fits = len(order) <= fit
     name = ("client" if fits or not grouped else "clients") + ", grouped by last cluster" * grouped
-    ticks = list(range(len(order))) if fits else []
-    if fits or grouped:
-        which = ax.xaxis if axis == "x" else ax.yaxis
-        which.set_ticks(ticks, [str(order[i]) for i in ticks], fontsize=8 if len(order) <= 24 else 6.5)
-    ax.set(**{f"{axis}label": name})
-    ax.tick_params(axis=axis, length=0, labelbottom=True)
+    ticks = [(place, str(client)) for place, client in enumerate(order)] if fits else []
+    ends = (len(order) - 0.5, -0.5) if down else (-0.5, len(order) - 0.5)
+    return Axis(name, *ends, ticks=ticks, size=SIZE - 1 if len(order) <= 24 else SMALL)
 
 
 def _edges(order: Sequence[int], members: Sets | None) -> list[float]:
@@ -348,65 +342,55 @@ def _edges(order: Sequence[int], members: Sets | None) -> list[float]:
 @drawn
 def selections(found: Selected, order: Sequence[int], members: Sets | None) -> tuple[Figure, str]:
     """Clients by rounds, filled in the cluster's colour where selected, and the number of selections."""
-    clients = len(order)
-    figure = new_figure(WIDTH, float(np.clip(0.17 * clients, 2.2, 6.0)) + 0.8)
-    ax, side = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
-    first, last = found.rounds[0], found.rounds[-1]
-    painted = np.zeros((clients, last - first + 1, 4))
-    shades = [_rgb(members[i] if members else frozenset()) for i in order]
-    for column, row in zip(found.rounds, found.chosen, strict=True):
-        for place, client in enumerate(order):
-            if row[client]:
-                painted[place, column - first] = (*shades[place], 1.0)
-    image(ax, painted, first - 0.5, last + 0.5, clients)
-    for place in range(1, clients):
-        ax.axhline(place - 0.5, color=PAPER, lw=0.6)
-    ax.set_title("Selected in which round")
-    round_axis(ax, first, last)
-    clients_axis(ax, order, "y", grouped=members is not None)
-    side.barh(range(clients), found.times[list(order)], color=shades, height=0.8)
-    side.set(title="How often", xlabel="rounds")
-    side.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    side.grid(axis="x")
-    side.grid(False, axis="y")
-    side.tick_params(axis="y", length=0, labelleft=False)
+    clients, shown = len(order), list(_shown(order))
+    first, last, rows = found.rounds[0], found.rounds[-1], len(shown)
+    shades = [_shade(members[i] if members else frozenset()) for i in shown]
+    painted = np.zeros((rows, last - first + 1, 4), np.uint8)
+    paint = np.array([rgba(shade) for shade in shades])
+    for column, chosen in zip(found.rounds, found.chosen[:, shown], strict=True):
+        painted[chosen, column - first] = paint[chosen]
+    panel = Panel("Selected in which round" + _every(clients), _rounds_axis(first, last))
+    panel.y, panel.frame = _clients_axis(shown, members is not None, down=True), False
+    panel.marks.append(Image(painted, first - 0.5, last + 0.5, -0.5, rows - 0.5))
+    if rows <= _MANY:
+        panel.marks.append(Rules([row - 0.5 for row in range(1, rows)], first - 0.5, last + 0.5, PAPER))
+    side = Panel("How often", Axis("rounds", low=0, most=4, whole=True, grid=True))
+    side.y = Axis("", rows - 0.5, -0.5, ticks=())
+    side.marks.append(Bars(range(rows), 0, found.times[shown], shades, lying=True))
     times = found.times
-    return figure, (
+    return Figure(WIDTH, _tall(rows) + 80, [[panel, side]], widths=(4, 1)), (
         f"{plural(clients, 'client')} over {plural(len(found.rounds), 'round')}: a client was selected "
         f"{times.min()} to {times.max()} times, {times.mean():.1f} on average"
     )
+
+
+def _shade(own: frozenset[int]) -> str:
+    return colour(min(own)) if own else PALETTE[8]
 
 
 @drawn
 def feature_space(features: Matrix, members: Sets | None, groups: Sequence[int] | None) -> tuple[Figure, str]:
     """Clients' feature vectors in their two main directions, coloured by cluster; markers are the data's groups."""
     known = [i for i, row in enumerate(features) if row and all(v is not None for v in row)]
-    x = np.array([features[i] for i in known], dtype=float)
-    at, share = _plane(x)
-    figure = new_figure(WIDTH / 2, WIDTH / 2 - 0.6)
-    ax = figure.subplots()
+    at, share = _plane(np.array([features[i] for i in known], dtype=float))
     shapes = groups_like(members, groups) if members else None
-    for place, client in enumerate(known):
-        own = sorted(members[client]) if members else []
-        group = min(shapes[client]) if shapes else 0
-        ax.plot(*at[place], MARKERS[group % len(MARKERS)], color=colour(own[0]) if own else MUTED, ms=7, alpha=0.85)
-    if len(known) <= 40:
-        for place, client in enumerate(known):
-            ax.annotate(str(client), at[place], xytext=(4, 3), textcoords="offset points", fontsize=6.5, color=MUTED)
-    ax.set(title="Devices in feature space", xlabel=_direction(1, share), ylabel=_direction(2, share))
-    ax.grid(True, axis="both")
-    ax.tick_params(labelbottom=False, labelleft=False, length=0)
-    handles: list[Line2D | Patch] = []
+    panel = Panel(f"Devices in feature space{_every(len(known))}", Axis(_direction(1, share), ticks=[]))
+    panel.y = Axis(_direction(2, share), ticks=[])
+    for place in _shown(range(len(known))):
+        own = sorted(members[known[place]]) if members else []
+        shade, group = colour(own[0]) if own else PALETTE[8], min(shapes[known[place]]) if shapes else 0
+        point = Line(at[place, :1], at[place, 1:], shade, every=slice(None), shape=group, radius=5, joined=False)
+        panel.marks.append(point)
+    if len(known) <= _MANY:
+        panel.marks.append(Words(at[:, 0], at[:, 1], [str(client) for client in known], shift=(6, -4)))
     numbers = sorted({k for i in known for k in (members[i] if members else ())})
-    handles += [Patch(color=colour(k), label=f"cluster {k}") for k in numbers[:8]]
+    keys = [Key(f"cluster {k}", colour(k)) for k in numbers[:8]]
     if shapes and groups is not None:
         for group in sorted({min(shapes[i]) for i in known})[:8]:
-            mark = MARKERS[group % len(MARKERS)]
-            handles.append(Line2D([], [], color=MUTED, ls="", marker=mark, label=f"group {group}"))
-    if handles:
-        legend(figure, handles, columns=4, length=1.0)
+            sample = Line([], [], MUTED, every=slice(None), shape=group, radius=5, joined=False)
+            keys.append(Key(f"group {group}", MUTED, line=sample))
     return (
-        figure,
+        Figure(HALF, 430, [[panel]], keys=keys),
         f"{plural(len(known), 'device')} in {plural(len(numbers), 'cluster')}, in the plane of their features",
     )
 
@@ -416,20 +400,14 @@ def timeline(run: Run) -> tuple[Figure, str]:
     """Merges, splits, joins and moves, round by round."""
     every = [(line.round, happened(event.kind)) for line in run.rounds for event in line.notes.events]
     kinds = list(dict.fromkeys(kind for _, kind in every))
-    counts = Counter(every)
-    figure = new_figure(WIDTH / 2, 1.2 + 0.32 * len(kinds))
-    ax = figure.subplots()
-    for place, kind in enumerate(kinds):
-        rounds = sorted({r for r, k in every if k == kind})
-        sizes = [30 + 60 * np.log2(1 + counts[r, kind]) for r in rounds]
-        ax.scatter(rounds, [place] * len(rounds), s=sizes, color=colour(place), alpha=0.8, lw=0)
-        for r in rounds:
-            ax.annotate(str(counts[r, kind]), (r, place), ha="center", va="center", fontsize=6.5, color=PAPER)
-    ax.set_yticks(range(len(kinds)), kinds)
-    ax.set(ylim=(len(kinds) - 0.5, -0.5), title="What happened to the clusters")
-    round_axis(ax, run.rounds[0].round, run.rounds[-1].round)
+    panel = Panel("What happened to the clusters", _rounds(run))
+    panel.y = Axis("", len(kinds) - 0.5, -0.5, ticks=list(enumerate(kinds)), grid=True)
+    for (r, kind), count in Counter(every).items():
+        place, size = kinds.index(kind), 4.5 + 2.5 * math.log2(1 + count)
+        panel.marks.append(Line([r], [place], colour(place), every=slice(None), radius=min(size, 15), joined=False))
+        panel.marks.append(Words([r], [place], [str(count)], PAPER, shift=(0, 3.5), middle=True))
     words = (f"{kind} {n} times" for kind, n in Counter(kind for _, kind in every).items())
-    return figure, f"Events of the clusters: {', '.join(words)}"
+    return Figure(HALF, 90 + 34 * len(kinds), [[panel]]), f"Events of the clusters: {', '.join(words)}"
 
 
 def _plane(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -449,10 +427,6 @@ def _direction(number: int, share: NDArray[np.float64]) -> str:
     return f"direction {number} ({100 * share[number - 1]:.0f} % of the variance)"
 
 
-def _rgb(own: frozenset[int]) -> tuple[float, float, float]:
-    return to_rgb(colour(min(own)) if own else MUTED)
-
-
 # -- several runs as a comparison --------------------------------------------------------------------------------------
 
 
@@ -460,74 +434,72 @@ def _rgb(own: frozenset[int]) -> tuple[float, float, float]:
 def compared_scores(groups: Sequence[RunGroup]) -> tuple[Figure, str]:
     """Both sides of the leading metric over the rounds, for all methods; dashed where clients fine-tuned."""
     measure = leading(groups)
-    figure = new_figure(WIDTH, 4.4)
-    panels = figure.subplots(1, 2, sharey=True)
     first = min(run.rounds[0].round for found in groups for run in found.runs)
     last = max(run.rounds[-1].round for found in groups for run in found.runs)
-    alt = []
-    for ax, (field, (title, where)) in zip(panels, explained(measure).items(), strict=True):
+    panels, alt, tuned_any = [], [], False
+    for field, (title, where) in explained(measure).items():
+        panel = Panel(f"{title}: {where}", _rounds_axis(first, last))
         for number, found in enumerate(groups):
             rounds, mean, std = found.curve(field)
-            ax.plot(rounds, mean, **_line(number, len(mean)))
             if std is not None:
-                ax.fill_between(rounds, mean - std, mean + std, color=colour(number), alpha=0.18, lw=0)
+                panel.marks.append(Band(rounds, mean - std, mean + std, colour(number), 0.18))
+            panel.marks.append(_line(number, rounds, mean))
             tuned, share, _ = found.curve(f"fine_tuned_{field}")
-            ax.plot(tuned, share, **_line(number, len(share)) | {"ls": "--", "lw": 1.4, "mfc": PAPER})
+            if len(tuned):
+                panel.marks.append(_line(number, tuned, share, tuned=True))
+                tuned_any = True
             if len(mean):
                 alt.append(f"{found.label} {title} {metric(float(mean[-1]), measure.share)}")
-        ax.set_title(f"{title}: {where}")
-        round_axis(ax, first, last)
-    _score_axis(panels[0], measure, f"{measure.label}, mean over clients")
-    tuned_any = any(len(found.curve(f"fine_tuned_{field}")[0]) for field in explained(measure) for found in groups)
-    _legend(figure, groups, tuned_any)
-    return figure, "At the end: " + "; ".join(alt)
+        panels.append(panel)
+    _share_y(panels, measure, f"{measure.label}, mean over clients")
+    return Figure(WIDTH, 390, [panels], keys=_keys(groups, tuned_any)), "At the end: " + "; ".join(alt)
 
 
 @drawn
 def compared_costs(groups: Sequence[RunGroup]) -> tuple[Figure, str]:
     """Both sides of the leading metric against each cost that every run counted."""
     columns, measure = counted(groups), leading(groups)
-    figure = new_figure(WIDTH, 6.6)
-    axes = figure.subplots(2, len(columns), sharey="row", sharex="col", squeeze=False)
-    for row, (field, (title, _)) in zip(axes, explained(measure).items(), strict=True):
-        for ax, cost in zip(row, columns, strict=True):
+    rows: list[list[Panel]] = []
+    for field, (title, _) in explained(measure).items():
+        row = []
+        for cost in columns:
+            panel = Panel("" if rows else cost.title, Axis(cost.unit if rows else "", most=7))
             for number, found in enumerate(groups):
                 rounds, mean, _std = found.curve(field)
-                ax.plot(_at(found, rounds, cost.until), mean, **_line(number, len(mean)))
-            _logarithmic(ax)
-        _score_axis(row[0], measure, title)
-    for above, below, cost in zip(*axes, columns, strict=True):
-        above.set_title(cost.title)
-        below.set_xlabel(cost.unit)
-    _legend(figure, groups, False)
+                panel.marks.append(_line(number, _at(found, rounds, cost.until), mean))
+            panel.x.log = _differ(panel)
+            row.append(panel)
+        _share_y(row, measure, title)
+        rows.append(row)
+    figure = Figure(WIDTH, 600, rows, keys=_keys(groups, False))
     return figure, f"{measure.label}, global and local, against {' and against '.join(cost.unit for cost in columns)}"
 
 
-def _score_axis(ax: Axes, measure: Measure, name: str) -> None:
-    if measure.share:
-        percent_axis(ax, name)
-    else:
-        ax.set_ylabel(name)
+def _share_y(panels: Sequence[Panel], measure: Measure, name: str) -> None:
+    """The same y axis for panels side by side, with its name at the first; shares in percent, inside 0 to 100."""
+    bounds = (0.0, 1.003) if measure.share else (-math.inf, math.inf)
+    axis = Axis(name, bounds=bounds, form=percent if measure.share else plain, grid=True)
+    together = Panel(y=axis, marks=[mark for panel in panels for mark in panel.marks])
+    axis.low, axis.high = together.limits()[1]
+    for place, panel in enumerate(panels):
+        panel.y = axis if place == 0 else Axis("", axis.low, axis.high, form=axis.form, grid=True)
 
 
-def _line(number: int, length: int) -> dict[str, object]:
-    every = max(1, length // 8)
-    return {
-        "color": colour(number),
-        "marker": MARKERS[number % len(MARKERS)],
-        "markevery": (number * every // 4 % every, every),  # staggered, so that lines on each other stay readable
-    }
+def _line(number: int, x: NDArray[np.float64] | NDArray[np.int64], y: NDArray[np.float64], tuned: bool = False) -> Line:
+    every = max(1, len(y) // 8)
+    dots = slice(number * every // 4 % every, None, every)  # staggered, so that lines on each other stay readable
+    return Line(x, y, colour(number), tuned, 1.6 if tuned else 2.4, dots, number, filled=not tuned)
 
 
-def _legend(figure: Figure, groups: Sequence[RunGroup], tuned: bool) -> None:
-    handles = [
-        Line2D([], [], color=colour(number), marker=MARKERS[number % len(MARKERS)], label=label(found.legend, 46))
+def _keys(groups: Sequence[RunGroup], tuned: bool) -> list[Key]:
+    keys = [
+        Key(label(found.legend, 46), colour(number), line=_line(number, np.array([]), np.array([])))
         for number, found in enumerate(groups)
     ]
     if tuned:
-        words = "after each client's own fine-tuning"
-        handles.append(Line2D([], [], color=MUTED, ls="--", lw=1.4, marker="o", mfc=PAPER, label=words))
-    legend(figure, handles, columns=4, length=2.4)
+        sample = Line([], [], MUTED, dashed=True, width=1.6, every=slice(None), filled=False)
+        keys.append(Key("after each client's own fine-tuning", MUTED, line=sample))
+    return keys
 
 
 def _at(found: RunGroup, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
@@ -535,9 +507,7 @@ def _at(found: RunGroup, rounds: NDArray[np.int64], until: Callable[[Run], list[
     return np.array([np.mean([cost[int(r)] for cost in costs]) for r in rounds])
 
 
-def _logarithmic(ax: Axes) -> None:
-    """A logarithmic x axis where methods differ by more than a factor of 5 at their ends."""
-    ends = [float(xs[-1]) for line in ax.lines if (xs := np.asarray(line.get_xdata(), dtype=float)).size]
-    if ends and min(ends) > 0 and max(ends) / min(ends) > 5:
-        ax.set_xscale("log")
-        plain_log(ax.xaxis)
+def _differ(panel: Panel) -> bool:
+    """Whether the lines' ends differ by more than a factor of 5, so that the x axis is better logarithmic."""
+    ends = [float(xs[-1]) for line in panel.lines() if (xs := np.asarray(line.x, dtype=float)).size]
+    return bool(ends) and min(ends) > 0 and max(ends) / min(ends) > 5
