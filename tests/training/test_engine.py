@@ -262,6 +262,7 @@ def test_dropout_repeats_and_leaves_torch_alone() -> None:
 
 
 def test_precision_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = build("cnn", (1, 28, 28), 10)
     for amx, avx, expected in (
         (True, False, torch.bfloat16),
         (False, True, torch.bfloat16),
@@ -269,9 +270,12 @@ def test_precision_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx)
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda avx=avx: avx)
-        assert products("auto", "cpu") is expected
-    assert products("bf16", "cpu") is torch.bfloat16
-    assert products("fp32", "cpu") is torch.float32
+        assert products(images, "auto", "cpu") is expected
+    assert products(images, "bf16", "cpu") is torch.bfloat16
+    assert products(images, "fp32", "cpu") is torch.float32
+    assert products(model_mlp(), "bf16", "cpu") is torch.float32  # would gain nothing
+    numbers = build("cnn", (1, 28, 28), 1, task="regression")
+    assert products(numbers, "bf16", "cpu") is torch.float32
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------

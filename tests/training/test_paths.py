@@ -260,9 +260,9 @@ class TestBf16:
     @pytest.mark.parametrize(
         "solver", [Sgd(0.1, 10), Sgd(0.03, 10, momentum=0.9, weight_decay=0.01)], ids=["sgd", "mom"]
     )
-    @pytest.mark.parametrize(("kind", "path"), [("relu", "vmap"), ("relu", "loop"), ("cnn", "loop")])
-    def test_update_is_close_to_fp32(self, kind: str, path: str, solver: Solver) -> None:
-        model = MODELS[kind]()
+    @pytest.mark.parametrize("path", ["vmap", "loop"])
+    def test_update_is_close_to_fp32(self, path: str, solver: Solver) -> None:
+        model = MODELS["cnn"]()
         jobs = make_jobs(model, solver)
         exact = fit_many(model, jobs, path=path)
         rough = fit_many(model, jobs, path=path, precision="bf16")
@@ -274,9 +274,9 @@ class TestBf16:
 
     def test_steps_too_small_for_bfloat16_are_not_lost(self) -> None:
         """A step of 1e-4 of a weight vanishes when added in bfloat16 (8 bits); 40 of them must not."""
-        model = build("linear", (2,), 2)
+        model = Model(lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.Flatten()), (2, 1, 1))
         start = np.array([1, 1, 1, 1, 0, 0], np.float32)
-        x, y = torch.ones(1, 2), torch.tensor([0])
+        x, y = torch.ones(1, 2, 1, 1), torch.tensor([0])
         job = Job(start, Sgd(2e-4, 1), 40, 0, x, y)
         for path in ("loop", "vmap"):
             (fitted,) = fit_many(model, [job], path=path, precision="bf16")

@@ -91,7 +91,7 @@ class BuiltParty:
         return Evaluator(
             self.model,
             {self.party.name: self.data},
-            effects.how,
+            effects.how["device"],
             targets=Targets(config.task),
             metrics=metrics_of(named(config.metrics), config.task),
         )

@@ -29,7 +29,7 @@ from coterie.runs.options import RunConfig as RunConfig
 from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
 
 if TYPE_CHECKING:
-    from coterie.training.evaluate import How
+    from coterie.training.jobs import How
 
 MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log", "workers"})
 """Options that a resumed run may give another value: they move no number of the rounds that are done."""

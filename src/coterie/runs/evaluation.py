@@ -35,7 +35,7 @@ from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, TensorSamples
-from coterie.training.evaluate import FP32, How, Judged, evaluate_many, judge_many, outputs_of_many
+from coterie.training.evaluate import Judged, evaluate_many, judge_many, outputs_of_many
 from coterie.training.model import Model
 from coterie.training.solvers import Sgd
 
@@ -104,7 +104,7 @@ Measured = Callable[[Some], dict[str, float]]
 class Evaluator:
     """Scores models on test sets. data: of every client; each is scored on the test set of its own task.
 
-    how: of the models' products, as in the run; losses and probabilities are float32 or better.
+    device: that computes their outputs, in float32: with fewer bits logits would be tied.
     targets: what labels are.  metrics: beside the loss, by default the task's own (``runs.metrics.metrics_of``).
     seed: of the sample that many models are scored on; None scores all on everything.
     """
@@ -113,13 +113,13 @@ class Evaluator:
         self,
         model: Model,
         data: Mapping[str, ClientData],
-        how: How = FP32,
+        device: str = "cpu",
         *,
         targets: Targets | None = None,
         metrics: Sequence[Metric] = (),
         seed: int | None = None,
     ) -> None:
-        self.model, self.data, self.how, self.seed = model, data, how, seed
+        self.model, self.data, self.device, self.seed = model, data, device, seed
         self.targets = targets or Targets()
         self.metrics = tuple(metrics) or metrics_of((), self.targets.task)
         measures = (*(metric.name for metric in self.metrics), "loss")
@@ -244,7 +244,7 @@ class Evaluator:
             raise UserError(f"{self.model.name} gives no vector for each sample, so metrics have nothing to measure")
         for same in _sharing({i: _weights(model) for i, model in enumerate(models)}):
             of = models[same[0]]
-            found = outputs_of_many(self.model, np.atleast_2d(_weights(of)), samples.x, samples.y, **self.how)
+            found = outputs_of_many(self.model, np.atleast_2d(_weights(of)), samples.x, samples.y, device=self.device)
             if not isinstance(of, Mixture) or len(of.models) == 1:
                 yield same, found[0]
                 continue
@@ -263,7 +263,7 @@ class Evaluator:
         """Every distinct model: the indices of its clients, its losses and correct answers, (n,) each."""
 
         def judge(weights: NDArray[np.float32], shares: Doubles | None = None) -> Judged:
-            return judge_many(self.model, weights, samples.x, samples.y, shares=shares, **self.how)
+            return judge_many(self.model, weights, samples.x, samples.y, shares=shares, device=self.device)
 
         singles: dict[int, Vector] = {}
         mixtures: dict[int, Mixture] = {}
@@ -445,7 +445,7 @@ def tune_by_held_out(
 
     def loss(name: str, weights: Vector) -> float:
         own = held_out[name]
-        (seen,) = evaluate_many(effects.model, np.array(weights)[None], own.x, own.y, **effects.how)
+        (seen,) = evaluate_many(effects.model, np.array(weights)[None], own.x, own.y, device=effects.how["device"])
         return seen.loss if np.isfinite(seen.loss) else np.inf
 
     best = {name: Tuned(weights, 0) for name, weights in models.items()}

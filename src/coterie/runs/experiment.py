@@ -133,7 +133,7 @@ class Experiment:
         self.observer = evaluation.Evaluator(
             self.model,
             self.data,
-            config.how,
+            config.accelerator,
             targets=self._targets,
             metrics=metrics_of(named(config.metrics), config.task),
             seed=config.seed if config.evaluate == "sample" else None,

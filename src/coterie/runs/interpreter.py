@@ -22,8 +22,7 @@ from coterie.protocol.interpreters import Interpreter, each, interpret, locally
 from coterie.protocols.averaging import OUTLYING
 from coterie.runs.metrics import ClassWeights
 from coterie.runs.on_data import ClientData, Here, OnData, diverged
-from coterie.training.evaluate import FP32, How
-from coterie.training.jobs import DivergedError
+from coterie.training.jobs import FP32, DivergedError, How
 from coterie.training.model import Model
 from coterie.training.solvers import largest
 

@@ -18,8 +18,8 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.interpreters import Interpreters, each, interpret
 from coterie.runs.metrics import ClassWeights
 from coterie.training.engine import fit_many
-from coterie.training.evaluate import How, evaluate_many, judge_many
-from coterie.training.jobs import DivergedError, Job
+from coterie.training.evaluate import evaluate_many, judge_many
+from coterie.training.jobs import DivergedError, How, Job
 from coterie.training.model import Model
 
 Wanted = Sequence[tuple[str, Any]]
@@ -111,11 +111,11 @@ class Here:
             raise TypeError(f"{party} has no test samples to evaluate on")
         x, y = (whole.x[own.test], whole.y[own.test]) if test else (own.x, own.y)
         matrix = np.array(effect.weights)[None]  # torch dislikes read-only arrays
-        return evaluate_many(self.model, matrix, x, y, **self.how)[0]
+        return evaluate_many(self.model, matrix, x, y, device=self.how["device"])[0]
 
     def _losses(self, party: str, effect: Losses) -> NDArray[np.float32]:
         own = self.of(party)
-        return judge_many(self.model, np.array(effect.weights), own.x, own.y, **self.how).losses
+        return judge_many(self.model, np.array(effect.weights), own.x, own.y, device=self.how["device"]).losses
 
 
 def diverged() -> PeerError:

@@ -175,9 +175,8 @@ class RunConfig:
     precision: Annotated[
         Literal["fp32", "bf16", "auto"],
         Option(
-            "Products of convolutions, and those that score a model: fp32; bf16, about twice as fast where the "
-            "processor (AMX, AVX512-BF16) or GPU has them; auto, the faster. Weights stay float32, and dense layers "
-            "train in fp32. [auto]",
+            "Products that train a classifier with convolutions: fp32; bf16, about twice as fast where the processor "
+            "(AMX, AVX512-BF16) or GPU has them; auto, the faster. All else is fp32. [auto]",
             HOW,
         ),
     ] = "auto"

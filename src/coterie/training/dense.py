@@ -153,7 +153,7 @@ class Stage(NamedTuple):
 class DenseKernel:
     """``slots`` copies of a chain of linear layers; a ``slots.Kernel``.
 
-    In float32 throughout: products in bfloat16 gain nothing here, because the update of the weights is bound by memory.
+    In float32 throughout (``jobs.products``).
     """
 
     def __init__(self, model: Model, solver: Solver, *, slots: int, batch: int, device: torch.device):
@@ -221,21 +221,13 @@ class DenseKernel:
         return gradient.scatter_add_(2, labels, -scale)
 
 
-def logits(layers: tuple[Layer, ...], weights: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(models, n, classes) float32 of models (models, d) float32 on the same samples x (n, f).
-
-    dtype: of all products but the last layer's, which are float32.
-    """
-    h = x.to(dtype).expand(weights.shape[0], -1, -1)
+def logits(layers: tuple[Layer, ...], weights: Tensor, x: Tensor) -> Tensor:
+    """(models, n, classes) float32 of models (models, d) float32 on the same samples x (n, f)."""
+    h = x.expand(weights.shape[0], -1, -1)
     for layer in layers:
-        if layer is layers[-1]:
-            dtype = torch.float32
-            h = h.float()
-        w = shaped(weights, layer.weight).to(dtype).transpose(1, 2)
-        if layer.bias is None:
-            h = torch.bmm(h, w)
-        else:
-            h = torch.baddbmm(shaped(weights, layer.bias).to(dtype).unsqueeze(1), h, w)
+        w = shaped(weights, layer.weight).transpose(1, 2)
+        bias = None if layer.bias is None else shaped(weights, layer.bias).unsqueeze(1)
+        h = torch.bmm(h, w) if bias is None else torch.baddbmm(bias, h, w)
         if layer.activation:
             layer.activation.forward(h)
     return h

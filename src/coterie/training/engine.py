@@ -64,14 +64,14 @@ def fit_many(
 ) -> list[Fitted]:
     """Train every job; results in their order. The jobs' data are only read.
 
-    precision: "fp32"; "bf16" for bfloat16 products with float32 master weights, except on the path "dense"; "auto" for
-        bf16 where the processor or GPU has such products, else fp32.
+    precision: "fp32"; "bf16" for bfloat16 products of classifiers with convolutions, with float32 master weights;
+        "auto" for bf16 where the processor or GPU has such products, else fp32.
     path: "auto", or one of "dense", "vmap", "loop".
 
     Raises UserError for a job that cannot be trained and DivergedError (a RunError with ``.job``, the index, and the
     ``.results`` of the others) for a non-finite loss or weight.
     """
-    dtype = products(precision, device)
+    dtype = products(model, precision, device)
     choose_path(model, device, path)
     groups: dict[Solver, dict[int, Job]] = {}
     for index, job in enumerate(jobs):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from coterie.protocol.effects import Evaluated, Vector
 from coterie.protocol.errors import UserError
 from coterie.training import dense
-from coterie.training.jobs import check_data, products
+from coterie.training.jobs import check_data, check_device
 from coterie.training.model import Model, floats, placed, tensor
 from coterie.training.workers import run_all
 
@@ -40,22 +40,11 @@ Score = Callable[[Tensor, Tensor], Tensor]
 """Of outputs (models, n, ...) float32 and labels (n,): (models, ...)."""
 
 
-class How(TypedDict):
-    """precision: of the products.  device: that computes them."""
-
-    precision: str
-    device: str
-
-
-FP32: How = {"precision": "fp32", "device": "cpu"}
-
 Outputs = Iterator[tuple[slice, int, Tensor]]
 """Some of the models, the first of some samples, and what the ones give for the others: (models, n, ...) float32."""
 
 
-def evaluate_many(
-    model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, precision: str = "fp32", device: str = "cpu"
-) -> list[Evaluated]:
+def evaluate_many(model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, device: str = "cpu") -> list[Evaluated]:
     """Mean loss and accuracy of each model of ``weights`` (k, d) float32 on samples x (n, ...) with labels y (n,).
 
     Memory doesn't grow with k or n. Accuracy is NaN for an own loss unless outputs are (n, classes) and labels
@@ -63,7 +52,7 @@ def evaluate_many(
     """
     matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
     total = np.zeros((len(matrix), 2))
-    for models, _, value in _pieces(model, matrix, x, y, precision, device, partial(_summed, model)):
+    for models, _, value in _pieces(model, matrix, x, y, device, partial(_summed, model)):
         total[models] += value
     return [Evaluated(float(loss), float(hits), len(x)) for loss, hits in total / len(x)]
 
@@ -75,7 +64,6 @@ def judge_many(
     y: Tensor,
     *,
     shares: NDArray[np.float64] | None = None,
-    precision: str = "fp32",
     device: str = "cpu",
 ) -> Judged:
     """What each model of ``weights`` (k, d) float32, or each mixture of them, makes of every sample x (n, ...).
@@ -90,14 +78,14 @@ def judge_many(
     many = len(matrix) if shares is None else len(shares)
     judged = Judged(np.empty((many, len(x)), np.float32), np.empty((many, len(x)), np.bool_))
     if shares is None:
-        for models, samples, value in _pieces(model, matrix, x, y, precision, device, partial(_each, model)):
+        for models, samples, value in _pieces(model, matrix, x, y, device, partial(_each, model)):
             judged.losses[models, samples], judged.right[models, samples] = value[:, 0], value[:, 1]
         return judged
     rows = max(1, _MIXED_BYTES // (12 * len(matrix) * (model.classes or 1)))
     for start in range(0, len(x), rows):
         block = slice(start, start + rows)
         log_p = np.empty((len(matrix), len(x[block]), model.classes or 0), np.float32)
-        for models, samples, value in _pieces(model, matrix, x[block], y[block], precision, device, _log_p):
+        for models, samples, value in _pieces(model, matrix, x[block], y[block], device, _log_p):
             log_p[models, samples] = value
         for one, (losses, right) in enumerate(_mixed(log_p, shares, y[block].numpy())):
             judged.losses[one, block], judged.right[one, block] = losses, right
@@ -105,7 +93,7 @@ def judge_many(
 
 
 def outputs_of_many(
-    model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, precision: str = "fp32", device: str = "cpu"
+    model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, device: str = "cpu"
 ) -> NDArray[np.float32]:
     """Outputs of each model of ``weights`` (k, d) float32 for every sample x (n, ...): (k, n, outputs) float32.
 
@@ -113,7 +101,7 @@ def outputs_of_many(
     """
     matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
     found = np.empty((len(matrix), len(x), model.outputs or 0), np.float32)
-    for models, samples, value in _pieces(model, matrix, x, y, precision, device, lambda outputs, _: outputs):
+    for models, samples, value in _pieces(model, matrix, x, y, device, lambda outputs, _: outputs):
         found[models, samples] = value
     return found
 
@@ -159,10 +147,11 @@ def _summed(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _pieces(
-    model: Model, matrix: Vector, x: Tensor, y: Tensor, precision: str, device: str, score: Score
+    model: Model, matrix: Vector, x: Tensor, y: Tensor, device: str, score: Score
 ) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
     """Blocks of models and samples and their scores, computed side by side."""
-    dtype, where = products(precision, device), torch.device(device)
+    check_device(device)
+    where = torch.device(device)
     x, y = check_data(model, x, y, "evaluation")
     layers = dense.chain(model)
     outputs = _loop_outputs if layers is None else partial(_dense_outputs, layers)
@@ -172,7 +161,7 @@ def _pieces(
     def work(start: int) -> list[tuple[slice, slice, NDArray[Any]]]:
         with torch.inference_mode():
             pieces = []
-            for models, first, output in outputs(model, matrix, x[start : start + rows], dtype, where):
+            for models, first, output in outputs(model, matrix, x[start : start + rows], where):
                 at = slice(start + first, start + first + output.shape[1])
                 pieces.append((models, at, score(output, y[at].to(where)).cpu().numpy()))
             return pieces
@@ -182,7 +171,7 @@ def _pieces(
 
 
 def _dense_outputs(
-    layers: tuple[dense.Layer, ...], model: Model, matrix: Vector, x: Tensor, dtype: torch.dtype, device: torch.device
+    layers: tuple[dense.Layer, ...], model: Model, matrix: Vector, x: Tensor, device: torch.device
 ) -> Outputs:
     """All models of a chunk in one batched product."""
     widest = max(layer.weight.shape[0] for layer in layers)
@@ -193,16 +182,14 @@ def _dense_outputs(
         chunk = tensor(matrix[some]).clone().to(device)  # torch's own memory is aligned: the same bits in every process
         for start in range(0, len(x), rows):
             samples = x[start : start + rows].flatten(1).to(device)
-            yield some, start, dense.logits(layers, chunk, samples, dtype)
+            yield some, start, dense.logits(layers, chunk, samples)
 
 
-def _loop_outputs(model: Model, matrix: Vector, x: Tensor, dtype: torch.dtype, device: torch.device) -> Outputs:
+def _loop_outputs(model: Model, matrix: Vector, x: Tensor, device: torch.device) -> Outputs:
     """One model after the other."""
     rows = max(1, min(256, _CHUNK_BYTES // (4 * max(1, x[0].numel()))))
     for at, vector in enumerate(matrix):
         module = placed(model.module_with(vector), device)
         for start in range(0, len(x), rows):
             samples = x[start : start + rows].to(device)
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-                output = module(samples)
-            yield slice(at, at + 1), start, output.float().unsqueeze(0)
+            yield slice(at, at + 1), start, module(samples).float().unsqueeze(0)

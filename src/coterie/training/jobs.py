@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from coterie.protocol.effects import Fitted, Vector
 from coterie.protocol.errors import RunError, UserError
-from coterie.training.model import Model, floats, tensor
+from coterie.training.model import Model, floats, has_conv2d, tensor
 from coterie.training.solvers import MOST_WEIGHT, Objective, Pull, Solver, largest
 
 
@@ -155,6 +156,16 @@ def check_data(model: Model, x: Tensor, y: Tensor, where: str) -> tuple[Tensor, 
 _PRECISIONS = ("fp32", "bf16", "auto")
 
 
+class How(TypedDict):
+    """precision: of the products.  device: that computes them."""
+
+    precision: str
+    device: str
+
+
+FP32: How = {"precision": "fp32", "device": "cpu"}
+
+
 def has_fast_bf16(device: str = "cpu") -> bool:
     """Whether the CPU (AMX, AVX512-BF16) or the GPU multiplies in bfloat16."""
     if torch.device(device).type == "cuda":
@@ -162,10 +173,21 @@ def has_fast_bf16(device: str = "cpu") -> bool:
     return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
 
 
-def products(precision: str, device: str) -> torch.dtype:
-    """The dtype of products for a ``--precision``; UserError for an unknown precision or an unusable device."""
+def products(model: Model, precision: str, device: str) -> torch.dtype:
+    """The dtype of the model's products; UserError for an unknown precision or an unusable device.
+
+    bfloat16 is for classifiers with convolutions. Without convolutions it gains nothing: the update of the weights is
+    bound by memory. A number that is predicted needs more than its 8 bits.
+    """
     if precision not in _PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: choose one of {', '.join(_PRECISIONS)}")
+    check_device(device)
+    low = precision == "bf16" or (precision == "auto" and has_fast_bf16(device))
+    return torch.bfloat16 if low and model.is_classifier and has_conv2d(model.module) else torch.float32
+
+
+def check_device(device: str) -> None:
+    """Raises UserError for a device that is unknown or not here."""
     try:
         kind = torch.device(device).type
     except RuntimeError:
@@ -174,6 +196,3 @@ def products(precision: str, device: str) -> torch.dtype:
         raise UserError(f"unknown device {device!r}: choose cpu, cuda or cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {device!r}: this machine, or this build of torch, has no usable GPU; use cpu")
-    if precision == "auto":
-        precision = "bf16" if has_fast_bf16(device) else "fp32"
-    return torch.bfloat16 if precision == "bf16" else torch.float32

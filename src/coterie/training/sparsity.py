@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError, suggest
-from coterie.training.jobs import products
+from coterie.training.jobs import check_device
 from coterie.training.model import Model, placed
 
 WORDS = ("auto", "dense", "conv")
@@ -135,7 +135,7 @@ class Extractor:
     """
 
     def __init__(self, model: Model, weights: NDArray[Any], layer: str = "auto", accelerator: str = "cpu") -> None:
-        products("fp32", accelerator)  # refuses an unusable device
+        check_device(accelerator)
         checked = model.checked(weights, "the extractor's weights")
         if not np.isfinite(checked).all():
             raise UserError("the extractor's weights are not finite: its training has diverged")
