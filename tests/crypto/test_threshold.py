@@ -128,7 +128,7 @@ def test_energies_open_as_one_number(emulated):
     cipher = shared.key.encrypt(values)
     for make, wanted, unit in ((fourier.high_energy, high, fourier.TAPS), (fourier.energy, total, 1)):
         energy = make(cipher, shared.evaluation)
-        assert abs(opened(shared, energy)[0] / unit - wanted) <= g.error(64, energy.tally.form)
+        assert abs(opened(shared, energy)[0] - unit * wanted) <= g.error(energy.terms, energy.tally.form)
     np.testing.assert_allclose(opened(shared, cipher), values, atol=g.error(), rtol=0)
 
 
