@@ -85,7 +85,8 @@ class Ring:
         given = () if secret is None else (self._secret_object(secret),)
         generator, limbs = sealapi.KeyGenerator(self.context, *given), len(self.moduli)
         generator.create_public_key(public := sealapi.PublicKey())
-        secret, pair = self.numbers([generator.secret_key()], 1, limbs)[0], self.numbers([public.data()], 1, 2, limbs)[0]
+        secret = self.numbers([generator.secret_key()], 1, limbs)[0]
+        pair = self.numbers([public.data()], 1, 2, limbs)[0]
         if not (products and self.parameters.multiplies):
             return secret, pair, np.empty((0, *pair.shape), dtype=np.uint64)
         generator.create_relin_keys(relinearise := sealapi.RelinKeys())
