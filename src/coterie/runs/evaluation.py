@@ -148,8 +148,8 @@ class Evaluator:
                     if of is None:
                         note("local", i, measure(owns[i].test))
             if of is not None:
-                tests = [TensorSamples(test_set.x[owns[i].test], test_set.y[owns[i].test]) for i in here]
-                for j, values in self._on_own(some, tests.__getitem__):
+                tests = [owns[i].test for i in here]
+                for j, values in self._on_own(some, partial(_own_tests, test_set, tests)):
                     note("local", here[j], values)
         return Scores(rows, sampled)
 
@@ -163,7 +163,7 @@ class Evaluator:
         if test_set not in self._samples:
             some = -(-many * _ENOUGH // (many + _ENOUGH - 1))  # of a set with an end, fewer are enough
             chosen = np.sort(rng(self.seed, "observer", "test sample").choice(many, some, replace=False))
-            self._samples[test_set] = TensorSamples(test_set.x[chosen], test_set.y[chosen])
+            self._samples[test_set] = test_set.at(chosen)
         found = self._samples[test_set]
         return found, Sampled(len(found.y), many, math.sqrt(_variance(len(found.y), many)))
 
@@ -187,24 +187,24 @@ class Evaluator:
         """``train_accuracy`` of each of these clients' models, on its own training data. None without classes."""
         if self.targets.task != "classes" or not models:
             return None
-        names, found = list(models), np.empty(len(models))
+        names, accuracies = list(models), np.empty(len(models))
         most = sys.maxsize if self.seed is None else -(-TRAIN_SAMPLES // len(models))
         seen: list[tuple[int, int]] = []  # samples of each client, and of how many
 
         def own(i: int) -> TensorSamples:
             data = self.data[names[i]]
-            x, y, many = data.x, data.y, len(data.y)
+            found, many = TensorSamples(data.x, data.y), len(data.y)
             if many > most:
-                chosen = np.sort(rng(self.seed or 0, names[i], "observed samples").choice(many, most, replace=False))
-                x, y = x[chosen], y[chosen]
-            seen.append((len(y), many))
-            return TensorSamples(x, y)
+                chosen = rng(self.seed or 0, names[i], "observed samples").choice(many, most, replace=False)
+                found = found.at(np.sort(chosen))
+            seen.append((len(found.y), many))
+            return found
 
         for i, values in self._on_own(list(models.values()), own):
-            found[i] = values["accuracy"]
+            accuracies[i] = values["accuracy"]
         samples, of = map(sum, zip(*seen, strict=True))
         error = math.sqrt(sum(_variance(*one) for one in seen)) / len(seen)  # of the mean over the clients
-        return Scores({"train_accuracy": found}, None if samples == of else Sampled(samples, of, error))
+        return Scores({"train_accuracy": accuracies}, None if samples == of else Sampled(samples, of, error))
 
     def _on_own(
         self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]
@@ -320,6 +320,8 @@ def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
     by_id: dict[int, list[int]] = {}
     for i, array in arrays.items():
         by_id.setdefault(id(array), []).append(i)
+    if len(by_id) == 1:
+        return [*by_id.values()]
     by_bytes: dict[bytes, list[int]] = {}
     for keys in by_id.values():
         by_bytes.setdefault(_digest(arrays[keys[0]]), []).extend(keys)
@@ -338,6 +340,10 @@ def _alike(models: Sequence[ClientModel]) -> list[list[int]]:
         mixtures = {i: one.weights for i in same if isinstance(one := models[i], Mixture)}
         found += [group for group in ([i for i in same if i not in mixtures], *_sharing(mixtures)) if group]
     return found
+
+
+def _own_tests(test_set: TensorSamples, tests: Sequence[NDArray[np.int64]], i: int) -> TensorSamples:
+    return test_set.at(tests[i])
 
 
 def _by_test_set(owns: Sequence[ClientData]) -> dict[TensorSamples, list[int]]:

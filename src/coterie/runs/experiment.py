@@ -209,11 +209,8 @@ class Experiment:
         self.effects.workers.drift()
         self.label_counts = self._counted()
         changed = [names[i] for i, giver in enumerate(givers) if giver != i]
-        if isinstance(self.owns, LazyMapping):
-            self.owns.forget()
+        self.owns.forget()
         for name in changed:
-            if isinstance(self.owns, dict):
-                self.owns[name] = replace(self.owns[name], samples=self.data.samples(name))
             if self.parties.touched(name):
                 self.parties.renew(name)
 

@@ -33,6 +33,10 @@ class TensorSamples:
     x: Tensor
     y: Tensor
 
+    def at(self, places: NDArray[np.int64]) -> TensorSamples:
+        """Copies of the samples at these places."""
+        return TensorSamples(self.x[places], self.y[places])
+
 
 @dataclass(frozen=True, eq=False)
 class ClientData:

@@ -19,7 +19,7 @@ from coterie.crypto.roster import DerivedRoster, check_roster, derived, simulate
 from coterie.protocol import state
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.names import LazyMapping, Names, each
+from coterie.protocol.names import LazyMapping, Names
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.setup_info import Common, Identity, Own, Roster
@@ -214,7 +214,7 @@ def simulate(
     founded: tuple[Roster, Mapping[str, Identity]] | None = None,
     *,
     awake_bytes: int = AWAKE_BYTES,
-) -> tuple[Federation, Mapping[str, Own]]:
+) -> tuple[Federation, LazyMapping[Own]]:
     """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
 
     starts: (k, d) float32, the models' start weights.  samples, epochs: by client; samples also of a hub with public
@@ -233,8 +233,8 @@ def simulate(
     def own(name: str) -> Own:
         return Own(name, randomness, identities[name], size(name), epochs.get(name, 1))
 
-    everybody = roster.names if isinstance(roster, DerivedRoster) else tuple(identities)
-    owns = each(everybody, own)
+    everybody = roles.names if isinstance(roles, LazyMapping) else tuple(roles)
+    owns = LazyMapping(everybody, own)
     system.check(config, common)
     parties = Parties(everybody, lambda name: system.make(owns[name], common, config), awake_bytes=awake_bytes)
     parties.pin(hub)
