@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from emulated import exact, pads, plain
+from emulated import exact, of_integers, pads, plain
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,7 +61,7 @@ def round_of(pair, values, weights):
     """Encrypt, weigh, blind, open, subtract, sum, convert, unblind, decrypt: everything that is seen on the way."""
     first, second = pair
     length = values.shape[1]
-    sent = [first.public.encrypt_integers(v) for v in values]
+    sent = [of_integers(first, v) for v in values]
     received = [first.public.from_bytes(c.to_bytes(), length, terms=1, blinded=0) for c in sent]
     weighed = [c.scale(w) for c, w in zip(received, weights, strict=True)]
     plain_total = first.decrypt_integers(sum_ciphers(weighed))
@@ -110,7 +110,7 @@ def apply(step, key, mask, cipher, fresh, factor):
     """One operation on a ciphertext vector."""
     match step:
         case "add":
-            return cipher + key.public.encrypt_integers(fresh)
+            return cipher + of_integers(key, fresh)
         case "plain":
             return cipher.add_plain(key.layout.lanes.dequantise(fresh))
         case "scale":
@@ -145,7 +145,7 @@ def test_any_program_of_operations(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     masks = [key.public.mask(length, os.urandom) for key in twins]
     values, terms, blinded = rng.integers(-lanes.offset, lanes.offset, length), 1, 0
-    ciphers = [key.public.encrypt_integers(values) for key in twins]
+    ciphers = [of_integers(key, values) for key in twins]
     for step in data.draw(st.lists(st.sampled_from(STEPS), max_size=8)):
         fresh, factor = rng.integers(-lanes.offset, lanes.offset, length), int(rng.integers(1, 4))
         calls = [
@@ -206,16 +206,16 @@ def test_differences_reach_the_edge_of_a_lane():
         for key, _ in KEYS[lanes]:
             half = lanes.max_terms // 2
             mask = key.public.mask(2, os.urandom)
-            high = key.public.encrypt_integers([lanes.offset - 1, -lanes.offset]).scale(half).blind(mask)
-            low = key.public.encrypt_integers([-lanes.offset, lanes.offset - 1]).scale(half).blind(mask)
+            high = of_integers(key, [lanes.offset - 1, -lanes.offset]).scale(half).blind(mask)
+            low = of_integers(key, [-lanes.offset, lanes.offset - 1]).scale(half).blind(mask)
             expected = half * (2 * lanes.offset - 1)
             assert key.open_blinded(high).minus(key.open_blinded(low)).tolist() == [expected, -expected]
-            one = key.open_blinded(key.public.encrypt_integers([-lanes.offset, 5]).blind(mask))
-            rest = key.public.encrypt_integers([lanes.offset - 1, -7]).scale(lanes.max_terms - 1).blind(mask)
+            one = key.open_blinded(of_integers(key, [-lanes.offset, 5]).blind(mask))
+            rest = of_integers(key, [lanes.offset - 1, -7]).scale(lanes.max_terms - 1).blind(mask)
             top = (lanes.max_terms - 1) * (lanes.offset - 1) + lanes.offset  # unequal numbers of terms
             assert key.open_blinded(rest).minus(one).tolist() == [top, -7 * (lanes.max_terms - 1) - 5]
             assert one.minus(key.open_blinded(rest)).tolist() == [-top, 7 * (lanes.max_terms - 1) + 5]
-            more = key.public.encrypt_integers([0, 0]).scale(half + 1).blind(mask)
+            more = of_integers(key, [0, 0]).scale(half + 1).blind(mask)
             with pytest.raises(CapacityError):
                 key.open_blinded(high).minus(key.open_blinded(more))
 

@@ -34,3 +34,8 @@ class Pads:
 
 
 pads, plain = Pads(), Pads(emulated=True)
+
+
+def of_integers(key: paillier.SecretKey, integers: Any) -> paillier.CipherVector:
+    """The encryption of values that are these integers in steps."""
+    return key.public.encrypt(key.layout.lanes.dequantise(integers))

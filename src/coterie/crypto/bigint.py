@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -19,24 +17,9 @@ from typing import Any
 import gmpy2
 from gmpy2 import mpz
 
-from coterie.protocol.errors import UserError
-
 Number = Any  # gmpy2.mpz, which has no type stubs
 
-_threads: ContextVar[int | None] = ContextVar("coterie_paillier_threads", default=None)
 _MIN_PART = 4  # fewer operations than this aren't worth a thread
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Run this thread's Paillier work in the block on so many threads (by default, one a core)."""
-    if count < 1:
-        raise UserError(f"{count} threads can't work: take at least 1")
-    token = _threads.set(count)
-    try:
-        yield
-    finally:
-        _threads.reset(token)
 
 
 def cores() -> int:
@@ -46,7 +29,7 @@ def cores() -> int:
 
 def spread(work: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]) -> tuple[Any, ...]:
     """``work(items)``, with the items split into contiguous parts, one thread each."""
-    count = min(_threads.get() or cores(), len(items) // _MIN_PART)
+    count = min(cores(), len(items) // _MIN_PART)
     if count <= 1:
         return tuple(work(items))
 

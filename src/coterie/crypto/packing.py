@@ -99,14 +99,6 @@ class Lanes:
         """``(d,) int64`` steps, or sums of them, to ``(d,) float64``; exact below 2^53 steps."""
         return np.asarray(integers, dtype=np.float64) / float(1 << self.fraction_bits)
 
-    def check(self, integers: ArrayLike) -> Integers:
-        """The integers as ``(d,) int64``. Raises CapacityError naming the first that doesn't fit ``value_bits``."""
-        array = as_vector(integers, kinds="iu")
-        fits = (array >= -self.offset) & (array < self.offset)
-        room = f"{self.value_bits} signed bits: it must lie in [{-self.offset}, {self.offset})"
-        check_fit(array, fits, "integer", room)
-        return array.astype(np.int64)
-
     def within(self, sums: Integers, terms: int, minus: int = 0) -> bool:
         """Whether every number can be a sum of ``terms`` values of ``value_bits`` bits less ``minus`` such values."""
         lowest = -terms * self.offset - minus * (self.offset - 1)

@@ -151,11 +151,8 @@ class PublicKey(vector.PublicKey[CipherVector]):
 
     def encrypt(self, values: ArrayLike) -> CipherVector:
         """``(d,)`` floats, eq. (4) and (5). Raises CapacityError naming a value that doesn't fit its lane."""
-        return self._sealed(self.layout.lanes.quantise(values))
-
-    def encrypt_integers(self, integers: ArrayLike) -> CipherVector:
-        """``(d,)`` integers, in steps of ``2^-fraction_bits``. Raises CapacityError if one doesn't fit."""
-        return self._sealed(self.layout.lanes.check(integers))
+        integers = self.layout.lanes.quantise(values)
+        return self._vector(Tally(self.fingerprint, integers.size), self.arrays.encrypt(integers, self.fresh))
 
     def blinded(self, stored: vector.StoredVector) -> BlindedVector:
         held = super().blinded(stored)
@@ -175,9 +172,6 @@ class PublicKey(vector.PublicKey[CipherVector]):
         bits, randomness = self.layout.key_bits, RANDOMNESS[self.arrays.flag]
         each = _ENCRYPT_MS.get((randomness, bits)) or _ENCRYPT_MS[randomness, 2048] * (bits / 2048) ** 3
         return self.layout.plaintexts(length) * 1e-3 * each
-
-    def _sealed(self, integers: Integers) -> CipherVector:
-        return self._vector(Tally(self.fingerprint, integers.size), self.arrays.encrypt(integers, self.fresh))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
