@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import typing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import pytest
+from command import Command
 from typer.testing import CliRunner, Result
 
 from coterie.cli.app import app
-from coterie.cli.listing import What
+from coterie.cli.listing import LISTS
 from coterie.privacy.attacks.active import KINDS
 from coterie.runs import SYSTEMS
 from coterie.runs.settings import described
@@ -96,6 +97,12 @@ def test_all_systems_say_what_wins_over_their_defaults() -> None:
     assert "such as lr and batch_size, win over these defaults. coterie list systems NAME" in said
 
 
+def test_a_list_that_is_not_there_names_the_meant_one(cli: Command) -> None:
+    ended = cli("list", "system")
+    assert ended.code == 2
+    assert "there is no list 'system'; did you mean 'systems'? There are: systems, datasets" in ended.err
+
+
 def test_what_answers_at_once_imports_nothing_heavy() -> None:
     """torch and scikit-learn take seconds to import, and no list of these needs them. Help needs not even numpy."""
     code = (
@@ -115,6 +122,24 @@ def test_what_answers_at_once_imports_nothing_heavy() -> None:
     assert out.count("HEAVY []\n") == 3 + len(lists)
     for words in ("coterie run fedcaprivacy", "NeurIPS", "NAME.npz", "cnn"):
         assert words in out
+
+
+def test_a_run_loads_no_library_that_it_does_not_need(tmp_path: Path) -> None:
+    code = (
+        "import coterie, sys\n"
+        "assert 'numpy' not in sys.modules\n"
+        "sys.argv[1:1] = ['run', 'fedavg', '--clients', '2', '--rounds', '1', '--quiet', '--out']\n"
+        "from coterie.cli.app import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'matplotlib', 'PIL', 'sklearn', 'scipy', 'tenseal', 'pandas', 'ray', 'nats'}\n"
+        "print('HEAVY', sorted(heavy & set(sys.modules)))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, check=True
+    ).stdout
+    assert (tmp_path / "run" / "report.html").exists()
+    assert out.endswith("HEAVY []\n")
 
 
 def test_a_package_that_imports_late_has_all_its_names() -> None:
@@ -143,7 +168,7 @@ def test_mistakes(words: str, says: str) -> None:
 
 def test_the_lists_are_one_screen() -> None:
     lines = CliRunner().invoke(app, ["list"], env={"COLUMNS": "100"}).stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(typing.get_args(What))
+    assert [line.split()[0] for line in lines[1:]] == list(LISTS)
     assert len(lines) < 24
 
 

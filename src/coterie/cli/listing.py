@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,19 +13,21 @@ from rich.table import Table
 
 from coterie.cli import completing
 from coterie.cli.guard import guarded
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from coterie.protocol.system import System
 
-What = Literal[
-    "systems", "datasets", "partitions", "metrics", "models", "devices", "attacks", "poisoning", "reproductions"
-]
+
+def _lists(incomplete: str) -> list[str]:
+    return [name for name in LISTS if name.startswith(incomplete)]
 
 
 @guarded
 def show(
-    what: Annotated[What | None, typer.Argument(help="What to list. Without it, which lists there are.")] = None,
+    what: Annotated[
+        str | None, typer.Argument(autocompletion=_lists, help="What to list. Without it, which lists there are.")
+    ] = None,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -42,12 +44,14 @@ def show(
       coterie list systems mingledpie
     """
     console = Console(highlight=False)
+    if what is not None and what not in LISTS:
+        raise UserError(f"there is no list {what!r}{suggest(what, LISTS)} There are: {', '.join(LISTS)}")
     if name is not None:
         if what != "systems":
             raise UserError(f"only systems are shown by name: coterie list {what}, or coterie list systems {name}")
         _show_system(console, name)
         return
-    rows = ((list_, words) for list_, (words, _) in _LISTS.items()) if what is None else _LISTS[what][1]()
+    rows = ((list_, words) for list_, (words, _) in LISTS.items()) if what is None else LISTS[what][1]()
     title = "coterie list ..." if what is None else what
     table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
     table.add_column(no_wrap=True)
@@ -212,7 +216,7 @@ def _reproductions() -> Iterator[tuple[str, ...]]:
         yield name, item.title
 
 
-_LISTS: Mapping[str, tuple[str, Callable[[], Iterator[tuple[str, ...]]]]] = {
+LISTS: Mapping[str, tuple[str, Callable[[], Iterator[tuple[str, ...]]]]] = {
     "systems": ("methods; with a NAME, what each of its settings does", _systems),
     "datasets": ("data sets known by name, with their default options", _datasets),
     "partitions": ("how samples are dealt to clients, as --partition takes it", _partitions),
