@@ -34,10 +34,7 @@ def earlier(*about: Any) -> str:
 
 
 def home(rig: Rig, name: str) -> Any:
-    tls, url = rig.tls[name], ",".join(rig.urls)
-    return SimpleNamespace(
-        name=name, path="H", server=url, certificate=tls.certificate, tls_key=tls.key, ca=tls.authority
-    )
+    return SimpleNamespace(name=name, path="H", server=",".join(rig.urls), tls=rig.tls[name])
 
 
 def test_it_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.home import keyring_of, plan_of, read_home, take_plan, write_private
-from coterie.deploy.plan import Plan, SampleForm, Settings, SignedPlan
+from coterie.deploy.plan import OperatorSigned, Plan, SampleForm, Settings
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.randomness import Randomness
 
@@ -39,7 +39,7 @@ def test_what_is_signed_is_read() -> None:
 def test_the_hash_is_of_all_that_the_operator_signs() -> None:
     """Two parties that compare it run the same thing, whatever of the plan differs."""
     one = plans.plan_hash(PLAN)
-    assert one == hashlib.sha256(msgspec.msgpack.decode(DATA, type=SignedPlan).body).hexdigest()
+    assert one == hashlib.sha256(msgspec.msgpack.decode(DATA, type=OperatorSigned).body).hexdigest()
     assert one == plans.plan_hash(plans.check(DATA, PUBLIC))
     others = {
         "version": 4,
@@ -81,7 +81,7 @@ def test_another_operators_plan() -> None:
 def test_a_signature_of_the_operator_for_something_else() -> None:
     body = msgspec.msgpack.encode(PLAN)
     with pytest.raises(PeerError):
-        plans.check(msgspec.msgpack.encode(SignedPlan(body, OPERATOR.sign("certificate", body))), PUBLIC)
+        plans.check(msgspec.msgpack.encode(OperatorSigned(body, OPERATOR.sign("certificate", body))), PUBLIC)
 
 
 def test_a_roster_that_does_not_fit_the_members() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.deploy.engine import Engine, Tls
+from coterie.deploy.engine import Engine
 from coterie.deploy.home import Home
 from coterie.deploy.names import safe, urls
 from coterie.deploy.plan import Plan
@@ -17,17 +17,13 @@ def check_installed() -> None:
         raise UserError(f"nats-py is not installed: {to_install('deploy')}") from None
 
 
-def tls_of(home: Home) -> Tls:
-    return Tls(home.certificate, home.tls_key, home.ca)
-
-
 def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
     """The engine of this party, connected. Raises UserError without the extra, EngineError if no server is reached."""
     check_installed()
     from coterie.deploy.nats import NatsEngine
 
     names = [name for name, _ in plan.members]
-    return NatsEngine(home.name, urls(home.server), tls_of(home), names, spool=home.path, connect_s=connect_s)
+    return NatsEngine(home.name, urls(home.server), home.tls, names, spool=home.path, connect_s=connect_s)
 
 
 def check_apart(home: Home, *, connect_s: float = 20.0) -> None:
@@ -35,7 +31,7 @@ def check_apart(home: Home, *, connect_s: float = 20.0) -> None:
     check_installed()
     from coterie.deploy.nats_link import Link, kept_apart
 
-    link = Link(safe(home.name), urls(home.server), tls_of(home), connect_s)
+    link = Link(safe(home.name), urls(home.server), home.tls, connect_s)
     try:
         if not kept_apart(link):
             raise RunError(

@@ -14,6 +14,7 @@ import msgspec
 
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey
 from coterie.deploy import plan as plans
+from coterie.deploy.engine import Tls
 from coterie.deploy.names import check_name, safe
 from coterie.deploy.plan import Plan, SampleForm
 from coterie.protocol.errors import PeerError, UserError
@@ -73,6 +74,7 @@ class Home:
         self.keys, tls = path / "keys", path / "tls"
         self.tls_key = self.keys / "tls.pem"
         self.certificate, self.ca = tls / "certificate.pem", tls / "authority.pem"
+        self.tls = Tls(self.certificate, self.tls_key, self.ca)
         self.plan, self.data, self.state = path / PLAN, path / "data.npz", path / STATE
         self.request, self.log = path / "request", path / "log.jsonl"
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from coterie.deploy.lead import CoordinationDriver, waiting
-from coterie.deploy.logs import event
+from coterie.deploy.lead import CoordinationDriver, wait_for, waiting
 from coterie.deploy.node import Node
 from coterie.deploy.packet_queue import Arrived, Traffic
 from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NoAnswer, PlanUpdate, Report, Tally
@@ -121,14 +120,11 @@ class HubNode(Node):
     def _wait_for_servers(self, gone: Collection[str]) -> None:
         """Wait, at most ``patience_s``, for servers whose absence lost a round. It goes on without absent clients."""
         servers = set(gone) - set(self.member.party.common.clients)
-        ends, told = time.monotonic() + self.limits.patience_s, False
-        while away := self.presence.look(self.others) & servers - self.excluded.keys():
-            if self.stopped.is_set() or time.monotonic() >= ends:
-                return
-            if not told:
-                event("waiting", parties=", ".join(sorted(away))[:200])
-                told = True
-            self.stopped.wait(self.limits.poll_s)
+
+        def away() -> Collection[str]:
+            return self.presence.look(self.others) & servers - self.excluded.keys()
+
+        wait_for(away, self.stopped, self.limits.patience_s, self.limits.poll_s)
 
     # -- a round -----------------------------------------------------------------------------------------------------
 

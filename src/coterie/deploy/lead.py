@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection
 from typing import Any
 
 from coterie.deploy.clock import Clock
+from coterie.deploy.logs import event
 from coterie.deploy.packet_queue import Arrived
 from coterie.deploy.packets import Instant, Letter
 from coterie.protocol.party import Cost
@@ -147,6 +149,21 @@ class CoordinationDriver:
     def stop(self) -> None:
         """Give the work up, and undo its changes."""
         self.coordination.stop()
+
+
+def wait_for(
+    away: Callable[[], Collection[str]], stopped: threading.Event, patience_s: float, poll_s: float
+) -> Collection[str]:
+    """Wait until nobody is away, or ``stopped``. Gives those that are away after ``patience_s``."""
+    ends, told = time.monotonic() + patience_s, False
+    while not stopped.is_set() and (missing := away()):
+        if time.monotonic() >= ends:
+            return missing
+        if not told:
+            event("waiting", parties=", ".join(sorted(missing))[:200])
+            told = True
+        stopped.wait(poll_s)
+    return ()
 
 
 class Presence:

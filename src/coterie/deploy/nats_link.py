@@ -57,13 +57,7 @@ PENDING = 16 << 20
 class Link:
     """A connection to NATS on a loop of its own in one thread, for callers that block."""
 
-    def __init__(
-        self,
-        token: str,
-        servers: Sequence[str],
-        tls: Tls,
-        connect_s: float,
-    ) -> None:
+    def __init__(self, token: str, servers: Sequence[str], tls: Tls, connect_s: float) -> None:
         self.token, self.servers = token, servers
         self.connections = 0
         self._last: str = ""

@@ -19,7 +19,7 @@ from coterie.runs.config import Resolved, from_text
 
 T = TypeVar("T")
 MAX_BYTES = 1 << 24
-_PURPOSE = "plan"
+_PURPOSE, _NONE = "plan", "are no plan"
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
@@ -104,17 +104,26 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self.roster, entries=left)
 
 
-class SignedPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A plan as it is stored and sent. body: msgpack of a ``Plan``.  signature: the operator's."""
+class OperatorSigned(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A plan, or a party's certificate, as it is stored and sent. body: in msgpack.  signature: the operator's."""
 
     body: bytes
     signature: bytes
 
+    @classmethod
+    def of(cls, value: msgspec.Struct, purpose: str, operator: SigningKey) -> OperatorSigned:
+        body = msgspec.msgpack.encode(value)
+        return cls(body, operator.sign(purpose, body))
+
+    def read(self, kind: type[T], purpose: str, operator: bytes, problem: str) -> T:
+        """The value, if this operator has signed it. Raises PeerError."""
+        VerifyKey.load(operator).verify(self.signature, purpose, self.body)
+        return decode(self.body, kind, problem)
+
 
 def sign(plan: Plan, operator: SigningKey) -> bytes:
     """The bytes of a plan."""
-    body = msgspec.msgpack.encode(plan)
-    return msgspec.msgpack.encode(SignedPlan(body, operator.sign(_PURPOSE, body)))
+    return msgspec.msgpack.encode(OperatorSigned.of(plan, _PURPOSE, operator))
 
 
 def check(data: bytes, operator: bytes) -> Plan:
@@ -124,9 +133,7 @@ def check(data: bytes, operator: bytes) -> Plan:
     """
     if len(data) > MAX_BYTES:
         raise DecodeError(f"{len(data)} bytes are too many for a plan")
-    signed = decode(data, SignedPlan, "are no plan")
-    VerifyKey.load(operator).verify(signed.signature, _PURPOSE, signed.body)
-    plan = decode(signed.body, Plan, "are no plan")
+    plan = decode(data, OperatorSigned, _NONE).read(Plan, _PURPOSE, operator, _NONE)
     check_roster(plan.roster, operator)
     roles = dict(plan.members)
     for one in plan.roster.entries:

@@ -23,6 +23,7 @@ from coterie.deploy.engines import check_apart, connect
 from coterie.deploy.home import PLAN, RUN, Home, hub_home, keyring_of, plan_of, read_home, read_private, take_plan
 from coterie.deploy.hub import HubNode, Newest, RoundOutcome
 from coterie.deploy.kills import Doomed, DoomedEffects, Kill
+from coterie.deploy.lead import wait_for
 from coterie.deploy.logs import Journal, NodeObserver, Say, event
 from coterie.deploy.node import Node
 from coterie.deploy.packet_queue import NodeLimits
@@ -154,7 +155,7 @@ def _lead(
 
     with contextlib.closing(connect(home, plan)) as engine:
         if store.load() is None:
-            wait_for_parties(plan, engine, stopped, _gathering(recorder, say))
+            wait_for_parties(plan, engine, stopped, recorder.gathering)
         options = _options(built, recorder, kill)
         node = HubNode(built.member, engine=engine, store=store, stopped=stopped, renew=renew, newest=newest, **options)
         node.run(rounds, closed)
@@ -165,19 +166,6 @@ def _running(home: Home, *, stderr: bool) -> Iterator[threading.Event]:
     """This process alone runs from this home, has its log, and stops in order at SIGTERM and SIGINT."""
     with _admitted(), locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
         yield stopped
-
-
-def _gathering(recorder: Recorder, say: Say) -> Callable[[Collection[str], Sequence[str]], None]:
-    """Tells the recorder which parties are connected, and says for which the hub waits, at each change."""
-    said: list[str] = []
-
-    def tell(here: Collection[str], away: Sequence[str]) -> None:
-        recorder.present(here)
-        if away and said != [*away]:
-            said[:] = away
-            say(f"Waiting for {', '.join(away)} to connect")
-
-    return tell
 
 
 def _started(home: Home) -> Plan:
@@ -314,23 +302,19 @@ def wait_for_parties(
     client, hub = plan.client_role, plan.believed.hub
     of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
     quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))
-    ends, told = time.monotonic() + plan.settings.patience_s, False
-    while not stopped.is_set():
+
+    def awaited() -> Sequence[str]:
         nodes = engine.nodes()
         away = [name for name in of_role if name not in nodes]
         tell(nodes, away)
         here = sum(role == client for name, role in of_role.items() if name not in away)
-        if here >= quorum and all(of_role[name] == client for name in away):
-            return
-        if time.monotonic() >= ends:
-            raise RunError(
-                f"the first round has not begun: {', '.join(away)} did not connect within {plan.settings.patience_s:g} "
-                "seconds; start their processes, and then the hub again"
-            )
-        if not told:
-            event("waiting", parties=", ".join(away)[:200])
-            told = True
-        stopped.wait(poll_s)
+        return () if here >= quorum and all(of_role[name] == client for name in away) else away
+
+    if away := wait_for(awaited, stopped, plan.settings.patience_s, poll_s):
+        raise RunError(
+            f"the first round has not begun: {', '.join(away)} did not connect within {plan.settings.patience_s:g} "
+            "seconds; start their processes, and then the hub again"
+        )
 
 
 def watch_plan(path: Path) -> Callable[[], bytes | None]:

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,7 @@ class Recorder(Journal):
         self.round = self.attempt = 0
         self._lock, self._held = threading.RLock(), ExitStack()
         self._stopping, self._changed = threading.Event(), threading.Event()
+        self._away: Sequence[str] = ()
         self._is_behind = False  # there are lines that result.json does not tell of
         folder.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(locked(folder))
@@ -141,6 +142,13 @@ class Recorder(Journal):
             for name, one in self._open.parties.items():
                 one.connected = name in names or name == self._hub
             self._changed.set()
+
+    def gathering(self, here: Collection[str], away: Sequence[str]) -> None:
+        """The hub waits for these parties to connect, before its first round."""
+        self.present(here)
+        if away and away != self._away:
+            self._away = away
+            self._say(f"Waiting for {', '.join(away)} to connect")
 
     def late(self, party: str) -> None:
         super().late(party)
@@ -221,7 +229,7 @@ class Recorder(Journal):
     def status(self) -> RunStatus:
         """As it is now; a copy."""
         with self._lock:
-            return msgspec.msgpack.decode(msgspec.msgpack.encode(self._present()), type=RunStatus)
+            return self._present()
 
     def close(self) -> None:
         """Write the rest and release the folder. It may be called twice."""

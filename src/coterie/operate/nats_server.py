@@ -70,37 +70,29 @@ def configuration(access: Access, listen: Listen) -> str:
         "ca_file": str(listen.authority),
         "min_version": "1.3",
     }
-    lines = [
-        _setting("server_name", listen.name),
-        _setting("listen", f"{bracketed(listen.host)}:{listen.port}"),
-        *([_setting("log_file", str(listen.log))] if listen.log else []),
-        _setting("max_payload", 1 << 20),
-        _setting("max_connections", 4 * len(access.parties) + 64),
-        _setting("max_subscriptions", 16),
-        _setting("ping_interval", "5s"),
-        _setting("ping_max", 2),
-        _setting("jetstream", {"store_dir": str(listen.store), "max_file_store": listen.largest_store}),
-        _setting(
-            "tls",
-            {
-                **tls,
-                "verify_and_map": True,
-                "handshake_first": True,
-                "timeout": 5,
-                **({"pinned_certs": list(access.pinned())} if access.pinned() else {}),
-            },
-        ),
-        _setting("accounts", _accounts(access)),
-    ]
+    pinned = {"pinned_certs": list(access.pinned())} if access.pinned() else {}
+    settings: dict[str, object] = {
+        "server_name": listen.name,
+        "listen": f"{bracketed(listen.host)}:{listen.port}",
+        "max_payload": 1 << 20,
+        "max_connections": 4 * len(access.parties) + 64,
+        "max_subscriptions": 16,
+        "ping_interval": "5s",
+        "ping_max": 2,
+        "jetstream": {"store_dir": str(listen.store), "max_file_store": listen.largest_store},
+        "tls": {**tls, "verify_and_map": True, "handshake_first": True, "timeout": 5, **pinned},
+        "accounts": _accounts(access),
+    }
+    if listen.log:
+        settings["log_file"] = str(listen.log)
     if listen.cluster:
-        cluster = {
+        settings["cluster"] = {
             "name": listen.cluster.name,
             "listen": f"{bracketed(listen.host)}:{listen.cluster.port}",
             "routes": [f"nats://{route}" for route in listen.cluster.routes],
             "tls": {**tls, "verify": True, "timeout": 5, "pinned_certs": sorted(listen.cluster.keys)},
         }
-        lines.append(_setting("cluster", cluster))
-    return "\n".join(lines) + "\n"
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items())
 
 
 def _accounts(access: Access) -> dict[str, object]:
@@ -137,10 +129,6 @@ def _services(token: str) -> tuple[str, ...]:
 def _user(token: str, publish: Sequence[str]) -> dict[str, object]:
     permissions = {"publish": {"allow": list(publish)}, "subscribe": {"allow": [f"_INBOX.{token}.>"]}}
     return {"user": f"CN={token}", "permissions": permissions}
-
-
-def _setting(key: str, value: object) -> str:
-    return f"{key}: {json.dumps(value)}"
 
 
 def binary() -> str:

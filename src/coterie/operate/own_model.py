@@ -22,7 +22,8 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     It takes samples as the party has joined with: the model's inputs, or bytes. Raises UserError if there is no home,
     or its party has no model: a server, or one that has not begun.
     """
-    home, found, kept = _read(path)
+    home = read_home(path)
+    found, kept = stored_party(home)
     own = found.own_model()
     if own is None:
         raise UserError(f"{home.name} has no model, for it is no client: name the home of a client")
@@ -52,15 +53,15 @@ def own_account(path: Path) -> str:
 
     Raises UserError as ``own_model`` does.
     """
-    _, found, kept = _read(path)
+    found, kept = stored_party(read_home(path))
     return in_words(kept.released, found.account)
 
 
-def _read(path: Path) -> tuple[Home, BuiltParty, Kept]:
-    home = read_home(path)
+def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
+    """The party of a home in its state of the last commit, and the rest of that. Raises UserError without one."""
     stored = FileStore(home.state).read()
     if stored is None:
         raise UserError(f"{home.name} has no model yet: the hub has not begun. Start it with coterie deploy party")
     found = build_party(home)
     kept, _ = unpack(stored, found.party)
-    return home, found, kept
+    return found, kept

@@ -16,21 +16,20 @@ import numpy as np
 
 from coterie.deploy import kills as killing
 from coterie.deploy.account import ledger_of
-from coterie.deploy.built_party import build_party
 from coterie.deploy.engines import check_installed
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
 from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.reported import with_facts
-from coterie.deploy.store import FileStore, unpack
 from coterie.operate.deployable import deployable, scores_of
 from coterie.operate.folder import Folder
 from coterie.operate.local import LocalDeployment, found_here
 from coterie.operate.members import PlannedMember
 from coterie.operate.nats_server import check_server, free_port
+from coterie.operate.own_model import stored_party
 from coterie.operate.supervision import Life, Supervision, warm
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write, locked
 from coterie.record.folder import CLIENTS, METRICS, OBSERVED, encode_line, jsonable, read_lines, write_json
 from coterie.record.load import read_summary
@@ -72,7 +71,7 @@ def rehearse(
     with ExitStack() as held:
         experiment = build(config)
         held.callback(experiment.close)
-        names = [entry.name for entry in experiment.common.roster.entries]
+        names = list(experiment.common.roster.by_name)
         wanted = [killing.parse(text, names, experiment.config.rounds) for text in kills]
         ready = _set_up(path, experiment, scores_of(config) if scores is None else scores)
         held.enter_context(ready.serving())
@@ -82,7 +81,7 @@ def rehearse(
 
 def _set_up(path: Path, experiment: Experiment, scores: Sequence[str]) -> LocalDeployment:
     config, model, roster = experiment.config, experiment.model, experiment.common.roster
-    members = [PlannedMember(entry.name, entry.role) for entry in roster.entries]
+    members = [PlannedMember(name, entry.role) for name, entry in roster.by_name.items()]
     server = f"nats://127.0.0.1:{free_port()}"
     settings = Settings(server, grace_s=GRACE_S, scores=tuple(scores), rehearsal=True)
     facts = SampleForm(tuple(model.input_shape), int(model.outputs or 0), config.task)
@@ -109,9 +108,7 @@ def _run_parties(ready: LocalDeployment, kills: Sequence[Kill], tell: Tell) -> N
     lives: dict[str, Life] = {name: _hub if name == ready.hub else as_party for name in ready.homes}
     folders = {name: home.path for name, home in ready.homes.items()}
     tell_new = _NewLines(ready.folder.run / METRICS, tell)
-    with Supervision(
-        ready.hub, folders, lives, kills, absence_s=GRACE_S + _AWAY_S, server=ready.server.pid
-    ) as processes:
+    with Supervision(ready.hub, folders, lives, kills, absence_s=GRACE_S + _AWAY_S) as processes:
         processes.start()
         processes.watch(tell_new)
     tell_new()
@@ -140,10 +137,7 @@ def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
     """Complete the run folder with the models from the homes, which only a rehearsal can read."""
     run, ledgers = ready.folder.run, dict[str, Any]()
     for name, home in ready.homes.items():
-        found, data = build_party(home), FileStore(home.state).load()
-        if data is None:
-            raise RunError(f"{name} has stored nothing in {home.path}")
-        kept, _ = unpack(data, found.party)
+        found, kept = stored_party(home)
         experiment.parties.replace(found.party)
         if name in found.party.common.clients and found.account.kept:
             ledgers[name] = ledger_of(kept.released).statement(found.account.delta)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -52,8 +51,7 @@ def warm() -> None:
 class Supervision:
     """The processes of all parties by name, until the hub's has ended. A context that stops them all.
 
-    kills: in order.  absence_s: how long a party stays away that was killed in mid-work.  server: process of the
-    engine's server, which ends with this process.
+    kills: in order.  absence_s: how long a party stays away that was killed in mid-work.
     """
 
     def __init__(
@@ -64,10 +62,8 @@ class Supervision:
         kills: Iterable[Kill] = (),
         *,
         absence_s: float = 0.0,
-        server: int | None = None,
     ) -> None:
         self.hub, self.folders, self.lives, self.absence_s = hub, folders, lives, absence_s
-        self.server = server
         self.kills = sorted(kills, key=lambda kill: kill.round)
         self.started: Counter[str] = Counter()
         self.killed: list[Kill] = []
@@ -129,7 +125,7 @@ class Supervision:
             self.kills.remove(kill)
             self._doomed[name] = kill
         self.started[name] += 1
-        arguments = (self.lives[name], self.folders[name], kill, self.server)
+        arguments = (self.lives[name], self.folders[name], kill)
         self._running[name] = one = self._context.Process(target=_live, args=arguments, name=name, daemon=True)
         one.start()
 
@@ -155,14 +151,14 @@ class Supervision:
         return lines[-1][-_WORDS:] if lines else ""
 
 
-def _live(life: Life, folder: Path, kill: Kill | None, server: int | None) -> None:
+def _live(life: Life, folder: Path, kill: Kill | None) -> None:
     import torch  # here, so that a caller may call ``warm`` before it imports as much itself
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is for whoever started all parties
     descriptor = os.open(folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
-    _end_with_parent(server)
+    _end_with_parent()
     torch.set_num_threads(1)  # the parties share the cores
     try:
         life(folder, kill)
@@ -170,16 +166,13 @@ def _live(life: Life, folder: Path, kill: Kill | None, server: int | None) -> No
         sys.exit(f"{type(error).__name__}: {error}")
 
 
-def _end_with_parent(server: int | None) -> None:
-    """End this process, and the engine's server, when the watching process is gone."""
+def _end_with_parent() -> None:
+    """End this process when the watching process is gone."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
         if parent is not None:
             parent.join()
-            if server is not None:
-                with contextlib.suppress(OSError):
-                    os.kill(server, signal.SIGTERM)
             os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()

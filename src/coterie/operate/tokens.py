@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from coterie.crypto import signing
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.deploy.names import check_name
-from coterie.deploy.plan import SampleForm, decode
+from coterie.deploy.plan import OperatorSigned, SampleForm, decode
 from coterie.operate import certificates
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.setup_info import Entry, Identity
@@ -107,13 +107,6 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls: bytes
     authority: bytes
     plan: bytes
-
-
-class Approved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A certificate as it travels. signature: the operator's."""
-
-    body: bytes
-    signature: Signature
 
 
 # -- invitations ----------------------------------------------------------------------------------------------------
@@ -203,15 +196,14 @@ def _possession(shared: bytes, body: bytes) -> bytes:
 
 
 def approved(certificate: Certificate, operator: SigningKey) -> str:
-    body = msgspec.msgpack.encode(certificate)
-    return armoured(CERTIFICATE, Approved(body, operator.sign("certificate", body)))
+    return armoured(CERTIFICATE, OperatorSigned.of(certificate, "certificate", operator))
 
 
 def read_certificate(text: str, operator: bytes) -> Certificate:
     """The certificate in a text that this operator has signed. Raises PeerError."""
-    found = unarmoured(CERTIFICATE, text, Approved)
-    VerifyKey.load(operator).verify(found.signature, "certificate", found.body)
-    return decoded(found.body, Certificate)
+    return unarmoured(CERTIFICATE, text, OperatorSigned).read(
+        Certificate, "certificate", operator, "are no certificate"
+    )
 
 
 # -- text -----------------------------------------------------------------------------------------------------------
