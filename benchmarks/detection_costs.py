@@ -79,7 +79,7 @@ def shared(parameters: str, spectrum: bool) -> dict[str, Any]:
     def among(name: str) -> tuple[Any, ...]:
         return group.holders, zeros[name], threshold.Answered()
 
-    make = fourier.high_energy if spectrum else fourier.energy
+    make, unit = (fourier.high_energy, fourier.TAPS) if spectrum else (fourier.energy, 1)
     scalar = clock("high energy" if spectrum else "energy", make, cipher, keys)
     prepared = clock("server's part", threshold_opening.server_dec, group, scalar)
     request = threshold_opening.Request.load(group, prepared.request.to_bytes())
@@ -93,8 +93,8 @@ def shared(parameters: str, spectrum: bool) -> dict[str, Any]:
     high, total = fourier.energies(values)
     return {
         "seconds": clock.seconds,
-        "error": abs(opened / fourier.TAPS - high if spectrum else opened - total),
-        "stated error": group.error(1 << 12, scalar.tally.form),
+        "error": abs(opened / unit - (high if spectrum else total)),
+        "stated error": group.error(scalar.tally.terms, scalar.tally.form) / unit,
         "bytes to a holder": len(prepared.request.to_bytes()),
         "bytes back": len(answers[group.holders[0]]),
         "evaluation keys, MB": round(len(keys.to_bytes()) / 1e6, 1),

@@ -260,6 +260,24 @@ ROUNDS = {
 }
 
 
+def jobs(record: Record) -> str:
+    """Seconds of whole jobs, of their medians, and their ratio to ours in brackets."""
+    found = record["jobs"]
+    names = list(found["packages"])
+    rows = [
+        [row["job"], f"{row['medians']['coterie']:.1f}"]
+        + [f"{row['medians'][name]:.1f} ({row['over_coterie'][name]:.1f} x)" for name in names]
+        + [
+            " / ".join(f"{fmean(one[key] for one in row['times'][name]) / unit:.1f}" for name in row["times"])
+            for key, unit in (("peak_mb", 1000), ("accuracy", 0.01))
+        ]
+        for row in found["jobs"]
+    ]
+    return grid(
+        ["job", "Coterie, s", *(f"{name}, s" for name in names), "peak of the largest process, GB", "accuracy, %"], rows
+    )
+
+
 def threshold_rounds(record: Record) -> str:
     costs = record["threshold"]
     found = []
@@ -405,6 +423,7 @@ TABLES: dict[str, Table] = {
     "loopback": loopback,
     "clients": clients,
     "threshold-rounds": threshold_rounds,
+    "jobs": jobs,
     "described": described,
     "whole-runs": whole_runs,
     "leading": leading,

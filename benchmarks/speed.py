@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 import coterie
-from benchmarks import cipher_rounds, crypto_speed, threshold_speed, training_speed
+from benchmarks import cipher_rounds, crypto_speed, jobs, threshold_speed, training_speed
 
 MEASURES: dict[str, Callable[[], object]] = {
     "paillier": crypto_speed.run,
@@ -24,6 +24,7 @@ MEASURES: dict[str, Callable[[], object]] = {
     "threshold": threshold_speed.run,
     "ciphers": cipher_rounds.run,
     "training": training_speed.run,
+    "jobs": jobs.run,
 }
 
 

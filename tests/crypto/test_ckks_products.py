@@ -132,7 +132,8 @@ def test_products_with_numbers(number, level, scalar):
 def test_every_way_leads_to_one_scale(key):
     """A relative difference of scales would show in the mean of many equal values, where the noise averages out.
 
-    Without the exact products, a vector lowered by dropping primes is off by 1e-5 and more.
+    Without the exact products, a vector lowered by dropping primes is off by 1e-5 and more. The factor 1 has encryption
+    noise of its own, 3e-9, which moves all values alike.
     """
     high = key.parameters.levels
     values = np.full(8 * N, 4.0)
@@ -148,7 +149,7 @@ def test_every_way_leads_to_one_scale(key):
     for name, way in ways.items():
         cipher = way(fresh)
         assert cipher.tally.form.level == high - 3, name
-        assert abs(key.decrypt(cipher).mean() / 4 - 1) < 2e-9, name
+        assert abs(key.decrypt(cipher).mean() / 4 - 1) < 3e-8, name
     lowest = fresh.at_level(0)
     assert abs(key.decrypt(lowest).mean() / 4 - 1) < 2e-9
 

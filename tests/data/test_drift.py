@@ -128,7 +128,7 @@ def test_parties_effects_and_observer_follow() -> None:
         assert made.effects.data[name] is before[other] is made.observer.data[name]
         assert made.owns[name].samples == owns[other].samples == made.parties[name].samples
         assert made.owns[name].epochs == owns[name].epochs == made.parties[name].epochs  # its device is the same
-        assert made.parties[name].own is made.owns[name]
+        assert made.parties[name].own == made.owns[name]
         np.testing.assert_array_equal(made.label_counts[i], counts[giver])
         assert made.split.groups[i] == groups[giver]
     assert len({one.samples for one in owns.values()}) > 1

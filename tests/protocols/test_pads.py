@@ -377,7 +377,7 @@ def test_what_it_puts_in_opens_to_itself_and_not_to_a_multiple_of_s() -> None:
     honest, changed = (key.decrypt(completed(vector, part)) for vector in (made, forged(made, 1, 64.0)))
     moved = changed - honest
     constant = np.zeros_like(moved)
-    constant[1024:2048:2] = 1 / 64  # K over the scale in the real part of every slot
+    constant[1024] = np.sqrt(512) / 64  # K over the scale of a coefficient, in the second ciphertext's first one
     np.testing.assert_allclose(moved, constant, atol=1e-9)
 
 

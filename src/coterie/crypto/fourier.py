@@ -62,6 +62,15 @@ def energy(cipher: CipherVector, keys: EvaluationKey, at_most: int | None = None
     return inner(cipher, cipher, keys, at_most)
 
 
+def room(parameters: ParameterSet) -> int:
+    """The largest energy whose TAPS fold there is room for. An energy that is bounded by it needs less flooding."""
+    return parameters.room(_scalar(parameters)) // TAPS
+
+
+def _scalar(parameters: ParameterSet) -> Form:
+    return Form(parameters.lowest, scalar=True, constant=True)
+
+
 def inner(
     x: CipherVector, y: CipherVector, keys: EvaluationKey, at_most: int | None = None, *, high: bool = False
 ) -> CipherVector:
@@ -71,8 +80,7 @@ def inner(
         CiphertextError. Raises CapacityError if no level is left.
     """
     parameters = x.key.parameters
-    scalar = Form(parameters.lowest, scalar=True, constant=True)
-    most = parameters.room(scalar) if at_most is None else at_most
+    most = parameters.room(_scalar(parameters)) if at_most is None else at_most
     left, right = (each.at_level(min(each.tally.form.level, parameters.lowest + 1)) for each in (x, y))
     by = taps(parameters.degree) if high else None
     return left.dot(right.conjugated(keys), keys, constant=True, at_most=most, taps=by)
@@ -84,7 +92,7 @@ def deviation(parameters: ParameterSet, norm: float, *, summands: int = 1) -> fl
     norm: of the vector, at most.  summands: how many ternary keys the key sums up.  A value's error e gives 2 sum v e,
         rescaling a coefficient's rounding. That of TAPS times high frequencies is up to TAPS times as large.
     """
-    scale = parameters.scale(Form(parameters.lowest, scalar=True, constant=True))
+    scale = parameters.scale(_scalar(parameters))
     rounding = math.sqrt((2 + 2 * parameters.degree * summands / 3) / 12)
     return math.hypot(2 * norm * value_deviation(parameters, summands) * scale, rounding)
 

@@ -81,11 +81,12 @@ def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Jud
 def by_frequencies(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
     """Eq. (6) and algorithm 3."""
     keys, around = hub.keys.evaluation(MODEL), hub.state.weights[eligible(hub.spec)].astype(np.float64)
+    largest = fourier.room(next(iter(ciphers.values())).key.parameters)
     wanted = {
         name: [
             fourier.high_energy(cipher, keys),
-            fourier.energy(cipher, keys),
-            fourier.energy(cipher.add_plain(-around), keys),
+            fourier.energy(cipher, keys, largest),
+            fourier.energy(cipher.add_plain(-around), keys, largest),
         ]
         for name, cipher in ciphers.items()
     }

@@ -1,0 +1,169 @@
+"""Whole jobs as a user starts them, from the command to its exit: Coterie's, Flower's simulation, and FedJAX's.
+
+FedAvg on MNIST, 100 clients of 600 samples, batches of 50, two local epochs. All score the global model on the whole
+test set after every round. Jobs take turns, so that a busy machine slows all alike. Each framework is installed in an
+environment of its own, in a folder outside the checkout (``COTERIE_BENCH``, by default in the user's cache).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.training_speed import machine
+from coterie.data import load
+
+CLIENTS, EPOCHS, BATCH, RATE = 100, 2, 50, 0.05
+CONTENDERS = Path(__file__).with_name("contenders")
+PACKAGES: Mapping[str, Sequence[str]] = {
+    "flower": ("flwr[simulation]==1.41.0", "torch==2.13.0"),
+    "fedjax": ("fedjax==0.0.17", "jax==0.4.25", "jaxlib==0.4.25", "dm-haiku==0.0.12", "numpy<2", "scipy<1.13"),
+}
+"""What each environment has. FedJAX's last release needs a jax of its time."""
+ACCURACY = re.compile(r"accuracy (?:on all test data)?\s*([\d.]+)( %)?")
+"""How a job says the accuracy of its global model. The last one counts."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """name: of its row.  share: of the clients that each round asks."""
+
+    name: str
+    model: str
+    rounds: int
+    share: float
+
+    def environment(self, data: Path) -> dict[str, str]:
+        """What the scripts in ``contenders`` read. data: MNIST, bytes of images and labels."""
+        values = {
+            "DATA": data,
+            "CLIENTS": CLIENTS,
+            "ROUNDS": self.rounds,
+            "EPOCHS": EPOCHS,
+            "BATCH": BATCH,
+            "RATE": RATE,
+            "SHARE": self.share,
+            "MODEL": self.model,
+        }
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONPATH": str(CONTENDERS)}
+        return {**os.environ, **quiet, **{f"JOB_{name}": str(value) for name, value in values.items()}}
+
+
+JOBS = (
+    Job("MLP, 20 rounds, 10 % of the clients", "mlp", 20, 0.1),
+    Job("MLP, 20 rounds, all clients", "mlp", 20, 1.0),
+    Job("CNN, 5 rounds, 10 % of the clients", "cnn", 5, 0.1),
+)
+"""The CNN has two convolutions of 5 x 5 and 1,663,370 parameters, the MLP two hidden layers and 178,110."""
+
+
+def ours(job: Job, folder: Path) -> list[str]:
+    """The command as its user writes it, with all that a run leaves: records, checkpoints, models, a report."""
+    settings = {
+        "participation": job.share,
+        "max_epochs": EPOCHS,
+        "slowest": 1.0,
+        "batch_size": BATCH,
+        "lr": RATE,
+    }
+    given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    options = {"data": "mnist", "model": job.model, "clients": CLIENTS, "rounds": job.rounds, "partition": "iid"}
+    named = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+    return [sys.executable, "-m", "coterie", "run", "fedavg", *named, *given, "--out", str(folder / "run")]
+
+
+def script(framework: str) -> Callable[[Job, Path], list[str]]:
+    """The command of a framework's script, in its environment."""
+    python = environment(framework)
+    return lambda job, folder: [str(python), str(CONTENDERS / f"{framework}_job.py")]
+
+
+def saved(path: Path) -> Path:
+    """MNIST as a file that the other frameworks' scripts read."""
+    data = load("mnist")
+    np.savez(path, x_train=data.x_train, y_train=data.y_train, x_test=data.x_test, y_test=data.y_test)
+    return path
+
+
+def environment(framework: str) -> Path:
+    """The Python of the framework's environment, which is made at first."""
+    cache = os.environ.get("COTERIE_BENCH") or Path.home() / ".cache" / "coterie-bench"
+    folder = Path(cache) / framework
+    python, done = folder / "bin" / "python", folder / "done"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES[framework]], check=True)
+        done.touch()
+    return python
+
+
+def timed(command: Sequence[str], surroundings: Mapping[str, str]) -> dict[str, float]:
+    """The last accuracy, seconds from start to exit, CPU seconds, and the peak of the largest process in MB.
+
+    Of a process and those that it waited for: Ray's workers count for neither.
+    """
+    with tempfile.TemporaryFile() as said:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, env=surroundings, stdout=said, stderr=said)
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        said.seek(0)
+        text = said.read().decode()
+    process.returncode = status
+    if status:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{text[-2000:]}")
+    number, percent = ACCURACY.findall(text)[-1]
+    return {
+        "accuracy": float(number) / (100 if percent else 1),
+        "seconds": seconds,
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "peak_mb": used.ru_maxrss / 1024,
+    }
+
+
+def run(repeats: int = 3) -> dict[str, Any]:
+    """Every job, in turns; medians and ratios of medians, with every repetition."""
+    commands = {"coterie": ours, **{name: script(name) for name in PACKAGES}}
+    rows = []
+    for job in JOBS:
+        times: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
+        for name, command in (pair for _ in range(repeats) for pair in commands.items()):
+            with tempfile.TemporaryDirectory() as folder:
+                place = Path(folder)
+                times[name].append(timed(command(job, place), job.environment(saved(place / "mnist.npz"))))
+        medians = {name: statistics.median(one["seconds"] for one in found) for name, found in times.items()}
+        ratios = {name: medians[name] / medians["coterie"] for name in PACKAGES}
+        rows.append({"job": job.name, "rounds": job.rounds, "medians": medians, "over_coterie": ratios, "times": times})
+    return {"machine": machine(), "packages": PACKAGES, "repeats": repeats, "jobs": rows}
+
+
+def picture(record: Mapping[str, Any], path: Path) -> None:
+    """Bars of the medians, each with its repetitions as points."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    for axes, row in zip(figure.subplots(1, len(record["jobs"])), record["jobs"], strict=True):
+        names = list(row["medians"])
+        axes.bar(names, list(row["medians"].values()), color=["tab:blue", *["lightgrey"] * len(PACKAGES)])
+        for at, name in enumerate(names):
+            axes.plot([at] * record["repeats"], [one["seconds"] for one in row["times"][name]], "k.", markersize=4)
+        axes.set_title(row["job"], fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("seconds from start to exit")
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":  # python -m benchmarks.jobs docs/bench.json docs/speed.png
+    picture(json.loads(Path(sys.argv[1]).read_text())["jobs"], Path(sys.argv[2]))
