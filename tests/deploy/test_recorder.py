@@ -353,6 +353,7 @@ def test_a_party_may_claim_what_it_wants_of_a_loss_that_has_blown_up(recorder: R
     """An infinite loss is a model that has blown up: it is counted, and stands as not measured."""
     check = Check(registry.get("fedavg").kinds(), recorder.measures, ["local_loss"])
     assert check(told(1, scores={"local_loss": math.inf}), "client", "client") is not None
+    assert check(told(1, scores={"local_loss": 1e300}), "client", "client") is None  # no picture could show it
 
 
 # -- status ------------------------------------------------------------------------------------------------------------

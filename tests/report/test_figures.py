@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import struct
 import zlib
@@ -195,6 +196,10 @@ def test_an_axis_has_a_few_ticks_inside(log: bool, low: float, factor: float) ->
     assert (1 if factor < 2.5 else 2) <= len(ticks) <= 10
     assert all(low * (1 - 1e-6) <= value <= low * factor * (1 + 1e-6) for value, _ in ticks) or not log
     assert len({words for _, words in ticks}) == len(ticks)
+
+
+def test_an_axis_reaches_the_largest_number() -> None:
+    assert Axis(log=True).marked(1.0, math.inf)
 
 
 def test_a_legend_takes_as_many_rows_as_it_needs() -> None:

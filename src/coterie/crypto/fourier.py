@@ -14,8 +14,8 @@ pairs of frequencies that add up to n the energy of Z is that of X and Y. The la
 **No transform is needed.** Multiplying Z_k by D_k (1 where the frequency is high, else 0) convolves a block with the
 spectrum's inverse h of D. That is a product of polynomials modulo X^N + 1, of which values are the coefficients. So the
 energy of the high frequencies is the constant coefficient of h(X^2) v(X) v(1/X), and the energy of all that of v(X)
-v(1/X). h is rounded to multiples of 1 / TAPS. So D is 1 or 0 up to 2 % at nine
-of ten frequencies.
+v(1/X). h is rounded to multiples of 1 / TAPS. So D is 1 or 0 up to 2 % at 87 % of the frequencies, and between -.14 and
+1.14 near n/4 and 3n/4.
 
 Energies are constant scalars (``ckks.CipherVector.dot``). docs/detection.md says what they tell about a model.
 """

@@ -181,12 +181,12 @@ class Ring:
         out, where = np.empty((*shape, self.parameters.degree), dtype=np.uint64), self._where
         with _scratch() as file, _memory() as memory:
             for row, handle in zip(out, handles, strict=True):
-                if where is None or not isinstance(handle, sealapi.Ciphertext):
+                if where is None or memory < 0 or not isinstance(handle, sealapi.Ciphertext):
                     file.numbers(handle, row)
                 elif handle.size() * handle.coeff_modulus_size() * handle.poly_modulus_degree() != row.size:
                     raise RunError(f"a ciphertext of SEAL's has another size than {row.shape}")
-                else:
-                    os.preadv(memory, [row.data.cast("B")], _pointer(memory, handle, where))
+                elif os.preadv(memory, [row.data.cast("B")], _pointer(memory, handle, where)) != row.nbytes:
+                    file.numbers(handle, row)
         return out
 
     @cached_property
@@ -200,7 +200,7 @@ class Ring:
         with _scratch() as file, _memory() as memory:
             file.numbers(cipher, wanted)
             for at in range(0, _STRUCT_MOST, 8) if memory >= 0 else ():
-                with suppress(OSError, OverflowError):
+                with suppress(OSError, OverflowError, struct.error):
                     if os.pread(memory, wanted.nbytes, _pointer(memory, cipher, at)) == wanted.tobytes():
                         return at
         return None

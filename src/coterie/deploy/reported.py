@@ -30,6 +30,7 @@ _EXCLUDED = {words: name for name, words in EXCLUDED.items()}
 WHYS = frozenset({"late", "gone", "offline", "refused"})
 
 _MOST_BYTES, _MOST_S, _MOST_COUNT = 1 << 50, 1e9, 1 << 40  # of one party in one attempt: more is no report
+_MOST_SCORE = 1e100
 
 
 class Check:
@@ -55,7 +56,7 @@ class Check:
         for kind, count in report.refused.items():
             refused[kind if kind in self.kinds else OTHER] += count
         scores = {name: value for name, value in report.scores.items() if name in self.allowed and role == client_role}
-        if any(math.isnan(value) for value in scores.values()):
+        if any(math.isnan(value) or _MOST_SCORE < abs(value) < math.inf for value in scores.values()):
             return None
         if any(not 0 <= value <= 1 + 1e-6 for name, value in scores.items() if name in self.shares):
             return None

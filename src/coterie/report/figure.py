@@ -122,7 +122,7 @@ def _steps(low: float, high: float, most: int, whole: bool) -> list[float]:
 
 def _powers(low: float, high: float, most: int) -> list[float]:
     """At most so many powers of ten; over less than three of them, also 2 and 5 times these."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(min(high, 1e308))) + 1)
     if high < 1e3 * low:
         return [f * 10.0**k for k in powers for f in (1, 2, 5) if low <= f * 10.0**k <= high]
     inside = [10.0**k for k in powers if low <= 10.0**k <= high]

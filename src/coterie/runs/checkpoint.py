@@ -198,6 +198,8 @@ class Saver:
         last = self._log
         self._number += 1
         path = log_file(self.out, self._number)
+        if not path.is_symlink():  # which opening refuses
+            path.unlink(missing_ok=True)  # it may be linked elsewhere
         self._log, self._places = files.Log(path, files.FILE_MODE), {}
         self._log.truncate(0)
         if last is not None:

@@ -182,7 +182,7 @@ def plan(
     if local and LOCAL not in labels:
         labels[LOCAL] = LOCAL, "paper"
     texts, alone = _share_out(labels, settings)
-    own = {}
+    own, options = {}, {"evaluate": "all", **options}  # on a sample some systems would be scored, and others on all
     for label, (name, mode) in labels.items():
         own[label] = RunConfig(**{**options, "system": name, "mode": mode}, settings=typed_settings(name, texts[label]))
     if each_own and budget_from is not None:

@@ -206,7 +206,8 @@ class RunConfig:
         Option(
             "What is scored. sample: 1,000 clients where there are more; and where a task has more than 10 distinct "
             "models, each on the same sample of the test set, some 2,000 of 10,000, which moves a client's accuracy by "
-            "a standard error of at most 1 percentage point. all: every client and sample. [sample]",
+            "a standard error of at most 1 percentage point. all: every client and sample. [sample; in a comparison: "
+            "all]",
             KEEP,
         ),
     ] = "sample"
