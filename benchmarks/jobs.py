@@ -154,7 +154,8 @@ def picture(record: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.2), layout="constrained")
-    for axes, row in zip(figure.subplots(1, len(record["jobs"])), record["jobs"], strict=True):
+    panels = figure.subplots(1, len(record["jobs"]), squeeze=False)[0]
+    for axes, row in zip(panels, record["jobs"], strict=True):
         names = list(row["medians"])
         axes.bar(names, list(row["medians"].values()), color=["tab:blue", *["lightgrey"] * len(PACKAGES)])
         for at, name in enumerate(names):
