@@ -31,6 +31,8 @@ SIZE, SMALL = 12, 9.5  # of letters
 _LETTER = 0.6  # the width of a letter of size 1
 _KEY = 24  # a key's drawing in a legend, with the space behind it
 _ROW = 18  # of a legend
+_LARGEST = 1e308  # of an axis, whose end with its room may be infinite
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def colour(index: int) -> str:
@@ -121,8 +123,10 @@ def _steps(low: float, high: float, most: int, whole: bool) -> list[float]:
 
 
 def _powers(low: float, high: float, most: int) -> list[float]:
-    """At most so many powers of ten; over less than three of them, also 2 and 5 times these."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(min(high, 1e308))) + 1)
+    """At most so many powers of ten; below three of them, also 2 and 5 times these; below one, equal steps."""
+    if high < 10 * low:
+        return _steps(low, high, most, whole=False)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(min(high, _LARGEST))) + 1)
     if high < 1e3 * low:
         return [f * 10.0**k for k in powers for f in (1, 2, 5) if low <= f * 10.0**k <= high]
     inside = [10.0**k for k in powers if low <= 10.0**k <= high]
@@ -554,4 +558,4 @@ def _png(pixels: NDArray[np.uint8]) -> str:
     file = b"".join(
         struct.pack(">I", len(of)) + kind + of + struct.pack(">I", zlib.crc32(kind + of)) for kind, of in parts
     )
-    return f"data:image/png;base64,{base64.b64encode(bytes((137,)) + b'PNG' + bytes((13, 10, 26, 10)) + file).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(_SIGNATURE + file).decode()}"

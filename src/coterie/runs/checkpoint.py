@@ -201,7 +201,6 @@ class Saver:
         if not path.is_symlink():  # which opening refuses
             path.unlink(missing_ok=True)  # it may be linked elsewhere
         self._log, self._places = files.Log(path, files.FILE_MODE), {}
-        self._log.truncate(0)
         if last is not None:
             for name, body in _bodies(last.path, keep):
                 self._add(name, body)
