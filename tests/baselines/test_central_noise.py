@@ -157,6 +157,7 @@ def test_a_round_that_is_tried_again_has_the_same_models_and_one_release(name: s
 
 
 @EACH
+@pytest.mark.filterwarnings("ignore:.*has learnt nothing")
 def test_a_run_that_is_killed_and_resumed_has_the_same_models(name: str, tmp_path: Path) -> None:
     def wanted(folder: str) -> RunConfig:
         settings = {"max_epochs": 1, "epsilon": 8.0}
