@@ -107,6 +107,7 @@ def test_the_statement_groups_equal_releases_and_is_json():
         "delta": 1e-5,
         "epsilon": {"replace one sample": 0.0, "replace one client": 0.0},
         "epsilon_after_one_more_round": {"replace one sample": 0.0, "replace one client": 0.0},
+        "against": {},
         "releases": [],
     }
 

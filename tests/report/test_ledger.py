@@ -41,6 +41,7 @@ def test_a_row_has_the_least_and_the_most_of_the_clients(tmp_path: Path) -> None
             "what": "vector",
             "mechanism": "gaussian",
             "neighbours": "replace one sample",
+            "against": "",
             "clients": 2,
             "count": "1 to 2",
             "epsilon": "4 to 5.992",
@@ -66,6 +67,21 @@ def test_without_a_proof_there_is_no_epsilon_of_everything(tmp_path: Path) -> No
     assert HEADING in page
     assert "there is no epsilon, because there is no proof of privacy for: model" in page
     assert page.count("no proof</td>") == 2
+
+
+def test_epsilon_stands_beside_those_who_see_so_much(tmp_path: Path) -> None:
+    seen = [replace(NOISY, against=("server", "public")), replace(MODEL, against=("own leader",))]
+    out = folder(tmp_path, a=seen, b=seen)
+    found = ledger.ledger_table(load.load(out).result.ledger)
+    assert found is not None
+    assert found["against"] == {"4": ["server", "public"], "no proof": ["own leader"]}
+    page = render([out]).read_text()
+    assert "Against server and public: 4." in page
+    assert "Against own leader: no proof." in page
+    assert '<td class="words">server, public</td>' in page
+    assert "together 4 against server and public; together no proof against own leader" in ledger.released(
+        statements({"a": seen}, DELTA)
+    )
 
 
 def test_a_run_without_a_ledger_has_no_table(tmp_path: Path) -> None:

@@ -5,19 +5,26 @@ An active attack can replace the named function (``attacks/active``), as it can 
 
 from __future__ import annotations
 
-from coterie.protocol.effects import Compute, Vector
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.effects import Compute
 from coterie.protocol.party import Work
 
+Floats = TypeVar("Floats", bound=NDArray[np.floating[Any]])
 
-def contribution(start: Vector, weights: Vector) -> Vector:
+
+def contribution(start: Floats, weights: Floats) -> Floats:
     """``weights``: an honest contribution. start: the model that they changed from."""
     return weights
 
 
-def contributed(start: Vector, weights: Vector) -> Work[Vector]:
+def contributed(start: Floats, weights: Floats) -> Work[Floats]:
     """The model that this party goes on with, (d,): its own ``weights``, unless it is an attacker.
 
     Call it just before encrypting or sending. start: (d,), what ``weights`` changed from.
     """
-    found: Vector = yield Compute(contribution, (start, weights))
+    found: Floats = yield Compute(contribution, (start, weights))
     return found

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
-from coterie.dp.ledger import DELTA, Ledger, Neighbours, Release
+from coterie.dp.ledger import DELTA, Ledger, Release
 from coterie.protocol.party import Party
 from coterie.protocol.system import Federation, System
 from coterie.report.ledger import released
@@ -99,13 +98,11 @@ def in_words(entries: Entries, account: Account) -> str:
 
 
 def facts(entries: Entries, account: Account) -> dict[str, Any]:
-    """The account for the log: epsilon by relation, delta, and the number of releases by kind."""
+    """The account for the log: epsilon by relation, and by observer; delta; and the number of releases by kind."""
     counts: Counter[str] = Counter()
     for entry in entries:
         counts[entry.release.what] += len(entry.rounds)
     if not account.kept:
         return {"epsilon": "unknown", "released": dict(counts)}
-    ledger = ledger_of(entries)
-    found = {relation: ledger.epsilon(account.delta, relation) for relation in get_args(Neighbours)}
-    epsilon = {relation: value if isfinite(value) else "infinite" for relation, value in found.items()}
-    return {"epsilon": epsilon, "delta": account.delta, "released": dict(counts)}
+    said = ledger_of(entries).statement(account.delta)
+    return {**{name: said[name] for name in ("epsilon", "against", "delta")}, "released": dict(counts)}

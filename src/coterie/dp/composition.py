@@ -6,6 +6,7 @@ Doroshenko et al., "Connect the dots", 2022), also for releases chosen by what e
 - A Gaussian with noise multiplier z: N(0, z^2) against N(1, z^2). Several are one with 1/z^2 = sum of 1/z_i^2.
 - A mechanism of pure epsilon: randomised response, which dominates any other (Kairouz, Oh, Viswanath 2015). The k
   choices of an exponential mechanism without replacement are k of them.
+- Skellam noise has no PLD for vectors: divergences of Rényi add up instead (``skellam.py``).
 - A Gaussian sum in which the client is with probability q, unknown to all that see it: (1 - q) N(0, z^2) + q N(1/2,
   z^2) against the same with N(-1/2, z^2). One client's vector has at most half of the sensitivity of a replacement.
   Adding and removing a client is not enough here, once it is composed (Lebeda et al., "Avoiding pitfalls for privacy
@@ -17,10 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from coterie.dp.gaussian import FINE, GRID, check_delta
 from coterie.dp.gaussian import epsilon as gaussian_epsilon
+from coterie.dp.skellam import epsilon as skellam_epsilon
 
 MOST_STEPS = 1e6
 """On the grid of one loss. A finer grid takes memory and changes epsilon in its fifth digit."""
@@ -31,16 +34,21 @@ def composed(
     sampled: Mapping[tuple[float, float], int],
     pure: Mapping[float, int],
     delta: float,
+    skellam: Mapping[tuple[float, float, float], int] = MappingProxyType({}),
 ) -> float:
     """The epsilon at ``delta`` of so many releases of each kind together; 0 of none.
 
     gaussian: by noise multiplier.  sampled: by noise multiplier and probability of the client's part in it.  pure: by
-        epsilon. Raises UserError unless 0 < delta < 1; other numbers are unchecked (see ``ledger.Release``).
+        epsilon.  skellam: by noise multiplier, L2 and L1 sensitivity. With such a one all are composed by Rényi
+        divergences, the sampled ones as if they were not. Raises UserError unless 0 < delta < 1; other numbers are
+        unchecked (see ``ledger.Release``).
     """
     check_delta(delta)
     loss = math.fsum(sorted(count / z**2 for z, count in gaussian.items()))
     every = math.fsum([loss, *sorted(count / z**2 for (z, _), count in sampled.items())])  # all in every round
     pures = math.fsum(sorted(epsilon * count for epsilon, count in pure.items()))
+    if skellam:
+        return skellam_epsilon(skellam, every, pures, delta)
     basic: float = gaussian_epsilon(every**-0.5 if every else math.inf, delta) + pures
     single = sum(pure.values()) == 1 and not every
     if single or not (sampled or pure) or (every and not FINE[0] <= every**-0.5 <= FINE[1]):

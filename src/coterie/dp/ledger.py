@@ -18,7 +18,7 @@ from coterie.protocol.errors import UserError
 DELTA = 1e-5
 """Of a ledger in a run's result, where the system has no setting ``dp_delta``."""
 
-Mechanism = Literal["none", "heuristic", "gaussian", "laplace", "exponential"]
+Mechanism = Literal["none", "heuristic", "gaussian", "skellam", "laplace", "exponential"]
 """``none`` sends data as they are, or with protection that has no proof. ``heuristic`` adds noise without a proof."""
 UNPROVED = ("none", "heuristic")
 PURE = ("laplace", "exponential")
@@ -31,9 +31,11 @@ class Release:
     """Something that depends on a client's data and has left its device, once.
 
     what: in words ("sparsity vector").
-    noise_multiplier: of a Gaussian, standard deviation of the noise over the sensitivity; None for the others.
+    noise_multiplier: of Gaussian and Skellam noise, its standard deviation over the sensitivity; None for the others.
     sensitivity_l2: the most by which the released vector moves between neighbours, in its own units; None if unbounded.
+    sensitivity_l1: the same in L1, of Skellam noise; None for the others.
     neighbours: the relation of this bound.  round: 0 is the set-up.
+    against: who sees it so, such as "server" or "own leader"; nobody named: everybody.
     pure_epsilon: of the Laplace and the exponential mechanism, whose delta is 0; None for the others. draws: how many
         times it was run with this epsilon, with the earlier results known.
     sampled: the probability with which the client was in this round, drawn independently of all else.  hidden: whether
@@ -54,6 +56,8 @@ class Release:
     sampled: float = 1.0
     hidden: bool = False
     claimed_epsilon: float | None = None
+    sensitivity_l1: float | None = None
+    against: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mechanism not in get_args(Mechanism) or self.neighbours not in get_args(Neighbours):
@@ -75,6 +79,11 @@ class Release:
                 )
         elif self.pure_epsilon is not None or not all(map(_positive, numbers)):
             raise UserError(f"{self.what}: noise multiplier and sensitivity are positive and finite, not {numbers}")
+        if (self.mechanism == "skellam") != _positive(self.sensitivity_l1):
+            raise UserError(
+                f"{self.what}: Skellam noise, and no other, has an L1 sensitivity, positive and finite, not "
+                f"{self.sensitivity_l1} of mechanism {self.mechanism}"
+            )
         if self.draws != int(self.draws) or self.draws < 1 or (self.draws > 1 and self.mechanism not in PURE):
             raise UserError(f"{self.what}: only mechanisms with a pure epsilon have several draws, not {self.draws}")
         if not 0 < self.sampled <= 1 or (self.sampled < 1 and self.mechanism != "gaussian"):
@@ -94,6 +103,10 @@ class Release:
         """
         return self.mechanism not in UNPROVED and self.neighbours in (neighbours, "replace one client")
 
+    def seen_by(self, observer: str | None) -> bool:
+        """Whether this observer, or one of them all if None, sees it so."""
+        return observer is None or not self.against or observer in self.against
+
 
 @dataclass(frozen=True)
 class Ledger:
@@ -101,22 +114,32 @@ class Ledger:
 
     releases: tuple[Release, ...] = ()
 
-    def epsilon(self, delta: float, neighbours: Neighbours = "replace one sample") -> float:
+    @property
+    def observers(self) -> tuple[str, ...]:
+        """All that some release names as its observers, in their order."""
+        return tuple(dict.fromkeys(name for release in self.releases for name in release.against))
+
+    def epsilon(self, delta: float, neighbours: Neighbours = "replace one sample", against: str | None = None) -> float:
         """The epsilon of all releases together; 0 of none, infinite if one has no proof for this relation.
 
+        against: one observer, who sees what names it and what names nobody; None for all observers together.
         Different mechanisms are composed by ``composition.py``.
         """
-        if not all(release.proves(neighbours) for release in self.releases):
+        seen = [release for release in self.releases if release.seen_by(against)]
+        if not all(release.proves(neighbours) for release in seen):
             return math.inf
         gaussian, sampled, pure = Counter[float](), Counter[tuple[float, float]](), Counter[float]()
-        for one in self.releases:
-            if one.pure_epsilon is not None:
+        skellam = Counter[tuple[float, float, float]]()
+        for one in seen:
+            if one.sensitivity_l1 is not None and one.sensitivity_l2 is not None and one.noise_multiplier is not None:
+                skellam[one.noise_multiplier, one.sensitivity_l2, one.sensitivity_l1] += 1
+            elif one.pure_epsilon is not None:
                 pure[one.pure_epsilon] += one.draws
             elif one.noise_multiplier is not None and one.hidden and one.sampled < 1:
                 sampled[one.noise_multiplier, one.sampled] += 1
             elif one.noise_multiplier is not None:
                 gaussian[one.noise_multiplier] += 1
-        return composed(gaussian, sampled, pure, delta)
+        return composed(gaussian, sampled, pure, delta, skellam)
 
     def after(self, *more: Release) -> Ledger:
         """The ledger with further releases: ``ledger.after(one).epsilon(delta)`` is the epsilon with one more."""
@@ -135,6 +158,7 @@ class Ledger:
         """The ledger for ``result.json``. An infinite epsilon is the word "infinite".
 
         epsilon: by relation, of everything together.  epsilon_after_one_more_round: after another round like the last.
+            against: by observer and relation, epsilon of what this one sees; empty if no release names its observers.
             releases: by kind, their number, first and last round, and the epsilon of this kind alone, also after one
             more.
         """
@@ -146,6 +170,10 @@ class Ledger:
             "epsilon": {relation: _stated(self.epsilon(delta, relation)) for relation in get_args(Neighbours)},
             "epsilon_after_one_more_round": {
                 relation: _stated(self.further_round().epsilon(delta, relation)) for relation in get_args(Neighbours)
+            },
+            "against": {
+                name: {relation: _stated(self.epsilon(delta, relation, name)) for relation in get_args(Neighbours)}
+                for name in self.observers
             },
             "releases": [_row(Ledger(tuple(kind)), delta) for kind in kinds.values()],
         }
@@ -160,6 +188,7 @@ def _row(kind: Ledger, delta: float) -> dict[str, Any]:
     one, rounds = kind.releases[0], [release.round for release in kind.releases]
     return {
         **{name: value for name, value in asdict(one).items() if name != "round"},
+        "against": list(one.against),
         "count": len(rounds),
         "rounds": [min(rounds), max(rounds)],
         "epsilon": _stated(kind.epsilon(delta, one.neighbours)),

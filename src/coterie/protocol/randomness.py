@@ -35,10 +35,14 @@ class Secrets:
     def bytes(self, count: int) -> bytes:
         return secrets.token_bytes(count) if self.generator is None else self.generator.bytes(count)
 
+    def uniform(self, count: int) -> NDArray[np.float64]:
+        """``count`` independent numbers, uniform on (0, 1), without its ends."""
+        integers = np.frombuffer(self.bytes(8 * count), np.uint64) >> np.uint64(11)
+        return np.asarray((integers + 0.5) / 2.0**53)
+
     def normal(self, count: int) -> NDArray[np.float64]:
         """``count`` independent standard normal numbers (Box and Muller, Ann. Math. Stat. 1958)."""
-        integers = np.frombuffer(self.bytes(16 * count), np.uint64).reshape(2, count) >> np.uint64(11)
-        u, angle = (integers + 0.5) / 2.0**53  # u is never 0
+        u, angle = self.uniform(2 * count).reshape(2, count)
         return np.asarray(np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * angle))
 
     def permutation(self, count: int) -> NDArray[np.int64]:

@@ -78,6 +78,8 @@ class Joint:
     products: whether ciphertexts can be multiplied, and rotated as the parameters' evaluation keys allow.
     pads: whether all vectors come under joint pads (``threshold_pads``).
     effective: with pads, the least effective number of senders by their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
+    missing: with pads, how many holders' vectors a sum may lack, in which all have the weight 1; None: any, by any
+    weights. The vectors have shares of noise.
     scalars: how many scalars are opened in a round for each holder.
     openings: Q_D, the ciphertexts that are opened under one key. The flooding noise is sized for so many.
     """
@@ -93,6 +95,7 @@ class Joint:
     scalars: int = 0
     pads: bool = False
     effective: float = 0.0
+    missing: int | None = None
     openings: int = 65536
 
     def __post_init__(self) -> None:

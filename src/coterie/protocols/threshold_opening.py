@@ -177,6 +177,8 @@ def check_sum(
         raise PeerError(f"a sum of {len(pads)} vectors: of fewer than {joint.fewest} it shows too much")
     if effective([*weights.values()]) < joint.balance:
         raise PeerError(f"weights of {max(weights.values())} and less: one of {len(weights)} has nearly all of the sum")
+    if joint.missing is not None and (len(pads) < len(held.holders) - joint.missing or set(weights.values()) != {1}):
+        raise PeerError(f"a sum of {len(pads)} vectors of {len(held.holders)}, or by weights: it lacks noise")
     own = pads.get(party.name)
     if own is not None and own.nonce != held.nonces.get(r):
         raise PeerError(f"a nonce of {party.name} that it has not drawn in round {r}")

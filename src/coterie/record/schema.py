@@ -69,7 +69,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
 
 
 class ReleaseRecord(msgspec.Struct, frozen=True):
-    """One kind of release of one client."""
+    """One kind of release of one client. against: who sees it so; nobody named: everybody."""
 
     what: str
     mechanism: str
@@ -78,18 +78,21 @@ class ReleaseRecord(msgspec.Struct, frozen=True):
     epsilon_after_one_more: Epsilon
     neighbours: str = SAMPLE
     claimed_epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    against: tuple[str, ...] = ()
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
     """All of one client's releases. epsilon: of everything together, by relation of neighbours.
 
     epsilon_after_one_more_round: the same after another round like its last.
+    against: by observer that some release names, the epsilon of what this one sees.
     """
 
     delta: Delta
     epsilon: dict[str, Epsilon]
     releases: tuple[ReleaseRecord, ...] = ()
     epsilon_after_one_more_round: dict[str, Epsilon] = {}
+    against: dict[str, dict[str, Epsilon]] = {}
 
 
 class NoiseRecord(msgspec.Struct, frozen=True):

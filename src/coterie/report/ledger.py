@@ -25,6 +25,7 @@ def released(ledgers: Any) -> str:
         if row["epsilon"] != NO_PROOF
     ]
     parts = [f"{', '.join(proved)} (delta {found['delta']})"] if proved else []
+    parts += [f"together {epsilon} against {' and '.join(names)}" for epsilon, names in found["against"].items()]
     if proved and not found["open"]:
         parts.append(f"together {found['together']}, after one more round {found['further']}")
     if found["open"]:
@@ -38,14 +39,16 @@ def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] |
 
     claimed: what a publication claims of one client's releases of this kind. together: the epsilon of all of a client's
     releases. further: after one more round. of: the protected unit, a whole client where every release with a proof
-    protects that, or else one sample. open: the kinds without a proof.
+    protects that, or else one sample. open: the kinds without a proof. against: by an epsilon, the observers against
+    whom it holds.
     """
     every = list((ledgers or {}).values())
-    kinds: dict[tuple[str, str, str], list[list[ReleaseRecord]]] = {}
+    kinds: dict[tuple[str, str, str, tuple[str, ...]], list[list[ReleaseRecord]]] = {}
     for one in every:
-        own: dict[tuple[str, str, str], list[ReleaseRecord]] = {}
+        own: dict[tuple[str, str, str, tuple[str, ...]], list[ReleaseRecord]] = {}
         for release in one.releases:
-            own.setdefault((release.what, release.mechanism, release.neighbours), []).append(release)
+            kind = release.what, release.mechanism, release.neighbours, release.against
+            own.setdefault(kind, []).append(release)
         for kind, releases in own.items():
             kinds.setdefault(kind, []).append(releases)
     if not kinds:
@@ -55,13 +58,14 @@ def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] |
             "what": what,
             "mechanism": mechanism,
             "neighbours": neighbours,
+            "against": ", ".join(against),
             "clients": len(clients),
             "count": between([sum(release.count for release in own) for own in clients]),
             "epsilon": between([release.epsilon for own in clients for release in own]),
             "more": between([release.epsilon_after_one_more for own in clients for release in own]),
             "claimed": between(list(filter(None, map(claimed, clients)))),
         }
-        for (what, mechanism, neighbours), clients in kinds.items()
+        for (what, mechanism, neighbours, against), clients in kinds.items()
     ]
     proved = {row["neighbours"] for row in rows if row["epsilon"] != NO_PROOF}
     relation = CLIENT if proved == {CLIENT} else SAMPLE
@@ -70,9 +74,18 @@ def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] |
         "delta": between([one.delta for one in every]),
         "together": between([one.epsilon.get(relation, "infinite") for one in every]),
         "further": between([one.epsilon_after_one_more_round.get(relation, "infinite") for one in every]),
+        "against": _against(every, relation),
         "of": "a client as a whole" if relation == CLIENT else "one of its samples",
         "open": [row["what"] for row in rows if row["epsilon"] == NO_PROOF],
     }
+
+
+def _against(every: Sequence[LedgerRecord], relation: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for observer in dict.fromkeys(name for one in every for name in one.against):
+        seen = [one.against[observer].get(relation, "infinite") for one in every if observer in one.against]
+        found.setdefault(between(seen), []).append(observer)
+    return found
 
 
 def claimed(releases: Sequence[ReleaseRecord]) -> float:

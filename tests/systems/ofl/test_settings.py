@@ -160,14 +160,15 @@ def test_the_ledger_says_of_the_papers_mechanism_that_it_has_no_proof() -> None:
 
 
 def test_a_budget_that_allows_no_upload_is_warned_of() -> None:
-    """With the default noise of 0.01 one upload has an epsilon of 5,426, so a budget of 8 ends all uploads at once."""
+    """With a noise of 0.01 one upload has an epsilon of 5,426, so a budget of 8 ends all uploads at once."""
     with pytest.warns(
         CoterieWarning, match=r"epsilon=8 allows no upload: a single one with noise=0\.01 spends 5,4\d\d"
     ):
-        ofl(TARGETS, mechanism="standard", detection="norms", epsilon=8.0, clusters=2)
+        ofl(TARGETS, mechanism="standard", epsilon=8.0, noise=0.01, clusters=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error", CoterieWarning)
-        ofl(TARGETS, mechanism="standard", detection="norms", epsilon=8.0, noise=4.0, clusters=2)
+        ofl(TARGETS, mechanism="standard", epsilon=8.0, noise=4.0, clusters=2)
+        ofl(TARGETS, mechanism="standard", epsilon=8.0, clusters=2)
 
 
 # -- data enough for the whole model -----------------------------------------------------------------------------------

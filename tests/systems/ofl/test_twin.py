@@ -17,7 +17,7 @@ from federation import Rig, planted
 from ofl_parts import ofl
 
 from coterie.dp import heuristic
-from coterie.dp.uploads import Standard, shared_set
+from coterie.dp.uploads import shared_set
 from coterie.selection.parameters import density, gumbel_top_k
 from coterie.systems.ofl import SYSTEM
 
@@ -96,9 +96,7 @@ class Twin:
             places = shared_set(np.arange(SIZE), self.k, self.made.common.roster.session, one.name, r)
             change = (one.model - start)[places].astype(np.float64)
             change /= max(1.0, float(np.linalg.norm(change)) / self.config.clip)
-            noise = Standard(self.config.clip, self.config.noise).noised(
-                np.zeros(self.k), party.secrets("upload noise", r)
-            )
+            noise = self.config.standard().noised(np.zeros(self.k), party.secrets("upload noise", r))
             return places, change + noise
         twice = one.last is not None and one.before is not None
         last, before = (one.last, one.before) if twice else (np.zeros(SIZE), np.zeros(SIZE))
@@ -145,7 +143,7 @@ class Twin:
         ("literal", {}),
         ("hardened", {}),
         ("paper", {"detection": "none"}),
-        ("paper", {"mechanism": "standard", "noise": 0.3, "clip": 0.5}),
+        ("paper", {"mechanism": "standard", "detection": "fourier", "noise": 0.3, "clip": 0.5}),
     ],
     ids=["paper", "literal", "hardened", "without detection", "standard"],
 )

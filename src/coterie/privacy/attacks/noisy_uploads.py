@@ -7,13 +7,16 @@ beats (epsilon, delta) disproves the claim; `lower_bound` is what it proves. A b
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.dp import heuristic
+from coterie.dp import heuristic, skellam
+from coterie.dp.distributed import Distributed
+from coterie.dp.ledger import Ledger
 from coterie.dp.uploads import Standard
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets, rng
@@ -70,18 +73,47 @@ def audit_standard(
     Gaussians grows with the sum of outputs along the direction.
     """
     draw = Secrets(rng(seed, "audit", "standard"))
-    direction = np.full(size, 1 / math.sqrt(size))
-    scores = []
-    for sign in (1, -1):
-        far = sign * 10 * mechanism.clip * direction  # clipped to C
-        scores.append(
-            np.array(
-                [sum(float(mechanism.noised(far, draw) @ direction) for _ in range(uploads)) for _ in range(trials)]
-            )
-        )
-    claimed = mechanism.epsilon(delta, uploads)
+    found = _opposite(lambda change: mechanism.noised(change, draw), mechanism.clip, size, uploads, trials)
     words = f"all data replaced, by opposite changes; uploads: {uploads}"
-    return NoiseAudit("standard", words, claimed, lower_bound(scores[0], scores[1], delta), delta, trials)
+    return NoiseAudit("standard", words, mechanism.epsilon(delta, uploads), lower_bound(*found, delta), delta, trials)
+
+
+def audit_distributed(
+    mechanism: Distributed, delta: float, sums: int = 1, makers: int = 0, trials: int = TRIALS, seed: int = 0
+) -> NoiseAudit:
+    """Noise on a sum, as its opener sees it who knows all other terms and the shares of ``missing`` parties.
+
+    makers: of the noise; 0 for two more than may be missing.  sums: in which the client is. As ``audit_standard``.
+    """
+    draw, many = Secrets(rng(seed, "audit", "distributed")), makers or mechanism.missing + 2
+
+    honest = many - mechanism.missing
+    noise = iter(
+        skellam.draw(2 * trials * sums * honest * mechanism.length, mechanism.variance(many), draw)
+        .reshape(-1, honest, mechanism.length)
+        .sum(axis=1)
+    )
+
+    def opened(change: Doubles) -> Doubles:
+        return mechanism.off_grid(mechanism.on_grid(change, b"audit", draw) + next(noise), 1, b"audit")
+
+    found = _opposite(opened, mechanism.clip, mechanism.length, sums, trials)
+    claimed = Ledger((mechanism.release(),) * sums).epsilon(delta, "replace one client")
+    words = f"all data replaced, by opposite changes; sums: {sums}"
+    return NoiseAudit("distributed", words, claimed, lower_bound(*found, delta), delta, trials)
+
+
+def _opposite(
+    released: Callable[[Doubles], NDArray[np.floating[Any]]], clip: float, size: int, times: int, trials: int
+) -> tuple[Doubles, Doubles]:
+    """(trials,) scores of releases of a change and of its opposite, both longer than the clip."""
+    direction = np.full(size, 1 / math.sqrt(size))
+
+    def scores(sign: float) -> Doubles:
+        far = sign * 10 * clip * direction  # clipped to C
+        return np.array([sum(float(released(far) @ direction) for _ in range(times)) for _ in range(trials)])
+
+    return scores(1.0), scores(-1.0)
 
 
 def audit_heuristic(

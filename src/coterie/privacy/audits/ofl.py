@@ -21,7 +21,7 @@ from coterie.aggregation.contribution import contribution
 from coterie.crypto.roster import check_signed
 from coterie.devices.links import Delays
 from coterie.devices.resources import Status
-from coterie.dp.uploads import eligible, shared_set
+from coterie.dp.uploads import Standard, eligible, shared_set
 from coterie.privacy.attacks.active.deviations import moved as lengthened
 from coterie.privacy.attacks.joint_key import LeaderThief
 from coterie.privacy.attacks.key_in_sum import key_agreement
@@ -34,7 +34,7 @@ from coterie.privacy.attacks.labels import (
     share_correlation,
 )
 from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
-from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_heuristic, audit_standard
+from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_distributed, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import repeated, wrap
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack, tried
@@ -551,9 +551,12 @@ AUDITED = 256
 def noise(federation: Federation) -> Sequence[Mapping[str, Any]]:
     """What the run's own noise is worth: an empirical lower bound beside the claim (``attacks/noisy_uploads.py``)."""
     config = federation.look(federation.hub).config
-    if config.mechanism == "standard":
+    if config.mechanism != "paper":
         size = min(AUDITED, federation.common.spec.size)
-        return [audit_standard(config.standard(), size, config.dp_delta).row()]
+        mechanism = config.uploads(size)
+        if isinstance(mechanism, Standard):
+            return [audit_standard(mechanism, size, config.dp_delta).row()]
+        return [audit_distributed(mechanism, config.dp_delta).row()]
     return [audit_heuristic(delta=config.dp_delta, spread=spread).row() for spread in (SPREAD, inf)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from math import inf
 from typing import Any
 
 import msgspec
@@ -12,13 +13,15 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import check_signed, signed
+from coterie.dp.distributed import Distributed
 from coterie.dp.heuristic import perturbed
 from coterie.dp.heuristic import release as heuristic_release
 from coterie.dp.ledger import Release
-from coterie.dp.uploads import eligible, shared_set
+from coterie.dp.uploads import Standard, eligible, shared_set
 from coterie.protocol import codec
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.local_training import batch_seed, training_cost
+from coterie.protocols.local_training import batch_seed, joined, training_cost
+from coterie.protocols.noise import affords, left
 from coterie.protocols.reports import StatusReport, reported, summary
 from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import JointKeys
@@ -27,11 +30,14 @@ from coterie.protocols.threshold_pads import JointPads
 from coterie.selection.parameters import count, density, gumbel_top_k, max_min, o_factor, stalest_first
 from coterie.selection.resources import Ratios
 from coterie.systems.ofl import messages
-from coterie.systems.ofl.config import OFLConfig, affords, check_usual, joint_of, left, shares
-from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Tell, Upload
+from coterie.systems.ofl.config import OFLConfig, check_usual, joint_of, shares
+from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Tell, Upload, rotation
 from coterie.systems.ofl.sparse import Indices, bits, check_sparse, places_of
 
 NOISE = "upload noise"
+UPLOAD = "clipped change of the model"
+OWN_LEADER, OTHERS = ("own leader",), ("server", "other leaders", "other clients", "public")
+"""Who sees an upload for a sum, and who the sum."""
 
 
 class Released(msgspec.Struct, frozen=True):
@@ -85,6 +91,15 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         self.places = eligible(common.spec)
 
     @property
+    def mechanism(self) -> Standard | Distributed | None:
+        """Of its uploads, or of their sum; None for the paper's heuristic."""
+        return None if self.config.mechanism == "paper" else self.config.uploads(len(self.places))
+
+    def makers(self, r: int) -> int:
+        """How many clients add noise to a sum of round r, with noise_by=members."""
+        return self.config.makers(len(joined(self.common.clients, self.config, r)), 0)
+
+    @property
     def model(self) -> fl.Vector:
         return self.common.initial if self.state.weights is None else self.state.weights
 
@@ -110,7 +125,8 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         """Its signed status, made once a round."""
         if self.state.told == r and self.state.report:
             return codec.decode(self.state.report, StatusReport)
-        epsilon = left(self.config, len(self.state.released))
+        spent = len(self.state.released)
+        epsilon = inf if self.mechanism is None else left(self.config.budget(), self.mechanism.release(), spent)
         report = yield from reported(self, r, self.config.step_s, epsilon, self.state.summary)
         self.state.told, self.state.report = r, codec.encode(report)
         return report
@@ -141,7 +157,8 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         gamma = shares(report, self.spec, self.config, check_usual(self.config, usual))
         places, values = np.zeros(0, np.int64), np.zeros(0, np.float32)
         released = self.state.released
-        affordable, again = affords(self.config, len(released)), bool(released) and released[-1].round == r
+        affordable = self.mechanism is None or affords(self.config.budget(), self.mechanism.release(), len(released))
+        again = bool(released) and released[-1].round == r
         if gamma.up > 0 and (affordable or again):
             start, k = self.model, count(gamma.up, len(self.places))
             fitted: fl.Fitted = yield fl.Fit(start, self.config.solver(), self.epochs, batch_seed(self, r))
@@ -150,7 +167,8 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
             one = Released(r, k, asked[:16])
             if affordable or one in released:
                 places, values = self.selected(r, start, fitted.weights, k, asked)
-                self.state.summary = summary(self.common, places, values)
+                if self.config.mechanism != "distributed":  # its uploads are for the leader alone
+                    self.state.summary = summary(self.common, places, values)
                 self.state.released = released if one in released else [*released, one]
         self.state.trained = r
         upload = self.upload(r, gamma, places, values)
@@ -163,20 +181,27 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         wanted = (
             bits(stalest_first(self.synced, self.state.wants), total) if self.state.wants else bytes((total + 7) // 8)
         )
-        sent = places.astype(np.int32) if self.config.mechanism == "paper" else None
+        sent = places.astype(np.int32) if self.mechanism is None else None
         return Upload(r, self.spec.digest, sent, values, wanted, b"")
 
     def selected(self, r: int, start: fl.Vector, trained: fl.Vector, k: int, asked: bytes) -> tuple[Indices, fl.Vector]:
         """The places of k parameters in the model, and the values sent. asked: names both models, for the noise.
 
         "paper": the exponential mechanism with the o-factor as utility (l. 11), and Laplace noise around density
-        clusters (l. 12 and 13). "standard": the clipped change at public places with Gaussian noise.
+        clusters (l. 12 and 13). "standard": the clipped change at public places with Gaussian noise. "distributed": of
+        the clipped and rotated change the whole numbers at public places, with a share of noise if members add it.
         """
-        config = self.config
-        if config.mechanism == "standard":
-            places = shared_set(self.places, k, self.common.roster.session, self.name, r)
-            change = (trained - start)[places]
-            return places, config.standard().noised(change, self.kept(NOISE, asked, r))
+        config, mechanism, session = self.config, self.mechanism, self.common.roster.session
+        if isinstance(mechanism, Standard):
+            places = shared_set(self.places, k, session, self.name, r)
+            return places, mechanism.noised((trained - start)[places], self.kept(NOISE, asked, r))
+        if isinstance(mechanism, Distributed):
+            change = (trained - start)[self.places]
+            numbers = mechanism.on_grid(change, rotation(session, r), self.kept("rounding", asked, r))
+            if config.noise_by == "members":
+                numbers += mechanism.share(self.makers(r), self.kept(NOISE, asked, r))
+            chosen = shared_set(np.arange(len(self.places)), k, session, self.name, r)
+            return self.places[chosen], numbers[chosen].astype(np.float32)
         theta = trained[self.places]
         last = before = np.zeros_like(theta)
         if self.state.last is not None and self.state.before is not None:  # it has been synced twice
@@ -210,9 +235,17 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
     # -- privacy -------------------------------------------------------------------------------------------------------
 
     def releases(self) -> list[Release]:
-        config = self.config
-        if config.mechanism == "standard":
-            return [config.standard().release(one.round) for one in self.state.released]
-        return [
-            heuristic_release(one.count, config.epsilon1, config.epsilon2, one.round) for one in self.state.released
-        ]
+        config, mechanism, released = self.config, self.mechanism, self.state.released
+        if isinstance(mechanism, Standard):
+            return [mechanism.release(one.round) for one in released]
+        if isinstance(mechanism, Distributed):
+            return [each for one in released for each in self.seen_as(mechanism, one.round)]
+        return [heuristic_release(one.count, config.epsilon1, config.epsilon2, one.round) for one in released]
+
+    def seen_as(self, mechanism: Distributed, r: int) -> tuple[Release, Release]:
+        """What its own leader sees of an upload for a sum, and what all others see."""
+        if self.config.noise_by == "leaders":
+            alone = Release(UPLOAD, neighbours="replace one client", round=r, against=OWN_LEADER)
+        else:
+            alone = mechanism.release_alone(UPLOAD, self.makers(r), r, OWN_LEADER)
+        return alone, mechanism.release(r, OTHERS)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from math import inf, sqrt
+from math import sqrt
 from statistics import median
 from typing import Annotated, Literal
 
@@ -14,13 +12,16 @@ from msgspec import Meta
 
 import coterie.method as fl
 from coterie.aggregation.detection import FEWEST
-from coterie.dp.budget import Budget
+from coterie.crypto.ckks_parameters import named as parameters_named
+from coterie.crypto.threshold import Group
+from coterie.crypto.threshold_pads import padded_error
+from coterie.dp.distributed import Distributed
 from coterie.dp.heuristic import refuse_epsilon
-from coterie.dp.ledger import Ledger
-from coterie.dp.uploads import Standard
-from coterie.protocol.errors import CoterieWarning, PeerError, UserError
+from coterie.dp.uploads import Standard, eligible
+from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocols.local_training import LocalTraining, Share, refuse_unused
+from coterie.protocols.local_training import LocalTraining, Share, refuse_unused, sample_size
+from coterie.protocols.noise import NoiseSettings, warn_of_silence
 from coterie.protocols.reports import RANGES, StatusReport, costs, limits
 from coterie.protocols.threshold_keys import Joint
 from coterie.selection.resources import Costs, Ratios, ratios
@@ -35,12 +36,18 @@ SCALARS = {"none": 0, "norms": 2, "fourier": 3}
 LEAST_BALANCE = 1.1
 """With detection "norms", the least effective number of leaders by their weights: one has 95 % of them at most."""
 
+DETECTIONS = {"paper": "fourier", "standard": "norms", "distributed": "none"}
+"""By mechanism, the detection that is meant by "auto"."""
+
+MOST_ERROR = 0.25
+"""Of an opened number that is rounded to a whole one."""
+
 LEAST_LEADERS = 2
 """A global model of one leader would be that leader's model."""
 
 
 @dataclass(frozen=True)
-class OFLConfig(LocalTraining):
+class OFLConfig(NoiseSettings, LocalTraining):
     """Settings of OFL. The paper prints none of their values but those of epsilon in figures.
 
     clusters: k, the number of clusters, and so of leaders.  smallest: the least members of a cluster, or clients /
@@ -56,20 +63,21 @@ class OFLConfig(LocalTraining):
     of samples, instead of full_share; None for the share.
 
     mechanism: "paper" (selection by the o-factor and Laplace noise around density clusters; a heuristic, without a
-    proof), or "standard" (clipped changes at public random places, Gaussian noise).
+    proof), "standard" (clipped changes at public random places, Gaussian noise on each), or "distributed" (clipped
+    changes at public random places, and noise that only the opened sum must bear).
+    noise_by: with mechanism=distributed, "leaders" add the noise to what they encrypt, or "members" to their uploads.
+    With members, ``missing`` counts clients, also those that are asked in a round and give no upload.
     epsilon1: epsilon that the paper gives to the selection of one parameter (mechanism=paper).
     epsilon2: epsilon that the paper gives to the noise on one parameter (mechanism=paper).
-    clip: C, the L2 norm to which the selected changes are clipped (mechanism=standard).
-    noise: standard deviation of the Gaussian noise, divided by the sensitivity 2 C (mechanism=standard).
-    epsilon: budget of a client, mechanism=standard: it uploads nothing that would take it beyond this; None for no
-    budget.  dp_delta: delta of the budget and of the ledger.
+    clip, noise, epsilon, private_rounds, dp_delta: of the other mechanisms, as in ``NoiseSettings``.
 
     keys: the leaders make their joint key themselves ("distributed"), or a key centre deals it ("dealer").
     threshold: t, the number of leaders that together open a sum; 0 for all of them.
     renew: when leaders change, they make a "new" key, or get "shares" of the old one.
     detection: the scalars by which the server weighs leader models: "fourier" (eq. 6: energy of high frequencies and
     distance to the global model), "norms" (squared norm, and dot product with the mean update), or "none" for
-    equal weights.
+    equal weights. "auto" is the first of these with mechanism=paper, the second with standard, the third with
+    distributed, where scalars would be releases of their own.
     """
 
     lr: float = 0.1
@@ -85,17 +93,14 @@ class OFLConfig(LocalTraining):
     most_down: float = 1.0
     full_share: fl.Positive = 0.5
     full_samples: Annotated[int | None, Meta(ge=1)] = None
-    mechanism: Literal["paper", "standard"] = "paper"
+    mechanism: Literal["paper", "standard", "distributed"] = "paper"
+    noise_by: Literal["leaders", "members"] = "leaders"
     epsilon1: fl.Positive = 50.0
     epsilon2: fl.Positive = 50.0
-    clip: float = 1.0
-    noise: float = 0.01
-    epsilon: float | None = None
-    dp_delta: float = 1e-5
     keys: Literal["distributed", "dealer"] = "distributed"
     threshold: Annotated[int, Meta(ge=0)] = 0
     renew: Literal["new", "shares"] = "new"
-    detection: Literal["fourier", "norms", "none"] = "fourier"
+    detection: Literal["auto", "fourier", "norms", "none"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,64 +114,65 @@ class OFLConfig(LocalTraining):
                 f"threshold must lie in [{LEAST_LEADERS}, clusters={self.clusters}], or be 0 for all leaders, "
                 f"not {self.threshold}"
             )
-        paper = self.mechanism == "paper"
+        paper, sums = self.mechanism == "paper", self.mechanism == "distributed"
         if paper:
             refuse_epsilon(self.epsilon)
         refuse_unused(
             self,
             (
-                *((name, "mechanism=paper", paper) for name in ("clip", "noise")),
-                *((name, "mechanism=standard", not paper) for name in ("epsilon1", "epsilon2")),
+                *((name, "mechanism=paper", paper) for name in ("clip", "noise", "private_rounds")),
+                *((name, f"mechanism={self.mechanism}", not paper) for name in ("epsilon1", "epsilon2")),
+                *((name, f"mechanism={self.mechanism}", not sums) for name in ("noise_by", "missing")),
                 ("renew", "keys=dealer", self.keys == "dealer"),
                 ("full_share", "full_samples", self.full_samples is not None),
             ),
         )
-        if not paper:
-            self.standard()
         self.budget()
+        if not paper:
+            self.uploads(1)
+        if self.detection == "auto":
+            object.__setattr__(self, "detection", DETECTIONS[self.mechanism])
+        if sums and (self.detection != "none" or self.threshold):
+            raise UserError(
+                "mechanism=distributed opens one sum of all leaders a round, and nothing else, so it needs "
+                f"detection=none and threshold=0, not detection={self.detection} and threshold={self.threshold}"
+            )
 
-    def standard(self) -> Standard:
-        return Standard(self.clip, self.noise)
+    def uploads(self, parameters: int) -> Standard | Distributed:
+        """The mechanism of a client's uploads of a model with so many parameters, or of their sum.
+
+        Raises UserError for impossible settings.
+        """
+        if self.mechanism == "distributed":
+            return self.on_sums(parameters)
+        return self.standard()
+
+    def makers(self, clients: int, leaders: int) -> int:
+        """How many parties add noise to a round's sum, of so many clients that have joined, and leaders."""
+        return leaders if self.noise_by == "leaders" else sample_size(clients, self.participation)
 
     @property
     def sends_changes(self) -> bool:
         """Whether leaders encrypt changes of the global model instead of their models."""
-        return self.detection == "norms"
+        return self.detection == "norms" or self.mechanism == "distributed"
 
-    def unit(self, parameters: int) -> float:
-        """The divisor of an encrypted change, which makes its norm about 1 at most.
+    def unit(self, parameters: int, clients: int = 0) -> float:
+        """The divisor of an encrypted change, which makes its norm about 1 at most; or its numbers fit the cipher.
 
         Norms and dot products then have room, and stand out from the opening noise. It follows from public numbers: C,
-        and the length of the noise on all parameters.
+        the length of the noise on all parameters, and the number of clients.
         """
         if not self.sends_changes or self.mechanism == "paper":
             return 1.0
-        return self.clip + 2 * self.clip * self.noise * sqrt(parameters)
-
-    def budget(self) -> Budget | None:
-        return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
+        mechanism = self.uploads(parameters)
+        if isinstance(mechanism, Distributed):
+            return mechanism.largest(clients) / parameters_named(PARAMETERS["none"]).reach
+        return self.clip + mechanism.sensitivity * mechanism.noise_multiplier * sqrt(parameters)
 
     def beyond_budget(self) -> Mapping[str, str]:
         if self.participation == 1:
             return {}
         return {"participation": "beside this share the leader of every cluster trains, and gets the new model"}
-
-
-@lru_cache(maxsize=4096)
-def left(config: OFLConfig, uploads: int) -> float:
-    """The epsilon left to a client after so many uploads; infinite without a budget."""
-    budget = config.budget()
-    return inf if budget is None else budget.left(_spent(config, uploads))
-
-
-@lru_cache(maxsize=4096)
-def affords(config: OFLConfig, uploads: int) -> bool:
-    budget = config.budget()
-    return budget is None or budget.fits(_spent(config, uploads), config.standard().release())
-
-
-def _spent(config: OFLConfig, uploads: int) -> Ledger:
-    return Ledger((config.standard().release(),) * uploads)
 
 
 def usual_samples(config: OFLConfig, reports: Iterable[StatusReport]) -> float:
@@ -190,7 +196,7 @@ def costs_of(report: StatusReport, spec: ModelSpec, config: OFLConfig, usual: fl
     usual: the median number of samples, for full_share.
 
     An upload spends as much of the privacy budget however many parameters it has, so privacy bounds no share: a client
-    whose budget is spent uploads nothing (``affords``).
+    whose budget is spent uploads nothing.
     """
     up_bytes = 8.0 if config.mechanism == "paper" else 4.0
     full = config.full_share * usual if config.full_samples is None else config.full_samples
@@ -219,6 +225,7 @@ def joint_of(config: OFLConfig) -> Joint:
         products=config.detection != "none",
         scalars=SCALARS[config.detection],
         pads=True,
+        missing=0 if config.mechanism == "distributed" else None,
         effective=LEAST_BALANCE if config.detection == "norms" else FEWEST,
     )
 
@@ -227,13 +234,30 @@ def check(config: OFLConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients; warns of a budget that allows no upload."""
     if config.clusters > len(common.clients):
         raise UserError(f"{config.clusters} clusters for {len(common.clients)} clients: lower clusters")
-    if not affords(config, 0):
-        alone = _spent(config, 1).epsilon(config.dp_delta)
-        warnings.warn(
-            f"epsilon={config.epsilon:g} allows no upload: a single one with noise={config.noise:g} spends "
-            f"{alone:,.0f}. No client uploads anything, so nothing is learnt. Set a larger noise, say noise=4",
-            CoterieWarning,
-            stacklevel=2,
-        )
+    if config.mechanism != "paper":
+        mechanism = config.uploads(len(eligible(common.spec)))
+        if isinstance(mechanism, Distributed):
+            check_sums(config, mechanism, common)
+        warn_of_silence(config.budget(), mechanism.release())
     if common.mode == "literal" and config.mechanism != "paper":
-        raise UserError("mechanism=standard is not for mode literal, which is the printed text")
+        raise UserError(f"mechanism={config.mechanism} is not for mode literal, which is the printed text")
+
+
+def check_sums(config: OFLConfig, mechanism: Distributed, common: fl.Common) -> None:
+    """Raises UserError if noise on sums is not possible with so many parties, or numbers don't fit the cipher."""
+    clients, least = len(common.clients), LEAST_LEADERS
+    parties = config.makers(clients, least)
+    if not mechanism.missing < parties:
+        raise UserError(
+            f"missing={mechanism.missing}: of {parties} {config.noise_by} that add noise, as few as there may be in a "
+            "round, at least one must count: lower missing"
+        )
+    mechanism.variance(parties)
+    names = tuple(common.clients[: config.clusters])
+    group = Group(PARAMETERS["none"], names, 0, emulated=True, summands=len(names))
+    error = padded_error(group, dict.fromkeys(names, 1)) * config.unit(mechanism.length, clients)
+    if error > MOST_ERROR:
+        raise UserError(
+            f"noise={mechanism.noise_multiplier:g} for {clients} clients is too large for the cipher: sums would be "
+            f"wrong by {error:.2g} steps, and must be exact. Raise epsilon, or lower noise"
+        )

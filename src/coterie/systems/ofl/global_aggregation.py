@@ -8,7 +8,7 @@ server <--> leaders                      the weighted sum is opened (threshold_o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,11 @@ import coterie.method as fl
 from coterie.crypto import threshold_pads
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
+from coterie.protocol.errors import PeerError
 from coterie.protocols.threshold_making import hand_over, make_keys
 from coterie.protocols.threshold_pads import complete_pads, loaded, open_padded, open_weighted
-from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig
-from coterie.systems.ofl.messages import MODEL, Submit, Submitted, names
+from coterie.systems.ofl.config import LEAST_LEADERS, MOST_ERROR, OFLConfig
+from coterie.systems.ofl.messages import MODEL, Submit, Submitted, names, rotation
 from coterie.systems.ofl.poison_detection import Judged, judge
 
 Doubles = NDArray[np.float64]
@@ -47,15 +48,20 @@ class Aggregated:
         return {**self.judged.notes(), **({"blamed": list(self.blamed)} if self.blamed else {})}
 
 
-def aggregate(hub: Any, r: int, leaders: Sequence[str]) -> fl.Steps[Aggregated]:
-    """Algorithm 4, l. 13 to 19. Raises NoAnswerError if it can't be done, and PeerError if it opens to no model."""
+def aggregate(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregated]:
+    """Algorithm 4, l. 13 to 19. leaders: with the number of uploads in the model of each.
+
+    Raises NoAnswerError if it can't be done, and PeerError if it opens to no model.
+    """
     config: OFLConfig = hub.config
+    if config.mechanism == "distributed":
+        return (yield from summed(hub, r, leaders))
     if config.detection == "none" and not config.threshold:
-        uploads = yield from submitted_by_all(hub, r, leaders)
+        uploads = yield from submitted_by_all(hub, r, tuple(leaders))
         opened = yield from open_padded(hub, MODEL, uploads, r, deadline_s=config.deadline_s)
         found = Judged.alike(opened.among)
     else:
-        ciphers, pads = yield from completed(hub, r, leaders)
+        ciphers, pads = yield from completed(hub, r, tuple(leaders))
         found = yield from judge(hub, r, ciphers)
         opened = yield from open_weighted(
             hub, MODEL, ciphers, pads, found.weights, r, number=MEAN, deadline_s=config.deadline_s
@@ -65,10 +71,38 @@ def aggregate(hub: Any, r: int, leaders: Sequence[str]) -> fl.Steps[Aggregated]:
     return Aggregated(moved(hub, mean), found, opened.blamed)
 
 
+def summed(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregated]:
+    """The sum of all clients' whole numbers of this round, with its noise, and the model that it makes.
+
+    Raises as ``aggregate``; also for a sum that no honest leaders can have made.
+    """
+    config: OFLConfig = hub.config
+    places, session = eligible(hub.spec), hub.common.roster.session
+    mechanism = config.on_sums(len(places))
+    if config.noise_by == "members":
+        needed = config.makers(len(fl.joined(hub.clients, config, r)), 0) - mechanism.missing
+        if sum(leaders.values()) < needed:
+            raise fl.NoAnswerError(f"{sum(leaders.values())} clients add noise to the sum, which needs {needed}")
+    uploads = yield from submitted_by_all(hub, r, tuple(leaders))
+    opened = yield from open_padded(hub, MODEL, uploads, r, deadline_s=config.deadline_s)
+    exact = opened.values * config.unit(len(places), len(hub.clients))
+    numbers, terms = np.rint(exact), sum(leaders[name] for name in opened.among)
+    if float(np.abs(numbers - exact).max()) > MOST_ERROR:
+        raise PeerError("the opened sum is not of whole numbers: a leader's vector is forged")
+    if mechanism.is_too_long(numbers, terms):
+        raise PeerError(f"the opened sum is longer than {terms} clipped changes: a leader's vector is forged")
+    weights = hub.state.weights.astype(np.float64)
+    weights[places] += mechanism.off_grid(numbers, terms, rotation(session, r))
+    model = fl.check_model(hub.spec, hub.spec.digest, weights.astype(np.float32))
+    return Aggregated(model, Judged.alike(opened.among), opened.blamed)
+
+
 def moved(hub: Any, mean: Doubles) -> fl.Vector:
     """The global model of a mean: of the leaders' parameters, or of their changes."""
     places, weights = eligible(hub.spec), hub.state.weights.astype(np.float64)
-    weights[places] = weights[places] + mean * hub.config.unit(len(places)) if hub.config.sends_changes else mean
+    weights[places] = (
+        weights[places] + mean * hub.config.unit(len(places), len(hub.clients)) if hub.config.sends_changes else mean
+    )
     return fl.check_model(hub.spec, hub.spec.digest, weights.astype(np.float32))
 
 

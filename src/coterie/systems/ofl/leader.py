@@ -9,12 +9,14 @@ from contextlib import suppress
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.contribution import contributed
 from coterie.crypto.ckks_parameters import named as parameters
 from coterie.crypto.roster import check_signed
-from coterie.dp.uploads import shared_set
+from coterie.dp.distributed import Distributed
+from coterie.dp.uploads import Standard, shared_set
 from coterie.protocol import codec
 from coterie.protocol.names import LazyMapping
 from coterie.protocols.local_training import check_model, training_cost
@@ -32,6 +34,7 @@ class Office(msgspec.Struct):
     """SECRET: a leader's state for its cluster.
 
     model: (d,) the leader model.  base: (d,) the global model that it began with.  version: of that.
+    numbers: (p,) with mechanism=distributed, the sum of the members' whole numbers of this round.
     members: all of the cluster, with their mandates of this round.  wanted: by member, a bit for each parameter.
     usual: as in the mandates.
     """
@@ -44,6 +47,7 @@ class Office(msgspec.Struct):
     members: dict[str, bytes]
     wanted: dict[str, bytes]
     usual: float
+    numbers: NDArray[np.float64] | None = None
 
     def __repr__(self) -> str:
         return f"<Office of cluster {self.cluster} in round {self.round}>"
@@ -122,26 +126,28 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         """The places of a member's values. Raises PeerError for what no honest member sends."""
         if upload.spec != self.spec.digest:
             raise fl.PeerError(f"{name}: an upload for a model of another shape")
-        if (upload.places is None) != (self.config.mechanism == "standard"):
+        if (upload.places is None) == (self.mechanism is None):
             raise fl.PeerError(f"{name}: an upload that is not by mechanism={self.config.mechanism}")
         places_of(upload.wanted, len(self.places))
         if len(upload.values) > len(self.places):
             raise fl.PeerError(f"{name}: {len(upload.values)} values for {len(self.places)} parameters")
         stated = self.public_places(name, upload) if upload.places is None else upload.places
         places = check_sparse(stated, upload.values, ~self.spec.buffers)
-        self.check_length(name, upload.values)
+        self.check_length(name, upload)
         return places
 
-    def check_length(self, name: str, values: fl.Vector) -> None:
+    def check_length(self, name: str, upload: Upload) -> None:
         """Raises PeerError for values beyond the clip and its noise, or beyond the room of a cipher of the leaders.
 
         They would keep the leader's whole model out of the round.
         """
-        config = self.config
-        if config.mechanism == "standard":
-            fits = float(np.linalg.norm(values.astype(np.float64))) <= config.standard().longest(len(values))
+        mechanism, values = self.mechanism, upload.values
+        if isinstance(mechanism, Standard):
+            fits = float(np.linalg.norm(values.astype(np.float64))) <= mechanism.longest(len(values))
+        elif isinstance(mechanism, Distributed):
+            fits = mechanism.fits(values, self.makers(upload.round) if self.config.noise_by == "members" else 0)
         else:
-            fits = not len(values) or largest(values) <= parameters(PARAMETERS[config.detection]).reach
+            fits = not len(values) or largest(values) <= parameters(PARAMETERS[self.config.detection]).reach
         if not fits:
             raise fl.PeerError(f"{name}: an upload of larger values than an honest member sends")
 
@@ -155,6 +161,8 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
     def late(self, msg: Upload, src: str) -> tuple[fl.To, ...]:
         """Keep an upload that came after the round was closed, or send it on to the member's new leader."""
         check_signed(self.common, src, msg)
+        if isinstance(self.mechanism, Distributed):
+            raise fl.PeerError(f"an upload of {src} for the sum of round {msg.round}, after it was closed")
         self.sparse(src, msg)
         if (leader := self.secret.successors.get(src)) is not None:
             return (fl.To(leader, messages.Inherited(msg.round, names([src]), fl.bundle([codec.encode(msg)]), False)),)
@@ -184,9 +192,26 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             raise fl.PeerError(f"pads among {len(among)} leaders, where {len(holders)} hold the key")
         model = yield from contributed(office.base, office.model)
         values = (model - office.base if self.config.sends_changes else model)[self.places]
-        values = values / self.config.unit(len(values))
+        if isinstance(self.mechanism, Distributed):
+            values = yield from self.noisy(self.mechanism, msg, len(among))
+        values = values / self.config.unit(len(values), len(self.common.clients))
         cipher = yield fl.Encrypt(padding(self, MODEL, msg.round, tuple(among)), values)
         return messages.Submitted(msg.round, cipher.to_bytes())
+
+    def noisy(self, mechanism: Distributed, msg: messages.Submit, leaders: int) -> fl.Work[NDArray[np.float64]]:
+        """(p,) the sum of its members' numbers, with its own share of noise unless members have added theirs.
+
+        Other leaders, or other numbers, get noise of their own. Raises PeerError if too few leaders add any.
+        """
+        numbers = self.held(msg.round).numbers
+        assert numbers is not None
+        numbers = yield from contributed(np.zeros_like(numbers), numbers)
+        if self.config.noise_by == "members":
+            return numbers
+        if leaders <= mechanism.missing:
+            raise fl.PeerError(f"a sum of {leaders} leaders, of whose noise {mechanism.missing} may be missing")
+        noise = self.kept("noise on a sum", msg.among + numbers.tobytes(), msg.round)
+        return np.rint(numbers) + mechanism.share(leaders, noise)
 
     def held(self, r: int) -> Office:
         """Its office, if it led in this round. Raises PeerError."""
@@ -267,7 +292,7 @@ class Gathering:
         self.taken: list[tuple[str, int, bytes]] = []
         self.up: list[float] = []
         self.down: list[float] = []
-        added = leader.config.mechanism == "standard" or leader.common.mode == "literal"
+        added = leader.mechanism is not None or leader.common.mode == "literal"
         self.total = fl.Sum(len(office.model)) if added else None
 
     def take(self, name: str, upload: Upload) -> None:
@@ -303,7 +328,9 @@ class Gathering:
     def led(self) -> messages.Led:
         """The report to the hub, once all uploads are here."""
         office, place = self.office, {name: i for i, name in enumerate(self.office.members)}
-        if self.total is not None:
+        if isinstance(self.leader.mechanism, Distributed) and self.total is not None:
+            office.numbers = self.total.value()[self.leader.places]
+        elif self.total is not None:
             office.model = (office.model + self.total.value() / len(office.members)).astype(np.float32)
         of, rounds, reports = zip(*sorted(self.taken, key=lambda one: (place[one[0]], one[1])), strict=True)
         means = float(np.mean(self.up)), float(np.mean(self.down))

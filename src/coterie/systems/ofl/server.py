@@ -94,7 +94,9 @@ class Server(fl.Party, role=HUB):
             return {**notes, "skipped": why_too_few(led, answers)}
         leaders = [name for _, name in sorted(self.state.leaders.items()) if name in led.taken]
         try:
-            made = yield from aggregate(self, r, leaders)  # in an order of their own: else each needs a new key
+            made = yield from aggregate(
+                self, r, {name: len(led.taken[name]) for name in leaders}
+            )  # in an order of their own: else each needs a new key
         except (
             fl.NoAnswerError,
             fl.PeerError,

@@ -1,0 +1,184 @@
+"""Noise that only a sum must bear: whole numbers on a grid, and a share of Skellam noise from each of several parties.
+
+    numbers = mechanism.on_grid(change, rotation, secrets)       a client's: clipped, rotated, rounded at random
+    numbers + mechanism.share(parties, secrets)                  one of the parties that make the sum
+    change = mechanism.off_grid(total, terms, rotation)          of the opened sum: the mean change
+
+The sum is opened under encryption or masks, so that its noise can protect every client in it against all that see only
+the sum. The shares of ``missing`` parties do not count: these may collude, or be left out. Neighbours differ in all
+data of one client, but not in the number of clients.
+
+Sums are exact, so the proof is about what is opened, and not about real numbers (Agarwal, Kairouz, Liu 2021; the grid
+is of Kairouz, Liu, Steinke, "The distributed discrete Gaussian mechanism for federated learning with secure
+aggregation", ICML 2021).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.dp import skellam
+from coterie.dp.gaussian import clipped
+from coterie.dp.ledger import Release
+from coterie.protocol.errors import UserError
+from coterie.protocol.options import Positive, check_bounds
+from coterie.protocol.randomness import Secrets
+
+SUM = "noisy sum of changes"
+STEPS = 4096
+"""Of the grid, to the clip."""
+_SPREAD = 50.0  # a rotated coordinate is beyond its bound once in 10^21 models
+_DEVIATIONS = 12.0
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """The mechanism of one sum.
+
+    clip: C, the most L2 norm of a client's change.  length: p, its coordinates.
+    noise_multiplier: z, the standard deviation of the noise that counts over the sensitivity.
+    missing: how many parties' shares of noise do not count.
+
+    Raises UserError for numbers out of range.
+    """
+
+    clip: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+    length: Annotated[int, msgspec.Meta(ge=1)]
+    noise_multiplier: Positive
+    missing: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "{} of a noisy sum")
+
+    @classmethod
+    def within(
+        cls, clip: float, length: int, epsilon: float, delta: float, releases: int, missing: int = 0
+    ) -> Distributed:
+        """With the least noise by which so many sums together stay within ``epsilon``. Raises UserError."""
+        one = cls(clip, length, 1.0, missing)
+        z = skellam.noise_multiplier(epsilon, delta, releases, one.sensitivity, one.sensitivity_l1)
+        return cls(clip, length, z, missing)
+
+    @property
+    def most(self) -> float:
+        """The largest L2 norm of a client's numbers: randomly rounded ones are drawn anew beyond (Kairouz et al.)."""
+        return math.sqrt(STEPS**2 + self.length / 4 + STEPS + math.sqrt(self.length) / 2)
+
+    @property
+    def most_each(self) -> int:
+        """The largest magnitude of one number of a client, by Hoeffding's bound for random signs."""
+        spread = 2 * math.sqrt((math.log(self.length) + _SPREAD) / self.length)
+        return math.ceil(STEPS * min(1.0, spread)) + 1
+
+    @property
+    def sensitivity(self) -> float:
+        """L2, in steps: any client's numbers may become any other's."""
+        return 2 * self.most
+
+    @property
+    def sensitivity_l1(self) -> float:
+        """L1, in steps; whole numbers are at most their squares."""
+        return min(math.sqrt(self.length) * self.sensitivity, self.sensitivity**2)
+
+    def variance(self, parties: int) -> float:
+        """Of one of so many shares. Raises UserError if none would count."""
+        if not self.missing < parties:
+            raise UserError(
+                f"{parties} parties add noise, and the shares of {self.missing} may be missing: nobody's would count"
+            )
+        return (self.noise_multiplier * self.sensitivity) ** 2 / (parties - self.missing)
+
+    def largest(self, terms: int) -> float:
+        """The magnitude that no number of a sum of so many clients and all shares exceeds, whoever adds them."""
+        worst = math.sqrt(self.missing + 1) * self.noise_multiplier * self.sensitivity  # if one share counts
+        return terms * self.most_each + _DEVIATIONS * worst
+
+    def is_too_long(self, total: ArrayLike, terms: int) -> bool:
+        """Whether no honest parties can have made this sum of so many clients."""
+        noise = math.sqrt(self.missing + 1) * self.noise_multiplier * self.sensitivity
+        return float(np.linalg.norm(total)) > terms * self.most + noise * (math.sqrt(self.length) + _DEVIATIONS)
+
+    # -- what parties do -----------------------------------------------------------------------------------------------
+
+    def on_grid(self, change: ArrayLike, rotation: bytes, secrets: Secrets) -> Integers:
+        """(p,) the numbers of a client's (p,) change. rotation: public, equal for all terms of a sum.
+
+        Raises UserError for NaN and infinity.
+        """
+        (short,) = clipped(np.asarray(change, np.float64)[None], self.clip)
+        exact = np.clip(self._rotated(short, rotation) * (STEPS / self.clip), -self.most_each + 1, self.most_each - 1)
+        below = np.floor(exact)
+        while True:
+            numbers = below + (secrets.uniform(self.length) < exact - below)
+            if numbers @ numbers <= self.most**2:
+                return np.asarray(numbers, np.int64)
+
+    def fits(self, numbers: ArrayLike, makers: int = 0) -> bool:
+        """Whether an honest client could have made these numbers, p or fewer: whole ones within the clip.
+
+        makers: how many clients add noise, if they do, so that one share is in the numbers.
+        """
+        values = np.asarray(numbers, np.float64)
+        noise = math.sqrt(self.variance(makers)) if makers else 0.0
+        length = self.most + noise * (math.sqrt(len(values)) + _DEVIATIONS)
+        return (
+            len(values) <= self.length
+            and bool((np.rint(values) == values).all())
+            and float(np.abs(values).max(initial=0.0)) <= self.most_each + _DEVIATIONS * noise
+            and float(values @ values) <= length**2
+        )
+
+    def share(self, parties: int, secrets: Secrets) -> Integers:
+        """(p,) one of so many parties' noise."""
+        return skellam.draw(self.length, self.variance(parties), secrets)
+
+    def off_grid(self, total: ArrayLike, terms: int, rotation: bytes) -> NDArray[np.float64]:
+        """(p,) the mean change of an opened sum, (p,) numbers. terms: public, of clients."""
+        mean = np.asarray(total, np.float64) * (self.clip / STEPS / terms)
+        return self._rotated_back(mean, rotation)
+
+    def _rotated(self, values: NDArray[np.float64], rotation: bytes) -> NDArray[np.float64]:
+        from scipy.fft import dct
+
+        return np.asarray(dct(values * self._signs(rotation), norm="ortho"))
+
+    def _rotated_back(self, values: NDArray[np.float64], rotation: bytes) -> NDArray[np.float64]:
+        from scipy.fft import idct
+
+        return np.asarray(idct(values, norm="ortho"), np.float64) * self._signs(rotation)
+
+    def _signs(self, rotation: bytes) -> NDArray[np.float64]:
+        key = int.from_bytes(hashlib.blake2b(rotation, digest_size=16, person=b"coterie rotation").digest(), "little")
+        bits = np.frombuffer(np.random.Philox(key=key).random_raw(-(-self.length // 64)).tobytes(), np.uint8)
+        return np.asarray(1.0 - 2.0 * np.unpackbits(bits)[: self.length], np.float64)
+
+    # -- what it proves ------------------------------------------------------------------------------------------------
+
+    def release(self, round: int = 0, against: tuple[str, ...] = ()) -> Release:
+        """A client's part in one sum, as ``against`` see it."""
+        return self._release(SUM, self.noise_multiplier, round, against)
+
+    def release_alone(self, what: str, parties: int, round: int = 0, against: tuple[str, ...] = ()) -> Release:
+        """A client's own numbers with its own share of noise, as a party sees them that gets them by name."""
+        return self._release(what, math.sqrt(self.variance(parties)) / self.sensitivity, round, against)
+
+    def _release(self, what: str, z: float, round: int, against: tuple[str, ...]) -> Release:
+        return Release(
+            what,
+            "skellam",
+            z,
+            self.sensitivity,
+            sensitivity_l1=self.sensitivity_l1,
+            neighbours="replace one client",
+            round=round,
+            against=against,
+        )

@@ -1,0 +1,88 @@
+"""Settings of noise on sums (``dp/distributed.py``), and whether a client may send once more."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Annotated
+
+from msgspec import Meta
+
+from coterie.dp.budget import Budget
+from coterie.dp.distributed import Distributed
+from coterie.dp.gaussian import noise_multiplier
+from coterie.dp.ledger import Ledger, Release
+from coterie.dp.uploads import Standard
+from coterie.protocol.errors import CoterieWarning
+from coterie.protocol.options import AtLeastOne
+
+LITTLE_NOISE = 0.01
+"""Where neither noise nor an epsilon is set: it protects nobody."""
+
+
+@dataclass(frozen=True)
+class NoiseSettings:
+    """Settings of noise on what clients upload, or on its sum.
+
+    clip: C, the L2 norm to which a client's change is clipped.
+    noise: standard deviation of the noise, divided by the sensitivity 2 C; None for what ``epsilon`` asks for, or .01.
+    epsilon: budget of a client, which uploads nothing that would take it beyond this; None for no budget.
+    private_rounds: the uploads that this budget is for, where ``noise`` follows from it.
+    dp_delta: delta of the budget and of the ledger.
+    missing: of the parties that add noise to a sum, how many may collude or be left out without harm to the others.
+    """
+
+    clip: float = 1.0
+    noise: float | None = None
+    epsilon: float | None = None
+    private_rounds: AtLeastOne = 10
+    dp_delta: float = 1e-5
+    missing: Annotated[int, Meta(ge=0)] = 1
+
+    def budget(self) -> Budget | None:
+        """Raises UserError for an impossible one."""
+        return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
+
+    def standard(self) -> Standard:
+        """Noise on each upload."""
+        if self.noise is None and self.epsilon is not None:
+            return Standard(self.clip, noise_multiplier(self.epsilon, self.dp_delta, self.private_rounds))
+        return Standard(self.clip, LITTLE_NOISE if self.noise is None else self.noise)
+
+    def on_sums(self, length: int) -> Distributed:
+        """Noise on sums of changes of so many coordinates."""
+        if self.noise is None and self.epsilon is not None:
+            return _within(self.clip, length, self.epsilon, self.dp_delta, self.private_rounds, self.missing)
+        return Distributed(self.clip, length, LITTLE_NOISE if self.noise is None else self.noise, self.missing)
+
+
+@lru_cache(maxsize=64)
+def _within(clip: float, length: int, epsilon: float, delta: float, releases: int, missing: int) -> Distributed:
+    return Distributed.within(clip, length, epsilon, delta, releases, missing)
+
+
+@lru_cache(maxsize=4096)
+def affords(budget: Budget | None, release: Release, uploads: int) -> bool:
+    """Whether a client that has made this release so many times may make it again."""
+    return budget is None or budget.fits(Ledger((release,) * uploads), release)
+
+
+@lru_cache(maxsize=4096)
+def left(budget: Budget | None, release: Release, uploads: int) -> float:
+    """The epsilon left to a client after so many such releases; infinite without a budget."""
+    return inf if budget is None else budget.left(Ledger((release,) * uploads))
+
+
+def warn_of_silence(budget: Budget | None, release: Release) -> None:
+    """Warns of a budget that allows no upload."""
+    if budget is None or affords(budget, release, 0):
+        return
+    alone = Ledger((release,)).epsilon(budget.delta, budget.neighbours)
+    warnings.warn(
+        f"epsilon={budget.epsilon:g} allows no upload: a single one with noise={release.noise_multiplier:g} spends "
+        f"{alone:,.0f}. No client uploads anything, so nothing is learnt. Leave noise out, and it follows from epsilon",
+        CoterieWarning,
+        stacklevel=3,
+    )
