@@ -44,7 +44,11 @@ VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ],
     ("ofl", "paper"): [{"clusters": 2, "recluster_every": 2}],
     ("ofl", "literal"): [{"clusters": 2, "recluster_every": 2}],
-    ("ofl", "hardened"): [{"clusters": 2, "recluster_every": 2}],
+    ("ofl", "hardened"): [
+        {"clusters": 2, "recluster_every": 2},
+        {"clusters": 2, "recluster_every": 2, "mechanism": "distributed", "noise": 0.05},
+        {"clusters": 2, "mechanism": "distributed", "noise": 0.2, "noise_by": "members"},
+    ],
     ("ifca", "paper"): [{"clusters": 2}, {"clusters": 2, "start": "pretrained"}],
 }
 CASES = [

@@ -43,6 +43,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("ofl", "paper", {"clusters": 2, "recluster_every": 2}),
     ("ofl", "literal", {"clusters": 2, "recluster_every": 2}),
     ("ofl", "hardened", {"clusters": 2, "recluster_every": 2}),
+    ("ofl", "hardened", {"clusters": 2, "mechanism": "distributed", "noise": 0.05}),
     ("pafed", "paper", {"participation": 1.0}),
     ("pafed", "literal", {"participation": 1.0}),
     ("krum", "paper", {"faulty": 0.25}),

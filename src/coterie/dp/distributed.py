@@ -90,12 +90,12 @@ class Distributed:
         return min(math.sqrt(self.length) * self.sensitivity, self.sensitivity**2)
 
     def variance(self, parties: int) -> float:
-        """Of one of so many shares. Raises UserError if none would count."""
+        """Of one of so many shares. Raises UserError if none would count, or if it can't be drawn."""
         if not self.missing < parties:
             raise UserError(
                 f"{parties} parties add noise, and the shares of {self.missing} may be missing: nobody's would count"
             )
-        return (self.noise_multiplier * self.sensitivity) ** 2 / (parties - self.missing)
+        return skellam.possible((self.noise_multiplier * self.sensitivity) ** 2 / (parties - self.missing))
 
     def largest(self, terms: int) -> float:
         """The magnitude that no number of a sum of so many clients and all shares exceeds, whoever adds them."""

@@ -28,14 +28,19 @@ _MOST_ORDER = 2048
 
 
 def draw(count: int, variance: float, secrets: Secrets) -> NDArray[np.int64]:
-    """(count,) independent Skellam numbers of mean 0. Raises UserError outside LEAST_VARIANCE to MOST_VARIANCE."""
+    """(count,) independent Skellam numbers of mean 0. Raises UserError for an impossible variance."""
+    numbers = _poisson(2 * count, possible(variance) / 2, secrets)
+    return numbers[:count] - numbers[count:]
+
+
+def possible(variance: float) -> float:
+    """Raises UserError outside LEAST_VARIANCE to MOST_VARIANCE."""
     if not LEAST_VARIANCE <= variance <= MOST_VARIANCE:
         raise UserError(
             f"noise of variance {variance:g}, in steps of the grid: from {LEAST_VARIANCE:g} to {MOST_VARIANCE:g} is "
             "possible"
         )
-    numbers = _poisson(2 * count, variance / 2, secrets)
-    return numbers[:count] - numbers[count:]
+    return variance
 
 
 def _poisson(count: int, mean: float, secrets: Secrets) -> NDArray[np.int64]:

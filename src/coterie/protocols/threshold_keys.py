@@ -47,6 +47,7 @@ from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.messages import ANY, M, Message, OfRound, bundle, message, unbundle
 from coterie.protocol.party import When, always, from_hub
+from coterie.protocol.randomness import Secrets
 from coterie.protocol.setup_info import Common, Roster
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocols.key_centre import EVALUATION, DealtKeys, Draw, Grant, Granted, OfGrants
@@ -240,11 +241,23 @@ class Helped(msgspec.Struct):
     sum: bytes = b""
 
 
+class Noisy(msgspec.Struct):
+    """The numbers that a party has added its noise to, in a round, and whether it has helped to open their sum.
+
+    of: names the numbers, and the parties that add noise.
+    """
+
+    round: int
+    of: bytes
+    opened: bool = False
+
+
 class JointSecrets(msgspec.Struct):
     """SECRET: a party's state of joint keys, by name. numbers: the hub's, of the last making.
 
     holding: at the hub, the parties that have not confirmed the erasure of a share of this key or an earlier one.
     helped: openings in the last round, whatever keys were made in it.
+    noisy: of keys of noisy sums (``Joint.missing``), this party's part in the last.
     accounts: what this party has opened, by digest of the public key, which a hand-over keeps.
     """
 
@@ -253,6 +266,7 @@ class JointSecrets(msgspec.Struct):
     numbers: dict[str, int] = msgspec.field(default_factory=dict)
     holding: dict[str, list[str]] = msgspec.field(default_factory=dict)
     helped: dict[str, Helped] = msgspec.field(default_factory=dict)
+    noisy: dict[str, Noisy] = msgspec.field(default_factory=dict)
     accounts: dict[bytes, Answered] = msgspec.field(default_factory=dict)
 
     def answered(self, name: str) -> Answered:
@@ -339,8 +353,24 @@ class JointKeys(OfGrants):
 
     def lasts(self, secret: JointSecrets) -> None:
         """What was opened. (Emulated keys keep nothing secret: a repeated attempt opens once more.)"""
+        self.secret.noisy = secret.noisy
         if not self.party.common.emulated:
             self.secret.accounts = secret.accounts
+
+    def noise(self, name: str, r: int, of: bytes) -> Secrets:
+        """Secret randomness for this party's noise on a sum of round r. of: all that the noise is added to, and with.
+
+        A sum of other numbers in the same round gets other noise, and is refused once a sum is opened, in any attempt:
+        it would be a second release of all that are in both. Raises PeerError.
+        """
+        last = self.secret.noisy.get(name)
+        digest = hashlib.sha256(of).digest()
+        if last is not None and last.round == r and last.opened and last.of != digest:
+            raise PeerError(f"a noisy sum of round {r} was opened, and another would be a second release")
+        if last is None or (last.round, last.of) != (r, digest):
+            self.secret.noisy[name] = Noisy(r, digest)
+        secrets: Secrets = self.party.kept(f"noise on a sum under {name}", digest, r)
+        return secrets
 
     def granted(self, msg: Granted) -> None:
         """Take the holders and the share of a joint key that the key centre deals."""

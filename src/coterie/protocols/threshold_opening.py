@@ -186,6 +186,8 @@ def check_sum(
     if helped.sum not in (b"", name):
         raise PeerError(f"a second sum of the vectors of round {r}: together they would show single ones")
     helped.sum = name
+    if (noisy := party.joint.secret.noisy.get(joint.name)) is not None and noisy.round == r:
+        noisy.opened = True
 
 
 def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:

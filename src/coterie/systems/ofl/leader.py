@@ -210,7 +210,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             return numbers
         if leaders <= mechanism.missing:
             raise fl.PeerError(f"a sum of {leaders} leaders, of whose noise {mechanism.missing} may be missing")
-        noise = self.kept("noise on a sum", msg.among + numbers.tobytes(), msg.round)
+        noise = self.joint.noise(MODEL, msg.round, msg.among + numbers.tobytes())
         return np.rint(numbers) + mechanism.share(leaders, noise)
 
     def held(self, r: int) -> Office:
