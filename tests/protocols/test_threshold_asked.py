@@ -19,13 +19,15 @@ from joint_parts import (
     keyed,
     made,
     no_secret,
+    of_round,
     opened,
     opened_by,
     summed,
+    upload,
     within,
 )
 
-from coterie.crypto import threshold_opening
+from coterie.crypto.threshold_pads import sum_dec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import bundle
 from coterie.protocol.steps import NoAnswerError, for_each
@@ -56,15 +58,16 @@ def asked(run: Rig, *messages: Any, r: int = 1, name: str = LIAR) -> list[Any]:
 
 
 def question(run: Rig, cipher: Any, *, r: int = 1, number: int = 0, **other: Any) -> tuple[Any, Any]:
-    group = run.hub.joint.group(KEY)
-    request = threshold_opening.server_dec(group, cipher).request.to_bytes()
-    among = HOLDERS[: group.needed]
+    group, (halves, weights) = run.hub.joint.group(KEY), of_round(run, cipher, r).terms()
+    request = sum_dec(group, run.hub.keys.public(KEY), cipher.cipher, halves, weights).request.to_bytes()
+    among, signed = HOLDERS[: group.needed], bundle([half.to_bytes(group) for half in halves.values()])
     fields = {"among": text(among), "numbers": np.array([number]), "ciphers": bundle([request]), **other}
+    fields = {"halves": signed, **fields}
     return Decrypt(r, KEY, fields.pop("making", 1), **fields), Partials
 
 
 def announcement(cipher: Any, *, r: int = 1, number: int = 0, senders: int = 0) -> tuple[Any, Any]:
-    return Announce(r, KEY, 1, np.array([number, senders or cipher.tally.vectors, cipher.length])), Consent
+    return Announce(r, KEY, 1, np.array([number, senders or len(cipher.terms()[0]), cipher.length])), Consent
 
 
 @pytest.mark.parametrize("settings", [{}, MOST], ids=str)
@@ -103,7 +106,7 @@ def test_a_holder_opens_no_sum_of_too_few_senders_and_none_too_often(settings: d
     """Where all holders are needed, nobody can be left out of a second try."""
     run = keyed(emulated=False, **settings)
     cipher = summed(run, *VECTORS)
-    assert asked(run, announcement(run.hub.keys.public(KEY).encrypt(VECTORS[0]))) == [None]
+    assert asked(run, announcement(upload(run, LIAR, VECTORS[0]))) == [None]
     again = [question(run, cipher, r=2) for _ in range(7)]
     answers = asked(run, announcement(cipher, r=2), *again, r=2)
     assert [answer is not None for answer in answers] == [True, *[True] * tries, *[False] * (7 - tries)]
@@ -112,21 +115,24 @@ def test_a_holder_opens_no_sum_of_too_few_senders_and_none_too_often(settings: d
     late = asked(run, announcement(cipher, r=2, number=8), r=3)
     assert late == [None]
     with pytest.raises(NoAnswerError, match="sum 0 has 1 senders: of fewer than 2 none is opened"):
-        opened(run, run.hub.keys.public(KEY).encrypt(VECTORS[0]), 4)
+        opened(run, upload(run, LIAR, VECTORS[0]), 4)
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 def test_weights_are_no_senders(emulated: bool) -> None:
     """One sender's vector times 1,023 has 1,023 terms, and is one vector; a number that is added is none."""
-    run = keyed(emulated=emulated, fewest=3)
-    key = run.hub.keys.public(KEY)
-    one, two = key.encrypt(VECTORS[0]).scale(1023), key.encrypt(VECTORS[1])
-    for cipher, count in ((one, 1), (one + two, 2), (one.add_plain(VECTORS[2]), 1), ((one + two).scale(2), 2)):
-        assert (cipher.tally.vectors, cipher.terms >= 1023) == (count, True)
+    run = keyed(emulated=emulated, fewest=3, sums=1)
+    one, two = upload(run, HOLDERS[0], VECTORS[0]).scale(1023), upload(run, HOLDERS[1], VECTORS[1])
+    for cipher, count in ((one, 1), (one + two, 2), (one + one, 1), ((one + two).scale(2), 2)):
+        assert (len(cipher.terms()[0]), cipher.cipher.terms >= 1023) == (count, True)
         with pytest.raises(NoAnswerError, match=f"sum 0 has {count} senders: of fewer than 3 none is opened"):
             opened(run, cipher)
         assert asked(run, announcement(cipher)) == [None]
-    assert np.abs(opened(run, one + two + key.encrypt(VECTORS[2]), 2).values).max() > 1000
+    others = two + upload(run, HOLDERS[2], VECTORS[2])
+    with pytest.raises(NoAnswerError, match="refused"):
+        opened(run, one + others, 2)
+    assert any("one of 3 has nearly all of the sum" in reason for reason in run.refused)
+    assert np.abs(opened(run, one + others.scale(1023), 3).values).max() > 1000
 
 
 def test_a_key_opens_as_many_ciphertexts_as_its_noise_is_made_for() -> None:

@@ -222,14 +222,15 @@ def test_with_n_of_n_a_holder_that_vanishes_keeps_the_sum_closed(kind: type) -> 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 @pytest.mark.parametrize("liar", HOLDERS)
 def test_with_t_of_n_a_false_share_is_noticed_and_its_holder_left_out(liar: str, emulated: bool) -> None:
-    run = keyed(emulated=emulated, **MOST)
+    run = keyed(emulated=emulated, sums=2, **MOST)
     false_share(run, liar)
     ended = opened(run, summed(run, *VECTORS))
     assert within(ended.values, run)
     used = {"client/0", "client/1", "client/2"}  # who is asked first
     assert ended.blamed == ((liar,) if liar in used else ())
     assert liar not in ended.among
-    several = drive(run, open_sums(run.hub, KEY, {3: summed(run, *VECTORS), 4: summed(run, *VECTORS)}, 2), 2)
+    sums = {number: summed(run, *VECTORS, r=2) for number in (3, 4)}
+    several = drive(run, open_sums(run.hub, KEY, sums, 2), 2)
     assert all(within(one.values, run) and liar not in one.among for one in several.values())
 
 

@@ -9,7 +9,21 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from federation import Rig
-from joint_parts import BOTH, CLIENTS, HOLDERS, KEY, drive, held, joint, keyed, made, opened, shares_of, summed
+from joint_parts import (
+    BOTH,
+    CLIENTS,
+    HOLDERS,
+    KEY,
+    drive,
+    held,
+    joint,
+    keyed,
+    made,
+    of_round,
+    opened,
+    shares_of,
+    summed,
+)
 
 from coterie.crypto import threshold, threshold_opening
 from coterie.crypto.arrays import CiphertextError
@@ -100,16 +114,16 @@ def test_scalars_of_one_sender_are_opened_where_that_is_declared() -> None:
 
 
 def test_a_forged_ciphertext_beside_others_is_left_out_and_blames_no_holder() -> None:
-    run = keyed(emulated=False)
+    run = keyed(emulated=False, sums=2)
     good, other = summed(run, *VECTORS), summed(run, *VECTORS)
-    spoilt = other.array.copy()
+    spoilt = other.cipher.array.copy()
     spoilt[0, 0] = spoilt[0, 0, :, ::-1]
-    bad = replace(other, array=spoilt)
+    bad = replace(other, cipher=replace(other.cipher, array=spoilt))
     found = drive(run, open_sums(run.hub, KEY, {0: good, 1: bad}, 1, partly=True), 1)
     assert list(found) == [0]
     assert np.abs(found[0].values - TOTAL).max() <= error(run)
     with pytest.raises(NoAnswerError, match="or a ciphertext in it is forged"):
-        drive(run, open_sums(run.hub, KEY, {2: good, 3: bad}, 2), 2)
+        drive(run, open_sums(run.hub, KEY, {2: of_round(run, good, 2), 3: of_round(run, bad, 2)}, 2), 2)
 
 
 def test_values_are_the_same_whoever_opens_them_up_to_the_stated_error() -> None:
@@ -222,7 +236,7 @@ def test_former_holders_who_kept_their_shares_could_open_what_is_handed_over_but
 
     def plotted(cipher: Any) -> np.ndarray:
         """By former holders, with a copy of the ciphertext."""
-        ready = threshold_opening.server_dec(group, cipher)
+        ready = threshold_opening.server_dec(group, cipher.cipher)
         parts = {}
         for name in among:
             share, zero = threshold.Share.load(group, kept[name]), threshold.Zero(name, seeds[name])
@@ -244,7 +258,7 @@ def test_a_new_key_opens_nothing_old_and_old_shares_are_erased() -> None:
     made(run, CLIENTS[1:], 1)
     assert run.hub.keys.public(KEY).fingerprint != old.fingerprint
     with pytest.raises(DecodeError, match="encrypted under key"):
-        run.hub.keys.public(KEY).from_bytes(cipher.to_bytes())
+        run.hub.keys.public(KEY).from_bytes(cipher.cipher.to_bytes())
     with pytest.raises(NoAnswerError, match="opens to nonsense"):
         opened(run, cipher, 2)
     assert np.abs(opened(run, summed(run, *VECTORS), 3).values - TOTAL).max() <= error(run)

@@ -22,6 +22,7 @@ from coterie.protocols.threshold_pads import (
     complete_pads,
     loaded,
     open_padded,
+    open_weighted,
     padding,
 )
 
@@ -48,19 +49,19 @@ def test_the_weighted_sum_is_opened_by_one_answer_of_each(weights: Any, emulated
 @BOTH
 @pytest.mark.parametrize("settings", [{}, {"threshold": 3, "least": 3}, {"products": True}], ids=str)
 def test_pads_become_ciphertexts_under_the_joint_key(settings: dict[str, Any], emulated: bool) -> None:
-    run = keyed(emulated=emulated, **settings)
+    run = keyed(emulated=emulated, pads=True, scalars=1, effective=1.5, **settings)
     among = HOLDERS[:3] if "threshold" in settings else ()
     senders = among or HOLDERS
     uploads = sent(run, 1, senders, among)
     ciphers = drive(run, complete_pads(run.hub, KEY, uploads, 1), 1)
-    whole = ciphers["client/0"] + ciphers["client/1"].scale(2)
-    ended = opened(run, whole, 2)
+    pads, weights = {name: padded.pad for name, padded in uploads.items()}, {"client/0": 1, "client/1": 2}
+    ended = drive(run, open_weighted(run.hub, KEY, ciphers, pads, weights, 1), 1)
     expected = MODELS["client/0"] + 2 * MODELS["client/1"]
     assert np.abs(ended.values - expected).max() <= 3 * run.hub.joint.group(KEY).error(3)
     if settings.get("products"):
         keys = run.hub.keys.evaluation(KEY)
         dot = ciphers["client/0"].dot(ciphers["client/1"].conjugated(keys), keys, constant=True, at_most=2**11)
-        product = opened(run, dot + dot, 3).values[0] / 2
+        product = opened(run, dot, 3).values[0]
         assert abs(product - MODELS["client/0"] @ MODELS["client/1"]) < 1e-3
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from coterie.protocol.system import System
 from coterie.protocols import threshold_keys
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
 from coterie.protocols.local_training import LocalTraining
+from coterie.protocols.threshold_halves import SignedSum, signed, taken, vouched
 from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import Joint, JointGrant, JointKeys
 from coterie.protocols.threshold_making import make_keys
@@ -51,7 +53,7 @@ def small_keys() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Config(LocalTraining):
-    """threshold, dealer, products, scalars, pads, effective, fewest, least, openings: of the joint key."""
+    """threshold, dealer, products, scalars, pads, effective, fewest, least, sums, openings: of the joint key."""
 
     threshold: int = 0
     dealer: bool = False
@@ -61,6 +63,7 @@ class Config(LocalTraining):
     effective: float = 0.0
     fewest: int = 2
     least: int = 2
+    sums: int = 1
     openings: int = 4096
 
 
@@ -68,7 +71,7 @@ def declared(party: Any) -> tuple[Joint, ...]:
     c = party.config
     chosen = PRODUCTS if c.products else SMALL
     limits = {"threshold": c.threshold, "least": c.least, "fewest": c.fewest, "openings": c.openings}
-    sums = {"scalars": c.scalars, "pads": c.pads, "effective": c.effective}
+    sums = {"scalars": c.scalars, "pads": c.pads, "effective": c.effective, "sums": c.sums}
     return (Joint(KEY, chosen, ("client", "helper"), dealer=c.dealer, products=c.products, **sums, **limits),)
 
 
@@ -126,17 +129,28 @@ def keyed(**options: Any) -> Rig:
     return run
 
 
-def summed(run: Rig, *vectors: np.ndarray, key: Any = None) -> Any:
-    """The encrypted sum, each vector by its own encryption."""
-    public = key or run.hub.keys.public(KEY)
-    total = public.encrypt(vectors[0])
-    for vector in vectors[1:]:
-        total = total + public.encrypt(vector)
-    return total
+def summed(run: Rig, *vectors: np.ndarray, r: int = 1) -> SignedSum:
+    """The encrypted sum of round r: of each client one vector, which it has signed."""
+    return reduce(add, (upload(run, name, vector, r) for name, vector in zip(CLIENTS, vectors, strict=False)))
+
+
+def upload(run: Rig, name: str, vector: np.ndarray, r: int = 1, part: int = 0) -> SignedSum:
+    """A client's signed vector, as the hub takes it."""
+    cipher = run.hub.keys.public(KEY).encrypt(vector)
+    return taken(run.hub, KEY, name, vouched(run.party(name), KEY, cipher, r, part=part), len(vector), r, part=part)
+
+
+def of_round(run: Rig, total: Any, r: int) -> Any:
+    """The same sum, signed for this round; of a key whose holders are given c_1, the ciphertext alone."""
+    if not isinstance(total, SignedSum) or run.hub.joint.of(KEY).given:
+        return getattr(total, "cipher", total)
+    halves, weights = total.terms()
+    again = ((signed(run.party(name), KEY, half, r), weights[name]) for name, half in halves.items())
+    return SignedSum(total.cipher, tuple(again))
 
 
 def opened(run: Rig, cipher: Any, r: int = 1, **options: Any) -> Any:
-    return drive(run, open_sum(run.hub, KEY, cipher, r, **options), r)
+    return drive(run, open_sum(run.hub, KEY, of_round(run, cipher, r), r, **options), r)
 
 
 class Fresh(Randomness):

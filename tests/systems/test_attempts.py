@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from every_system import CASES, Case, made, one_mode, parameters
 from federation import Pulled, Repeatable, Rig, on_the_wire
-from joint_parts import HOLDERS, KEY, VECTORS, held, joint, opened, opened_by, small_keys, summed
+from joint_parts import HOLDERS, KEY, VECTORS, held, joint, of_round, opened, opened_by, small_keys, summed
 from joint_parts import made as made_key
 from ofl_parts import WHOLE
 
-from coterie.crypto import threshold_opening
+from coterie.crypto.threshold_pads import sum_dec
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.randomness import Randomness
@@ -197,14 +197,15 @@ def test_no_ciphertext_is_opened_twice_because_a_round_is_tried_again() -> None:
         made_key(run)
         run.transport.retries = True
         cipher = summed(run, *VECTORS)
-        request = threshold_opening.server_dec(run.hub.joint.group(KEY), cipher).request.to_bytes()
-        rows = np.array([0, cipher.terms, cipher.length])
+        one, (halves, weights) = run.hub.joint.group(KEY), of_round(run, cipher, 3).terms()
+        request = sum_dec(one, run.hub.keys.public(KEY), cipher.cipher, halves, weights).request.to_bytes()
+        signed, rows = bundle([half.to_bytes(one) for half in halves.values()]), np.array([0, 3, cipher.length])
         found: list[list[str]] = []
 
         def steps() -> Any:
             of = 3, KEY, 1
             yield from for_each(dict.fromkeys(HOLDERS, Announce(*of, rows)), Consent, lambda *_: None)
-            ask = Decrypt(*of, text(HOLDERS), np.array([0]), bundle([request]))
+            ask = Decrypt(*of, text(HOLDERS), np.array([0]), bundle([request]), signed)
             answers = yield from for_each(dict.fromkeys(HOLDERS, ask), Partials, lambda *_: None)
             found.append(sorted(answers.got))
 
@@ -224,21 +225,21 @@ def test_no_ciphertext_is_opened_twice_because_a_round_is_tried_again() -> None:
 def test_what_was_opened_under_a_key_counts_after_an_attempt_that_gave_it_to_others_is_undone(again: Any) -> None:
     """The attempt opens a sum, gives the key away, and opens another one; then the old holders have the key again."""
     with small_keys():
-        run = joint(emulated=False)
+        run = joint(emulated=False, sums=2)
         made_key(run)
         run.transport.retries = True
         new = ("client/0", "client/4", "helper")
 
         def steps() -> Any:
-            yield from open_sum(run.hub, KEY, summed(run, *VECTORS), 3)
+            yield from open_sum(run.hub, KEY, summed(run, *VECTORS, r=3), 3)
             yield from again(run.hub, KEY, new, 3)
-            yield from open_sum(run.hub, KEY, summed(run, *VECTORS), 3, number=1)
+            yield from open_sum(run.hub, KEY, summed(run, *VECTORS, r=3), 3, number=1)
 
         run.transport.drive(steps(), 3)
         assert opened_by(run, "helper") == (4 if again is hand_over else 2)  # with each key's trial
 
         def undone() -> Any:
-            yield from open_sum(run.hub, KEY, summed(run, *VECTORS), 3)
+            yield from open_sum(run.hub, KEY, summed(run, *VECTORS, r=3), 3)
 
         run.transport.drive(undone(), 3, 1)
         found = {name: opened_by(run, name) for name in HOLDERS}

@@ -68,7 +68,7 @@ _HEADER = struct.Struct("<4sBBxx16s16s")
 _MAGIC, _VERSION = b"CoTh", 1
 KINDS = (
     *("secret", "public", "first", "second", "galois", "share", "part", "request", "partial", "pad", "contribution"),
-    "sum",
+    *("sum", "half"),
 )
 
 

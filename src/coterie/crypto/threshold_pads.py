@@ -28,12 +28,16 @@ public seed (``SumRequest``), and each holder computes c_1 itself:
     c_0 = sum of w_j c_0j + u b       divided, rounded at random, flooded               ``sum_dec``, the server
 
 (b, a) is the public key and u a sum of ``MONOMIALS`` powers of X that follow from the seed. (u b, u a) encrypts zero,
-so a sum that is opened again has another c_1. As nobody chooses c_1, u may be public and small. A request without pads
-tries a key. A server still chooses senders and weights: holders have rules for both
+so a sum that is opened again has another c_1. As the server doesn't choose c_1, u may be public and small. A request
+without vectors tries a key. A server still chooses senders and weights: holders have rules for both
 (``protocols/threshold_opening.py``). After a header as of all parts (``Group.pack``) a request has
 
     length u64, seed 32 bytes, a bit for each holder that contributed to the pads, number of senders u16,
     place u16, weight u32 and nonce 16 bytes of each sender
+
+Where senders hold no shares, the holders get a_j itself, signed by sender j (``threshold_halves``). Then a request has
+
+    length u64, seed 32 bytes, 32 bytes of zeros, number of senders u16, weight u32 and name 32 bytes of each half
 """
 
 from __future__ import annotations
@@ -65,6 +69,7 @@ from coterie.crypto.threshold import (
     twin_common,
     twin_public,
 )
+from coterie.crypto.threshold_halves import Half
 from coterie.crypto.threshold_opening import (
     Prepared,
     Request,
@@ -94,6 +99,11 @@ class Pad:
     length: int
     nonce: bytes
     among: tuple[str, ...]
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What all vectors of a sum share."""
+        return self.length, self.context, self.among
 
     def digest(self, group: Group) -> bytes:
         """16 bytes that name it."""
@@ -298,8 +308,8 @@ def padded_error(group: Group, weights: Mapping[str, int]) -> float:
     return group.bound(deviation, floods, _switched(group).scale, terms * group.space.reach, scalar=False)
 
 
-def sum_name(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> bytes:
-    """32 bytes that name a weighted sum of padded vectors."""
+def sum_name(group: Group, pads: Mapping[str, Pad | Half], weights: Mapping[str, int]) -> bytes:
+    """32 bytes that name a weighted sum of vectors."""
     told = hashlib.sha256(b"coterie/padded sum/")
     for name in sorted(pads):
         told.update(pads[name].digest(group) + weights[name].to_bytes(8, "little"))
@@ -382,16 +392,17 @@ MONOMIALS = 4
 """Of u: with N = 8192 there are 2^51 of them, and its noise has twice the deviation of the public key's."""
 _HEAD = struct.Struct(f"<Q{SEED_BYTES}s{MOST_HOLDERS // 8}sH")
 _SENDER = struct.Struct(f"<HI{NONCE_BYTES}s")
+_TERM = struct.Struct("<I32s")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SumRequest(Request):
-    """Of a weighted sum of padded vectors, or of zero: c_1 follows from the rest, and does not travel.
+    """Of a weighted sum of vectors, or of zero: c_1 follows from the rest, and does not travel.
 
-    pads, weights: by sender, in the group's order; none for zero.  seed: 32 bytes.
+    pads, weights: by sender; none for zero.  seed: 32 bytes.
     """
 
-    pads: Mapping[str, Pad]
+    pads: Mapping[str, Pad | Half]
     weights: Mapping[str, int]
     seed: bytes
 
@@ -400,52 +411,78 @@ class SumRequest(Request):
         cls,
         group: Group,
         key: ckks.PublicKey,
-        pads: Mapping[str, Pad],
+        pads: Mapping[str, Pad | Half],
         weights: Mapping[str, int],
         seed: bytes,
     ) -> SumRequest:
         """Raises CryptoError for pads and weights that make no sum, CapacityError for too large weights."""
         if set(pads) != set(weights) or any(name != pad.sender for name, pad in pads.items()):
             raise CryptoError("a sum of padded vectors takes a weight and a pad of each sender")
-        if len({(pad.length, pad.context, pad.among) for pad in pads.values()}) > 1:
-            raise CryptoError("padded vectors of different lengths or contexts, or among different holders")
+        if len({pad.kind for pad in pads.values()}) > 1:
+            raise CryptoError("vectors of different lengths or contexts, or under pads among different holders")
         length = next(iter(pads.values())).length if pads else 1
-        ordered = [name for name in group.holders if name in pads]
-        pads, weights = {name: pads[name] for name in ordered}, {name: weights[name] for name in ordered}
         terms, form = _terms(group, weights) or 1, group.space.fresh
         switched = _switched(group)
         deviation = math.hypot(group.deviation(form, terms) / switched.divisor, group.rounding(switched))
         c1 = _c1(group, key, pads, weights, length, seed)
         return cls(group, length, terms, len(pads), False, deviation, switched.scale, c1, pads, weights, seed)
 
+    @property
+    def halves(self) -> dict[bytes, Half]:
+        """By their names, those that holders need."""
+        return {pad.name: pad for pad in self.pads.values() if isinstance(pad, Half)}
+
     def to_bytes(self) -> bytes:
-        """Some 22 bytes a sender."""
+        """Some 22 bytes a sender, or 36."""
         group, among = self.group, bytearray(MOST_HOLDERS // 8)
-        for name in next(iter(self.pads.values())).among if self.pads else ():
-            at = group.place(name) - 1
+        first = next(iter(self.pads.values()), None)
+        for at in [group.place(name) - 1 for name in first.among] if isinstance(first, Pad) else ():
             among[at // 8] |= 1 << at % 8
-        head = _HEAD.pack(self.length, self.seed, bytes(among), len(self.pads))
-        rows = (_SENDER.pack(group.place(name), self.weights[name], pad.nonce) for name, pad in self.pads.items())
-        return group.labelled("sum", head, *rows)
+        rows = [
+            _TERM.pack(self.weights[name], pad.name)
+            if isinstance(pad, Half)
+            else _SENDER.pack(group.place(name), self.weights[name], pad.nonce)
+            for name, pad in self.pads.items()
+        ]
+        return group.labelled("sum", _HEAD.pack(self.length, self.seed, bytes(among), len(self.pads)), *rows)
 
     @classmethod
-    def read(cls, group: Group, key: ckks.PublicKey, data: bytes, context: bytes) -> SumRequest:
-        """context: of the pads, as the holder knows it. Raises DecodeError, and as ``of``."""
+    def read(
+        cls,
+        group: Group,
+        key: ckks.PublicKey,
+        data: bytes,
+        context: bytes,
+        halves: Mapping[bytes, Half] | None = None,
+    ) -> SumRequest:
+        """context: of the pads, as the holder knows it.  halves: by their names, of a key whose senders sign them.
+
+        Raises DecodeError, and as ``of``.
+        """
         _, held = group.opened_header("sum", data)
         if len(held) < _HEAD.size:
             raise DecodeError("a request to open a sum that doesn't say of what")
         length, seed, bits, count = _HEAD.unpack_from(held)
-        if len(held) != _HEAD.size + count * _SENDER.size or (count == 0) != (length == 1 and not any(bits)):
+        row = _SENDER if halves is None else _TERM
+        padded = any(bits) if halves is None else count > 0
+        if len(held) != _HEAD.size + count * row.size or (count == 0) != (length == 1 and not padded):
             raise DecodeError(f"{len(held)} bytes are no request to open the sum of {count} vectors of {length} values")
         among = tuple(name for at, name in enumerate(group.holders) if bits[at // 8] >> at % 8 & 1)
         if sum(bin(one).count("1") for one in bits) != len(among):
             raise DecodeError(f"pads of holders beyond the {len(group.holders)} that there are")
-        pads, weights = dict[str, Pad](), dict[str, int]()
-        for place, weight, nonce in _SENDER.iter_unpack(held[_HEAD.size :]):
-            if not 1 <= place <= len(group.holders) or (name := group.holders[place - 1]) in pads:
-                raise DecodeError(f"sender {place} of {len(group.holders)} holders, or one that is named twice")
-            pads[name] = Pad(name, context, length, nonce, group.answering(among))
-            weights[name] = weight
+        pads, weights = dict[str, Pad | Half](), dict[str, int]()
+        for values in row.iter_unpack(held[_HEAD.size :]):
+            pad: Pad | Half | None
+            if halves is None:
+                place, weight, nonce = values
+                sender = group.holders[place - 1] if 1 <= place <= len(group.holders) else ""
+                pad = Pad(sender, context, length, nonce, group.answering(among))
+            else:
+                weight, digest = values
+                pad = halves.get(digest)
+            if pad is None or not pad.sender or pad.sender in pads or pad.length != length:
+                raise DecodeError("a sender that has sent nothing such, or one that is named twice")
+            pads[pad.sender], weights[pad.sender] = pad, weight
         return cls.of(group, key, pads, weights, seed)
 
 
@@ -453,12 +490,12 @@ def sum_dec(
     group: Group,
     key: ckks.PublicKey,
     total: ckks.CipherVector | None,
-    pads: Mapping[str, Pad],
+    pads: Mapping[str, Pad | Half],
     weights: Mapping[str, int],
     *,
     random_bytes: RandomBytes = urandom,
 ) -> Prepared:
-    """``ServerDec`` of a weighted sum of ``joint`` ciphertexts; without any, of an encryption of zero.
+    """``ServerDec`` of a weighted sum of ciphertexts, ``joint`` or signed; without any, of an encryption of zero.
 
     total: their sum by these weights. Raises CryptoError if it can't be. random_bytes: n -> n bytes, for the public
         seed.
@@ -486,7 +523,12 @@ def sum_dec(
 
 
 def _c1(
-    group: Group, key: ckks.PublicKey, pads: Mapping[str, Pad], weights: Mapping[str, int], length: int, seed: bytes
+    group: Group,
+    key: ckks.PublicKey,
+    pads: Mapping[str, Pad | Half],
+    weights: Mapping[str, int],
+    length: int,
+    seed: bytes,
 ) -> Residues:
     if group.emulated:
         return group.times(group.uniform(seed, 1, group.limbs), twin_common(group))

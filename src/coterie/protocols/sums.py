@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from coterie.protocol.steps import NoAnswerError, Steps
 from coterie.protocol.system import PartyFactory
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys, Pair
 from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed
+from coterie.protocols.threshold_halves import taken, vouched
 from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import Joint, JointKeys
 from coterie.protocols.threshold_making import make_keys
@@ -95,7 +97,7 @@ class Sums:
         elif client.config.padded:
             key = padding(client, self.name, r)
         else:
-            key = client.keys.public(self.name)
+            return vouched(client, self.name, (yield Encrypt(client.keys.public(self.name), values)), r)
         return bytes((yield Encrypt(key, values)).to_bytes())
 
     def read(self, client: Any, mean: Vector | None, cipher: bytes | None, count: int) -> Work[Vector]:
@@ -157,8 +159,9 @@ class Box:
     def take(self, name: str, data: bytes) -> None:
         """A client's sealed vector. Raises PeerError if it is none of this sum."""
         hub, key = self._hub, self._hub.sums.name
-        if hub.config.padded:
-            self._got[name] = loaded(hub, key, name, data, hub.spec.size, self._round)
+        if hub.config.keys == "threshold":
+            read = loaded if hub.config.pads else taken
+            self._got[name] = read(hub, key, name, data, hub.spec.size, self._round)
         else:
             public = hub.keys.public(key)
             self._got[name] = public.from_bytes(data, hub.spec.size, terms=1, blinded=0, form=public.fresh)
@@ -175,8 +178,7 @@ class Box:
         if hub.config.padded:
             opened = yield from open_padded(hub, sums.name, got, self._round, deadline_s=waits)
             return (opened.values / len(opened.among)).astype(np.float32), None, len(opened.among)
-        cipher = sum_ciphers(got.values())
         if hub.config.keys == "centre":
-            return None, cipher.to_bytes(), len(got)
-        opened = yield from open_sum(hub, sums.name, cipher, self._round, deadline_s=waits)
+            return None, sum_ciphers(got.values()).to_bytes(), len(got)
+        opened = yield from open_sum(hub, sums.name, reduce(add, got.values()), self._round, deadline_s=waits)
         return (opened.values / len(got)).astype(np.float32), None, len(got)

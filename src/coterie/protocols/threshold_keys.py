@@ -21,9 +21,10 @@ changes the values unnoticed.
 ``make_keys`` makes a new key, which opens nothing old. ``hand_over`` keeps the key: new holders get pieces of the old
 shares. It assumes that holders erase old shares: t former holders that kept theirs could open everything.
 
-A hub that lies about what is a sum is refused under joint pads (``threshold_pads``, ``Joint(pads=True)``), where
-holders compute c_1 themselves. Any other key assumes a hub that follows the protocol. There holders refuse only sums
-that were not announced, have too few stated senders, or are opened too often.
+A hub that lies about what is a sum is refused: holders compute c_1 themselves, from joint pads (``threshold_pads``,
+``Joint(pads=True)``) or from what each sender has signed (``threshold_halves``). Two things they take as they come:
+scalars, and all that a key opens which is for products without pads, or for single vectors (``Joint.given``). There
+they refuse only what was not announced, has too few stated senders, or is opened too often.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Joint:
     effective: with pads, the least effective number of senders by their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
     missing: with pads, how many holders' vectors a sum may lack, in which all have the weight 1; None: any, by any
     weights. The vectors have shares of noise.
+    sums: how many different sums of vectors are opened in a round. More than one have weights of 1, and no combination
+    of them shows fewer than ``fewest`` vectors.
     scalars: how many scalars are opened in a round for each holder.
     openings: Q_D, the ciphertexts that are opened under one key. The flooding noise is sized for so many.
     """
@@ -97,6 +100,7 @@ class Joint:
     pads: bool = False
     effective: float = 0.0
     missing: int | None = None
+    sums: int = 1
     openings: int = 65536
 
     def __post_init__(self) -> None:
@@ -109,10 +113,10 @@ class Joint:
                 f"{self.name}: {self.least} holders are too few: at least 2, and as many as the threshold of "
                 f"{self.threshold}"
             )
-        if self.fewest < 1 or self.openings < 1 or self.scalars < 0 or not 0 <= self.effective <= self.fewest:
+        if min(self.fewest, self.openings, self.sums) < 1 or self.scalars < 0 or not 0 <= self.effective <= self.fewest:
             raise UserError(
-                f"{self.name}: a sum has at least 1 sender, a key at least 1 opening, a round at least 0 scalars, and "
-                f"the effective number of senders is 0 to fewest ({self.fewest})"
+                f"{self.name}: a sum has at least 1 sender, a key at least 1 opening, a round at least 1 sum and "
+                f"0 scalars, and the effective number of senders is 0 to fewest ({self.fewest})"
             )
 
     @property
@@ -129,6 +133,11 @@ class Joint:
         return self.threshold + 1
 
     @property
+    def given(self) -> bool:
+        """Whether holders take c_1 of vectors from the hub: nobody can sign that of a product."""
+        return not self.pads and (self.products or self.fewest == 1)
+
+    @property
     def balance(self) -> float:
         return self.effective or float(self.fewest)
 
@@ -138,7 +147,7 @@ class Joint:
 
     def opens(self, number: int, senders: int, length: int) -> bool:
         """Whether a holder helps to open this: a sum of enough senders, a scalar, a check, or a trial of the key."""
-        if self.pads and number < 0:
+        if number == TRIAL or (number < 0 and not self.given):
             return (number, senders, length) == (TRIAL, 0, 1)
         return senders >= self.fewest or self.single(senders, length)
 
@@ -234,11 +243,11 @@ class Held(msgspec.Struct):
 
 
 class Helped(msgspec.Struct):
-    """A party's openings in a round, under the keys of one name. sum: the name of its one sum of pads."""
+    """A party's openings in a round, under the keys of one name. sums: by their names, the names of their vectors."""
 
     round: int
     scalars: int = 0
-    sum: bytes = b""
+    sums: dict[bytes, list[bytes]] = msgspec.field(default_factory=dict)
 
 
 class Noisy(msgspec.Struct):

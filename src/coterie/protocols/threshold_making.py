@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.crypto import threshold_generation, threshold_opening, threshold_pads
+from coterie.crypto import threshold_generation, threshold_pads
 from coterie.crypto.roster import verify_key
-from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import M, Message, bundle, unbundle
 from coterie.protocol.steps import NoAnswerError, Steps, take
@@ -260,17 +259,12 @@ def _told(attempt: Attempt, signatures: bytes) -> Steps[ReadyKey]:
 
 
 def _tried(attempt: Attempt) -> Steps[tuple[str, ...]]:
-    """Open encryptions of zero. Returns the holders of false shares."""
+    """Open an encryption of zero. Returns the holders of false shares."""
     hub, joint = attempt.hub, attempt.joint
     one, key = hub.joint.group(joint.name), hub.keys.public(joint.name)
-    if joint.pads:
-        closed = Closed(0, 1, partial(threshold_pads.sum_dec, one, key, None, {}, {}))
-    else:
-        nothing = sum_ciphers(key.encrypt(np.zeros(1)) for _ in range(joint.fewest))
-        closed = Closed(joint.fewest, 1, partial(threshold_opening.server_dec, one, nothing))
-    sums = {keys.TRIAL: closed}
+    sums = {keys.TRIAL: Closed(0, 1, partial(threshold_pads.sum_dec, one, key, None, {}, {}))}
     found = yield from open_closed(hub, joint.name, sums, attempt.of[0], deadline_s=attempt.deadline_s)
     opened = found[keys.TRIAL]
     if np.abs(opened.values).max() > one.error(joint.fewest):
-        raise NoAnswerError(f"encryptions of zero under key {joint.name!r} open to other numbers")
+        raise NoAnswerError(f"an encryption of zero under key {joint.name!r} opens to another number")
     return opened.blamed

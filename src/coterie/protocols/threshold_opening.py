@@ -1,21 +1,25 @@
 """Opening sums under a joint key: the messages, what a holder helps to open, and the hub's side.
 
-**A key for vectors under joint pads** (``Joint.pads``). A holder computes c_1 of every sum itself, from pads, weights
-and a seed (``crypto/threshold_pads.py``), so no hub has a c_1 of its own opened. It helps
+A holder computes c_1 of every sum of vectors itself, so no hub has a c_1 of its own opened: from pads, weights and a
+seed (``crypto/threshold_pads.py``), or from c_1 of each vector, which its sender has signed for this round
+(``threshold_halves``). It helps
 
-- with one sum of pads a round, whatever keys are made in it: two of the same vectors by other weights show single ones;
-- if the senders are holders, each once, and no fewer than ``Joint.fewest``; and none of them has nearly all weights;
-- if its own vector is in the sum under its own nonce of this round: so each sender vouches for its own;
+- with ``Joint.sums`` sums of vectors a round, whatever keys are made in it. Together they show no fewer than
+  ``Joint.fewest`` vectors: no sum and sub-sum, and no two sums by other weights;
+- if the senders may send, each once, and are no fewer than ``Joint.fewest``; and none of them has nearly all weights;
+- under pads, if its own vector is in the sum under its own nonce of this round: so each sender vouches for its own;
 - with ``Joint.scalars`` scalars a holder and round. It can't see what these are of.
 
-**Any other key.** A holder is given c_1 and takes the hub's word for what it is of.
+Under a key with ``Joint.given`` a holder is given c_1 and takes the hub's word for what it is of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
@@ -24,13 +28,14 @@ import numpy as np
 from coterie.aggregation.detection import effective
 from coterie.crypto import threshold, threshold_opening, threshold_pads
 from coterie.crypto.arrays import CiphertextError
-from coterie.crypto.ckks import CipherVector
+from coterie.crypto.threshold_halves import Half
 from coterie.crypto.threshold_opening import Request
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, unbundle
 from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
 from coterie.protocols import threshold_keys as keys
+from coterie.protocols.threshold_halves import Openable, SignedSum, check_vouched
 from coterie.protocols.threshold_keys import AboutJoint, Consent, Held, Joint, Lost, Of, OfKey, lines, text
 
 
@@ -43,11 +48,15 @@ class Announce(OfKey, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Decrypt(OfKey, frozen=True):
-    """Give your partial decryptions of these announced sums. among: the names that do, one a line."""
+    """Give your partial decryptions of these announced sums. among: the names that do, one a line.
+
+    halves: c_1 of the vectors that they sum up, where senders sign it.
+    """
 
     among: str
     numbers: Integers
     ciphers: Bundle
+    halves: Bundle
 
 
 @message(src=ANY, dst=ANY)
@@ -74,12 +83,12 @@ class KeyOpening(AboutJoint):
         return Consent(*msg.of)
 
     def decrypt_cost(self, msg: Decrypt) -> Cost:
-        """A partial decryption of each sum, and c_1 of those that holders compute themselves."""
+        """A partial decryption of each sum, and its c_1."""
         joint, held = self.party.joint.of(msg.key), self.party.joint.secret.held.get(msg.key)
         one = self.party.joint.group(msg.key)
         sums = [held.sums.get(int(n), (0, 1)) for n in msg.numbers] if held else []
         spent = sum(one.seconds("partial", length, holders=one.needed) for _, length in sums)
-        if joint.pads:
+        if not joint.given:
             spent += sum(one.seconds("c1", length, holders=senders) for senders, length in sums if senders > 1)
         return Cost(crypto_s=spent)
 
@@ -95,8 +104,9 @@ class KeyOpening(AboutJoint):
         if not right or party.name not in among:
             raise PeerError(f"a sum is opened by {one.needed} holders, each once and this one among them")
         share, parts, answered = threshold.Share.load(one, held.share), [], party.joint.secret.answered(msg.key)
+        halves = None if joint.pads else signed_halves(party, joint, one, msg)
         for number, data in zip(numbers, unbundle(msg.ciphers, len(numbers)), strict=True):
-            request = asked(party, joint, one, held, number, data)
+            request = asked(party, joint, one, held, number, data, halves)
             tries = held.tries.get(number, 0) + 1
             if tries > joint.tries(len(held.holders)):
                 raise PeerError(f"sum {number} of round {msg.round} was opened {tries - 1} times")
@@ -140,23 +150,40 @@ def announced(party: Any, joint: Joint, held: Held, msg: Announce) -> None:
     helped.scalars = scalars
 
 
+def signed_halves(party: Any, joint: Joint, one: threshold.Group, msg: Decrypt) -> dict[bytes, Half]:
+    """By their names, what came with a request. Raises PeerError unless the senders have signed it for the round."""
+    found = dict[bytes, Half]()
+    for data in unbundle(msg.halves, int.from_bytes(msg.halves[:4], "little")):
+        half = Half.read(one, data)
+        check_vouched(party, joint, half, msg.round)
+        found[half.name] = half
+    return found
+
+
 def asked(
-    party: Any, joint: Joint, one: threshold.Group, held: Held, number: int, data: bytes
+    party: Any,
+    joint: Joint,
+    one: threshold.Group,
+    held: Held,
+    number: int,
+    data: bytes,
+    halves: Mapping[bytes, Half] | None,
 ) -> threshold_opening.Request:
     """What an announced sum is opened by, after all checks. Raises PeerError and DecodeError."""
     if number not in held.sums:
         raise PeerError(f"sum {number} was not announced")
     senders, length = held.sums[number]
     request: Request
-    if joint.pads and not joint.single(senders, length):
-        request = threshold_pads.SumRequest.read(one, party.keys.public(joint.name), data, keys.pad_context(held.round))
+    if number == keys.TRIAL or not (joint.given or joint.single(senders, length)):
+        context = keys.pad_context(held.round)
+        request = threshold_pads.SumRequest.read(one, party.keys.public(joint.name), data, context, halves)
         if bool(request.pads) == (number == keys.TRIAL):
-            raise PeerError(f"sum {number} of {len(request.pads)} padded vectors: only a new key is tried without any")
+            raise PeerError(f"sum {number} of {len(request.pads)} vectors: only a new key is tried without any")
         if request.pads:
             check_sum(party, joint, one, held, held.round, request.pads, request.weights)
     else:
         request = Request.load(one, data)
-        if joint.pads and not request.scalar:
+        if not joint.given and not request.scalar:
             raise PeerError(f"sum {number} is announced as a scalar, and is a vector")
     if (request.senders, request.length) != (senders, length):
         raise PeerError(f"sum {number} of {request.senders} senders of {request.length} values was not announced")
@@ -169,10 +196,10 @@ def check_sum(
     one: threshold.Group,
     held: Held,
     r: int,
-    pads: Mapping[str, threshold_pads.Pad],
+    pads: Mapping[str, threshold_pads.Pad | Half],
     weights: Mapping[str, int],
 ) -> None:
-    """Raises PeerError unless this sum of padded vectors may be opened, and records it as the round's only one."""
+    """Raises PeerError unless this sum of vectors may be opened, and records it as one of the round's."""
     if len(pads) < joint.fewest:
         raise PeerError(f"a sum of {len(pads)} vectors: of fewer than {joint.fewest} it shows too much")
     if effective([*weights.values()]) < joint.balance:
@@ -180,14 +207,33 @@ def check_sum(
     if joint.missing is not None and (len(pads) < len(held.holders) - joint.missing or set(weights.values()) != {1}):
         raise PeerError(f"a sum of {len(pads)} vectors of {len(held.holders)}, or by weights: it lacks noise")
     own = pads.get(party.name)
-    if own is not None and own.nonce != held.nonces.get(r):
+    if isinstance(own, threshold_pads.Pad) and own.nonce != held.nonces.get(r):
         raise PeerError(f"a nonce of {party.name} that it has not drawn in round {r}")
     helped, name = helped_in(party, joint.name, r), threshold_pads.sum_name(one, pads, weights)
-    if helped.sum not in (b"", name):
-        raise PeerError(f"a second sum of the vectors of round {r}: together they would show single ones")
-    helped.sum = name
+    sums = {**helped.sums, name: [pad.digest(one) for pad in pads.values()]}
+    if len(sums) > joint.sums:
+        most = "a second sum" if joint.sums == 1 else f"sum {joint.sums + 1}"
+        raise PeerError(f"{most} of the vectors of round {r}: together they would show single ones")
+    if joint.sums > 1 and (max(weights.values()) > 1 or shows_few(sums.values(), joint.fewest)):
+        raise PeerError(f"{len(sums)} sums of round {r}: together they show fewer than {joint.fewest} vectors")
+    helped.sums = sums
     if (noisy := party.joint.secret.noisy.get(joint.name)) is not None and noisy.round == r:
         noisy.opened = True
+
+
+def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
+    """Whether a combination of these sums is of some vectors, but of fewer than this. sums: of each, its vectors."""
+    of = [set(vectors) for vectors in sums]
+    together = Counter(tuple(vector in vectors for vectors in of) for vector in set().union(*of))
+    counts = np.array([*together.values()])  # of vectors that occur in the same sums: a column stands for all of them
+    rows = np.array([*together], np.float64).T
+    rare, projection = np.flatnonzero(counts < fewest), np.linalg.pinv(rows) @ rows
+    for size in range(1, fewest):
+        some = np.array([each for each in combinations(rare, size) if counts[[*each]].sum() < fewest], int)
+        # a combination that is 0 everywhere else is kept whole by the projection's block of these
+        if len(some) and np.linalg.eigvalsh(projection[some[..., None], some[:, None]])[:, -1].max() > 1 - 1e-9:
+            return True
+    return False
 
 
 def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
@@ -219,7 +265,7 @@ class OpenedSum:
 def open_sum(
     hub: Any,
     name: str,
-    cipher: CipherVector,
+    cipher: Openable,
     r: int,
     *,
     number: int = 0,
@@ -234,7 +280,7 @@ def open_sum(
 def open_sums(
     hub: Any,
     name: str,
-    ciphers: Mapping[int, CipherVector],
+    ciphers: Mapping[int, Openable],
     r: int,
     *,
     deviation: Mapping[int, float] = MappingProxyType({}),
@@ -244,21 +290,33 @@ def open_sums(
 ) -> Steps[dict[int, OpenedSum]]:
     """Sums under this key, opened together. ciphers: by a number of at least 0 that occurs once a round.
 
-    deviation: by number, of a sum's error where it differs from its form's (``server_dec``).
+    A sum of vectors is one of what was ``taken`` (``threshold_halves``). Scalars, and all under a key with
+    ``Joint.given``, are ciphertexts.
+
+    deviation: by number, of a ciphertext's error where it differs from its form's (``server_dec``).
     partly: leave out those that open to nonsense while others do not.
     deadline_s: of each step.  present: whom to ask, if not all holders.
     Raises NoAnswerError (a RunError), with the reasons, if they cannot be opened.
     """
-    joint, one = hub.joint.of(name), hub.joint.group(name)
-    sums = {}
+    joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
+    sums, signed = dict[int, Closed](), list[list[bytes]]()
     for number, cipher in ciphers.items():
-        senders = cipher.tally.vectors
+        make: Callable[..., threshold_opening.Prepared]
+        if isinstance(cipher, SignedSum):
+            halves, weights = cipher.terms()
+            senders, signed = len(halves), [*signed, [half.name for half in halves.values()]]
+            make = partial(threshold_pads.sum_dec, one, key, cipher.cipher, halves, weights)
+        else:
+            senders = cipher.tally.vectors
+            make = partial(threshold_opening.server_dec, one, cipher, deviation=deviation.get(number))
         if not joint.opens(number, senders, cipher.length):
             raise NoAnswerError(f"sum {number} has {senders} senders: of fewer than {joint.fewest} none is opened")
-        if joint.pads and not joint.single(senders, cipher.length):
-            raise NoAnswerError(f"sum {number} under {name!r}, a key for padded vectors: open it by open_weighted")
-        make = partial(threshold_opening.server_dec, one, cipher, deviation=deviation.get(number))
+        if not (isinstance(cipher, SignedSum) or joint.given or joint.single(senders, cipher.length)):
+            how = "open it by open_weighted" if joint.pads else "its senders sign their vectors (threshold_halves)"
+            raise NoAnswerError(f"sum {number} under {name!r} says nothing of what it sums up: {how}")
         sums[number] = Closed(senders, cipher.length, make)
+    if len(signed) > 1 and shows_few(signed, joint.fewest):
+        raise NoAnswerError(f"{len(signed)} sums under {name!r} together show fewer than {joint.fewest} vectors")
     return (yield from open_closed(hub, name, sums, r, partly=partly, deadline_s=deadline_s, present=present))
 
 
@@ -343,8 +401,12 @@ def _answered(
     for number, closed in sums.items():
         draw = hub.secrets(f"opening {tries} of sum {number} under {of[1]} {of[2]}", of[0]).bytes
         prepared[number] = closed.prepare(random_bytes=draw)
-    requests = bundle([ready.request.to_bytes() for ready in prepared.values()])
-    decrypt = Decrypt(*of, text(among), np.array([*prepared], np.int64), requests)
+    requests, halves = [ready.request for ready in prepared.values()], dict[bytes, Half]()
+    for request in requests:
+        halves |= request.halves if isinstance(request, threshold_pads.SumRequest) else {}
+    ciphers = bundle([request.to_bytes() for request in requests])
+    signed = bundle([half.to_bytes(one) for half in halves.values()])
+    decrypt = Decrypt(*of, text(among), np.array([*prepared], np.int64), ciphers, signed)
     lengths = [closed.length for closed in sums.values()]
     yield from spend(Cost(crypto_s=sum(one.seconds("server_dec", length) for length in lengths)))
 

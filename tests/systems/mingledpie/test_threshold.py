@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import joint_parts
@@ -15,14 +16,17 @@ from mingledpie_parts import EVERYBODY, REALLY, TARGETS, change, chosen, held, p
 from benchmarks.security.joint_keys import open_together
 from coterie.crypto import roster, threshold, threshold_opening
 from coterie.crypto.ckks_parameters import INSECURE
+from coterie.crypto.threshold_pads import SumRequest, sum_dec
+from coterie.privacy.attacks.key_in_sum import forged
 from coterie.privacy.audits.mingledpie import AUDIT
 from coterie.privacy.views import held_key
-from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.errors import UserError
 from coterie.protocol.messages import bundle, unbundle
-from coterie.protocols.threshold_opening import Announce, Decrypt
+from coterie.protocols.threshold_halves import SignedSum, parted, vouched
+from coterie.protocols.threshold_opening import Closed, open_closed
 from coterie.runs import RunConfig, build
 from coterie.runs.recorded import recorded_run
-from coterie.systems.mingledpie import SYSTEM, layout
+from coterie.systems.mingledpie import SYSTEM, layout, server
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.messages import HUB, MODELS, USER, OpenedSums, Train, Update
 
@@ -74,7 +78,7 @@ def test_each_role_receives_what_the_system_says() -> None:
 
 
 def test_a_holder_that_is_away_is_replaced_and_too_few_skip_the_round() -> None:
-    run = joint()
+    run = joint(clusters=2, rebuild="none")  # every client names both, so few sums are enough
     run.rounds(2)
     before = held(run)
     for name, r in (("client/0", 3), ("client/3", 3)):
@@ -109,10 +113,12 @@ def test_a_sum_of_two_updates_stays_closed() -> None:
 
 def updates(run: Rig) -> dict[str, bytes]:
     """By client, the first ciphertext vector of its update in round 2, as the server was handed it."""
-    return {
+    joint = run.config.keys == "threshold"
+    found = {
         seen.src: unbundle(message.ciphers, len(run.hub.layout.lengths))[0]
         for seen, message in run.view(HUB).messages(Update, 2)
     }
+    return {name: parted(data)[1] if joint else data for name, data in found.items()}
 
 
 def shares_of(run: Rig, names: list[str]) -> dict[str, threshold.Share]:
@@ -155,19 +161,58 @@ def test_a_client_without_a_share_has_no_secret_of_the_key() -> None:
     assert "key_centre" not in run.common.roster.by_name
 
 
-def test_a_server_that_asks_for_a_single_update_is_refused() -> None:
-    """Holders see how many terms it states, and what was announced. A server that lies of both is not noticed."""
-    run = joint(emulated=False)
-    run.rounds(2)
-    group, public = run.hub.joint.group(MODELS), run.hub.keys.public(MODELS)
-    cipher = public.from_bytes(updates(run)["client/7"])
-    holder, request = run.party("client/0"), threshold_opening.server_dec(group, cipher).request
-    number = run.hub.secret.joint.terms[MODELS].number
-    with pytest.raises(PeerError):
-        holder.handlers[Announce].run(holder, Announce(3, MODELS, number, np.array([0, 1, cipher.length])), HUB)
-    decrypt = Decrypt(3, MODELS, number, "\n".join(EVERYBODY[:3]), np.array([9]), bundle([request.to_bytes()]))
-    with pytest.raises(PeerError):
-        holder.handlers[Decrypt].run(holder, decrypt, HUB)
+def lie(totals: list[Any], kind: str) -> list[Any]:
+    """What a server has opened in the place of these sums, which are of all clients."""
+    halves = totals[0].terms()[0]
+    one, *others = (SignedSum(totals[0].cipher, ((half, 1),)) for half in halves.values())
+    if kind == "a single update":
+        return [one, *totals[1:]]
+    if kind == "one client twice":
+        return [SignedSum(one.cipher, (*((other, 1) for other in others), (one, 2))), *totals[1:]]
+    return [SignedSum(one.cipher, tuple((other, 1) for other in others)), *totals[1:]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("a single update", "of fewer than 3"),
+        ("one client twice", "together they show fewer than 3 vectors"),
+        ("a sum and a sub-sum", "together they show fewer than 3 vectors"),
+        ("a wrong count", "sum 0 of 12 senders"),
+        ("a c_1 of its own", "no sum of a shared key"),
+    ],
+)
+def test_a_server_that_lies_about_a_sum_is_refused(kind: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = joint(clusters=2, rebuild="none", emulated=False)
+    run.round(1)
+
+    def lying(hub: Any, name: str, totals: Any, r: int, **_: Any) -> Any:
+        one, key = hub.joint.group(name), hub.keys.public(name)
+        made = [*totals.values()] if kind in ("a wrong count", "a c_1 of its own") else lie([*totals.values()], kind)
+        sums = {}
+        for number, total in enumerate(made):
+            halves, weights = total.terms()
+            make = partial(sum_dec, one, key, total.cipher, halves, weights)
+            if kind == "a c_1 of its own":
+                make = partial(threshold_opening.server_dec, one, forged(total.cipher, 0, 32.0))
+            elif total is not totals[number]:
+                make = partial(claimed, one, key, total)
+            senders = 7 if kind == "a wrong count" else max(3, len(halves))
+            sums[number] = Closed(senders, total.length, make)
+        return (yield from open_closed(hub, name, sums, r))
+
+    monkeypatch.setattr(server, "open_sums", lying)
+    before = held(run)
+    assert "refused" in run.round(2)["skipped"]
+    assert run.refused
+    assert all(says in reason for reason in run.refused), run.refused
+    np.testing.assert_array_equal(held(run), before)
+
+
+def claimed(one: Any, key: Any, total: SignedSum, random_bytes: Any) -> Any:
+    """The request alone: the hub has no fitting ciphertext, and needs none to have it opened."""
+    request = SumRequest.of(one, key, *total.terms(), random_bytes(32))
+    return threshold_opening.Prepared(request, np.zeros_like(request.c1), None, one.space.fresh, (0.0, 0.0))
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -205,8 +250,9 @@ def test_a_client_that_spoils_a_sum_has_the_round_skipped_or_its_models_kept() -
 
     def huge(party: Any, request: Train, update: Update) -> Update:
         public = party.keys.public(MODELS)
-        parts = [public.encrypt(np.full(n, 60.0)).to_bytes() for n in run.hub.layout.lengths]
-        return roster.signed(party.own, change(update, ciphers=bundle(parts)))
+        (length,) = run.hub.layout.lengths
+        part = vouched(party, MODELS, public.encrypt(np.full(length, 60.0)), request.round)
+        return roster.signed(party.own, change(update, ciphers=bundle([part])))
 
     misbehaving(run.party("client/0"), Train, huge)
     before = held(run)

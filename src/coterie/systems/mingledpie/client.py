@@ -18,6 +18,7 @@ from coterie.protocol.effects import Compute
 from coterie.protocol.errors import CryptoError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols.key_centre import HeldKeys
+from coterie.protocols.threshold_halves import vouched
 from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import JointKeys
 from coterie.protocols.threshold_opening import KeyOpening
@@ -116,8 +117,10 @@ class Client(fl.Party, role=CLIENT):
         fitted: fl.Fitted = yield fl.fit(self, start, msg.round)
         key = self.sealing()
         parts: list[bytes] = []
-        for vector in self.layout.vectors(fitted.weights, cluster):
-            parts.append((yield fl.Encrypt(key, vector)).to_bytes())
+        for part, vector in enumerate(self.layout.vectors(fitted.weights, cluster)):
+            cipher = yield fl.Encrypt(key, vector)
+            joint = self.config.keys == "threshold"
+            parts.append(vouched(self, MODELS, cipher, msg.round, part=part) if joint else cipher.to_bytes())
         sigma = self.layout.indicator(cluster)[: self.layout.scalars]
         ciphers = fl.bundle([parts[0], *(key.encrypt_scalar(float(x)).to_bytes() for x in sigma), *parts[1:]])
         self.secret.cluster, self.state.trained = cluster, msg.round

@@ -84,7 +84,8 @@ class MingledPieConfig(fl.ClusterModels):
                 f"keys=threshold: {openers} of {self.holders or holders} holders can't open sums, with {holders} "
                 "clients in round 1: at least 2 openers, as many holders, and as many clients"
             )
-        return Joint(MODELS, layout.JOINT, (CLIENT,), openers, openers, FEWEST)
+        most = self.clusters + 1  # of mingled sums, and one of the layers that all share
+        return Joint(MODELS, layout.JOINT, (CLIENT,), openers, openers, FEWEST, sums=most)
 
     def rates(self) -> dict[int, float]:
         """p by the round from which it holds, beginning with round 0."""

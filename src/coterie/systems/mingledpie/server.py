@@ -15,6 +15,7 @@ from coterie.crypto.roster import check_signed, signed
 from coterie.protocol import codec
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.local_training import sample_clients
+from coterie.protocols.threshold_halves import taken
 from coterie.protocols.threshold_keys import JointKeys
 from coterie.protocols.threshold_making import make_keys
 from coterie.protocols.threshold_opening import open_sums
@@ -157,8 +158,7 @@ class Server(fl.Party, role=HUB):
                 )
             own = self._identities(name, update)
             parts = fl.unbundle(update.ciphers, len(self.layout.lengths))
-            ciphers = [self.key.from_bytes(p, n, terms=1) for p, n in zip(parts, self.layout.lengths, strict=True)]
-            self.layout.check(ciphers)
+            ciphers = self._ciphers(name, parts, r)
             added = list(totals)  # stored when it is whole, so that an update that does not fit changes nothing
             for slot, cipher in self.layout.contributions(ciphers, own):
                 added[slot] = cipher if totals[slot] is None else totals[slot] + cipher
@@ -166,6 +166,15 @@ class Server(fl.Party, role=HUB):
 
         answers = yield from fl.ask_each(self, r, able, messages.Train(r, self.state.round), messages.Update, fold)
         return sets, totals, answers
+
+    def _ciphers(self, name: str, parts: list[bytes], r: int) -> list[Any]:
+        """The vectors and scalars of an update. Raises PeerError for any that a client can't have encrypted."""
+        every = enumerate(zip(parts, self.layout.lengths, strict=True))
+        if self.config.keys == "threshold":
+            return [taken(self, MODELS, name, data, length, r, part=part) for part, (data, length) in every]
+        ciphers = [self.key.from_bytes(data, length, terms=1) for _, (data, length) in every]
+        self.layout.check(ciphers)
+        return ciphers
 
     def _identities(self, name: str, update: messages.Update) -> list[int]:
         """CI_i. Raises PeerError if an honest client could not send it."""

@@ -1,0 +1,91 @@
+"""The second polynomials of ciphertexts under a joint key, by which holders check what a sum is of.
+
+A sender without a share can't send under joint pads (``threshold_pads``). It signs c_1 of its own vector (``Half``). A
+holder that is asked to open a sum gets the halves of all its senders, and adds them up itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from coterie.crypto import ckks
+from coterie.crypto.residues import Residues
+from coterie.crypto.threshold import Group
+from coterie.protocol.errors import CryptoError, DecodeError
+
+SIGNATURE_BYTES = 64
+_FACTS = struct.Struct(f"<QHH{SIGNATURE_BYTES}s")  # length, part, bytes of the sender's name, signature
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Half:
+    """c_1 of one sender's fresh vector.
+
+    part: which of the sender's vectors of a round.  length: how many values.  array: ``(count, limbs, degree)``.
+    signature: the sender's, over ``name`` and what it is for.
+    """
+
+    sender: str
+    part: int
+    length: int
+    array: Residues
+    signature: bytes = bytes(SIGNATURE_BYTES)
+
+    @classmethod
+    def of(cls, group: Group, cipher: ckks.CipherVector, sender: str, part: int, signature: bytes = b"") -> Half:
+        """Raises CryptoError for anything but one fresh vector."""
+        if cipher.tally.form != group.space.fresh or cipher.terms != 1 or cipher.blinded:
+            raise CryptoError(f"{cipher!r} is not one fresh vector")
+        if group.emulated:
+            array = group.uniform(hashlib.sha256(cipher.array.tobytes()).digest(), 1, group.limbs)
+        else:
+            array = np.ascontiguousarray(cipher.array[:, 1])
+        return cls(sender, part, cipher.length, array, signature or bytes(SIGNATURE_BYTES))
+
+    @cached_property
+    def name(self) -> bytes:
+        """32 bytes that name c_1."""
+        head = struct.pack("<QH", self.length, self.part)
+        return hashlib.sha256(b"coterie/half/" + head + self.array.astype("<u8").tobytes()).digest()
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What all vectors of a sum share."""
+        return self.length, self.part
+
+    def digest(self, group: Group) -> bytes:
+        return self.name
+
+    def polynomials(self, group: Group) -> Residues:
+        return self.array
+
+    def to_bytes(self, group: Group) -> bytes:
+        sender = self.sender.encode()
+        facts = _FACTS.pack(self.length, self.part, len(sender), self.signature) + sender
+        return group.pack("half", bytes(16), self.array, facts=facts, real=_real(group, self.length))
+
+    @classmethod
+    def read(cls, group: Group, data: bytes) -> Half:
+        """Whoever has sent it: check the signature. Raises DecodeError."""
+        _, held = group.opened_header("half", data)
+        if len(held) < _FACTS.size:
+            raise DecodeError("half a ciphertext that doesn't say of whom")
+        length, part, letters, signature = _FACTS.unpack_from(held)
+        facts = _FACTS.size + letters
+        count = 1 if group.emulated else group.space.ciphertexts(length)
+        shape = count, group.limbs, group.degree
+        array, _ = group.unpack("half", data, shape, facts=facts, real=_real(group, length))
+        try:
+            return cls(bytes(held[_FACTS.size : facts]).decode(), part, length, array, signature)
+        except UnicodeDecodeError:
+            raise DecodeError("half a ciphertext of a sender whose name cannot be read") from None
+
+
+def _real(group: Group, length: int) -> tuple[int, int]:
+    numbers, primes = group.share_size
+    return group.space.ciphertexts(length) * numbers, primes

@@ -1,0 +1,107 @@
+"""Sums of vectors whose senders hold no shares, but have signed c_1: a hub that lies about such a sum is refused.
+
+    sender --its system's own message (``vouched``)--> hub    a ciphertext, and the sender's signature over its c_1
+    hub --Decrypt--> holder                                   c_1 and signature of each sender, and which sums to open
+
+``taken`` gives the hub a ``SignedSum``, which is added up like a ciphertext and knows what it is of. ``open_sums``
+opens it. Each holder adds up c_1 itself (``crypto/threshold_halves.py``), so it opens sums of signed vectors of the
+round and nothing else. Unlike joint pads this does not keep a sender from choosing its own c_1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coterie.crypto.ckks import CipherVector
+from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.signing import Field
+from coterie.crypto.threshold_halves import SIGNATURE_BYTES, Half
+from coterie.protocol.codec import content, weighs, weighted
+from coterie.protocol.errors import CryptoError, DecodeError, PeerError
+from coterie.protocols.threshold_keys import Joint, key_digest
+
+
+@dataclass(frozen=True, eq=False)
+class SignedSum:
+    """A ciphertext, and the signed vectors that it sums up. addends: (``Half`` or sum, weight) of each."""
+
+    cipher: CipherVector
+    addends: tuple[tuple[Half | SignedSum, int], ...]
+
+    @property
+    def length(self) -> int:
+        return self.cipher.length
+
+    def __add__(self, other: SignedSum) -> SignedSum:
+        return SignedSum(self.cipher + other.cipher, ((self, 1), (other, 1)))
+
+    def scale(self, weight: int) -> SignedSum:
+        return SignedSum(self.cipher.scale(weight), ((self, weight),))
+
+    def terms(self) -> tuple[dict[str, Half], dict[str, int]]:
+        """By sender, its vector and its weight. Raises CryptoError for two vectors of one sender."""
+        halves, weights = dict[str, Half](), dict[str, int]()
+        for half, weight in self._flat():
+            if halves.setdefault(half.sender, half).name != half.name:
+                raise CryptoError(f"a sum of two vectors of {half.sender}")
+            weights[half.sender] = weights.get(half.sender, 0) + weight
+        return halves, weights
+
+    def _flat(self) -> Iterator[tuple[Half, int]]:
+        left: list[tuple[Half | SignedSum, int]] = [(self, 1)]
+        while left:
+            at, weight = left.pop()
+            if isinstance(at, Half):
+                yield at, weight
+            else:
+                left += [(one, weight * times) for one, times in at.addends]
+
+
+Openable = SignedSum | CipherVector
+
+
+def vouched(party: Any, name: str, cipher: CipherVector, r: int, *, part: int = 0) -> bytes:
+    """What a sender sends: its fresh vector under the joint key, with its signature over c_1.
+
+    part: a number of its own for each vector that it sends in round r.
+    """
+    half, data = signed(party, name, Half.of(party.joint.group(name), cipher, party.name, part), r), cipher.to_bytes()
+    return weighted(SIGNATURE_BYTES + weighs(data), half.signature, content(data))
+
+
+def signed(party: Any, name: str, half: Half, r: int) -> Half:
+    """This party's own half, for a sum of round r."""
+    return replace(half, signature=signing_key(party.own).sign(*_signed(party, name, half, r)))
+
+
+def taken(hub: Any, name: str, sender: str, data: bytes, length: int, r: int, *, part: int = 0) -> SignedSum:
+    """A sender's upload, checked in a fold. Raises DecodeError, and PeerError (a SignatureError)."""
+    signature, sealed = parted(data)
+    key, one = hub.keys.public(name), hub.joint.group(name)
+    cipher = key.from_bytes(sealed, length, terms=1, blinded=0, form=key.fresh)
+    half = Half.of(one, cipher, sender, part, signature)
+    check_vouched(hub, hub.joint.of(name), half, r)
+    return SignedSum(cipher, ((half, 1),))
+
+
+def parted(data: bytes) -> tuple[bytes, bytes]:
+    """The signature and the ciphertext of ``vouched``. Raises DecodeError."""
+    held = content(data)
+    if len(held) < SIGNATURE_BYTES:
+        raise DecodeError(f"{len(held)} bytes are no signed ciphertext")
+    return bytes(held[:SIGNATURE_BYTES]), weighted(weighs(data) - SIGNATURE_BYTES, held[SIGNATURE_BYTES:])
+
+
+def check_vouched(party: Any, joint: Joint, half: Half, r: int) -> None:
+    """Raises PeerError unless its sender may send, and has signed it for a sum of round r."""
+    entry = party.common.roster.by_name.get(half.sender)
+    if entry is None or entry.role not in joint.roles:
+        raise PeerError(f"{half.sender!r:.40} sends nothing under key {joint.name!r}")
+    verify_key(party.common, half.sender).verify(half.signature, *_signed(party, joint.name, half, r))
+
+
+def _signed(party: Any, name: str, half: Half, r: int) -> tuple[Field, ...]:
+    public = key_digest(party.joint.terms(name).public)
+    return "half of a vector", party.common.roster.session, name, public, r, half.part, half.length, half.name
