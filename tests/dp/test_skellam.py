@@ -65,7 +65,7 @@ def test_the_bound_is_above_the_divergence_and_close(variance: float, moved: int
     here = log_pmf(values, variance)
     there = log_pmf(values - moved, variance)
     divergence = np.logaddexp.reduce(order * there - (order - 1) * here) / (order - 1)
-    bound = skellam.rdp(order, variance, moved, moved)
+    bound = float(skellam.rdp(np.array(order, float), variance, moved, moved))
     assert divergence <= bound * (1 + 1e-9)
     if variance >= 100 and moved == 1:
         assert bound <= 1.1 * divergence

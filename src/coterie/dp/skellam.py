@@ -74,14 +74,14 @@ def _log_poisson(k: Floats, mean: float) -> Floats:
     return np.where(k < 1000, k * math.log(mean) - mean - gammaln(k + 1), large)
 
 
-def rdp(order: int, variance: float, sensitivity_l2: float, sensitivity_l1: float) -> float:
-    """An upper bound on the Rényi divergence of whole order >= 2 (Agarwal et al. 2021, theorem 3.5).
+def rdp(order: Floats, variance: float, sensitivity_l2: float, sensitivity_l1: float) -> Floats:
+    """Upper bounds on the Rényi divergences of whole orders >= 2 (Agarwal et al. 2021, theorem 3.5).
 
     variance: of the noise in each coordinate.  sensitivity_l2, sensitivity_l1: of the vector of whole numbers.
     """
     square = sensitivity_l2**2
     small = ((2 * order - 1) * square + 6 * sensitivity_l1) / (4 * variance**2)
-    return order * square / (2 * variance) + min(small, 3 * sensitivity_l1 / (2 * variance))
+    return order * square / (2 * variance) + np.minimum(small, 3 * sensitivity_l1 / (2 * variance))
 
 
 def epsilon(skellam: Mapping[tuple[float, float, float], int], others: float, pure: float, delta: float) -> float:
@@ -92,16 +92,20 @@ def epsilon(skellam: Mapping[tuple[float, float, float], int], others: float, pu
 
     A divergence times (order - 1) is convex in the order, so the bound between two whole orders is a chord.
     """
+    check_delta(delta)
+    return _epsilon(tuple(sorted(skellam.items())), others, delta) + pure
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(skellam: tuple[tuple[tuple[float, float, float], int], ...], others: float, delta: float) -> float:
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
-    check_delta(delta)
     orders, whole = _orders()
     chords = np.zeros(len(whole))
-    for (z, l2, l1), count in skellam.items():
-        variance = (z * l2) ** 2
-        chords += count * np.array([0.0] + [(a - 1) * rdp(int(a), variance, l2, l1) for a in whole[1:]])
+    for (z, l2, l1), count in skellam:
+        chords[1:] += count * (whole[1:] - 1) * rdp(whole[1:], (z * l2) ** 2, l2, l1)
     spent = np.interp(orders, whole, chords) / (orders - 1) + orders * others / 2
-    return float(compute_epsilon(orders, spent, delta)[0]) + pure
+    return float(compute_epsilon(orders, spent, delta)[0])
 
 
 @lru_cache(maxsize=1)
