@@ -87,6 +87,15 @@ def test_what_an_undone_attempt_has_sent_was_sent() -> None:
     assert Run("fedavg", failing=2).released() == {UPDATE.what: [1, 2, 2, 2, 3]}
 
 
+def test_dp_sgd_gives_a_partys_own_account_the_proof_of_its_steps() -> None:
+    run = Run("fedavg", sample_noise=1.5, batch_size=5)
+    (entry,) = run.kept["client/1"].released
+    party = run.apart.parties["client/1"]
+    steps = party.epochs * -(-party.samples // 5)
+    proof = Release(UPDATE.what, "gaussian", 0.75, 2 / 5, draws=steps, sampled=5 / party.samples, hidden=True)
+    assert (entry.release, entry.rounds) == (proof, [1, 2, 3])
+
+
 @pytest.mark.parametrize("at", [3, 12, 21, *(pytest.param(at, marks=pytest.mark.long) for at in (6, 9, 15, 18))])
 def test_a_party_that_is_killed_counts_what_it_has_sent_once(at: int) -> None:
     run = Run("fedavg", at=frozenset({at}))

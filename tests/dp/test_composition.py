@@ -79,6 +79,49 @@ def test_sampling_for_a_hundred_rounds_lies_between_that_of_adding_a_client_and_
     assert once < composed({}, {(1.0, 0.1): 100}, {}, DELTA) < 2 * once
 
 
+@pytest.mark.parametrize(
+    ("z", "q", "steps"),
+    [
+        (0.6, 0.05, 200),
+        *(pytest.param(*one, marks=pytest.mark.long) for one in ((1.0, 50 / 600, 1200), (1.1, 0.01, 10_000))),
+        pytest.param(1.1, 5 / 7, 200, marks=pytest.mark.long),
+    ],
+)
+def test_steps_of_dp_sgd_come_to_what_dp_accounting_says_of_its_own_event(z: float, q: float, steps: int) -> None:
+    """Its unit is the clip C, half of a replacement's sensitivity: multiplier z there is z / 2 here."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
+    replacing = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = PLDAccountant(replacing, value_discretization_interval=1e-4 if steps < 5000 else 2e-5)
+    expected = accountant.compose(event, steps).get_epsilon(DELTA)
+    release = Release("model", "gaussian", z / 2, 2.0, sampled=q, hidden=True, draws=steps)
+    assert Ledger((release,)).epsilon(DELTA) == pytest.approx(expected, rel=3e-4)
+
+
+@pytest.mark.parametrize("q", [0.05, 0.4])
+def test_opposite_samples_of_the_clips_length_are_the_worst_that_can_replace_each_other(q: float) -> None:
+    """Of all pairs of gradients within the clip, in a plane, at every epsilon: the pair that the accounting assumes."""
+    z, axis = 0.8, np.linspace(-7, 7, 301)
+    a, b = np.meshgrid(axis, axis)
+
+    def outputs(gradient: complex) -> np.ndarray:
+        def density(at: complex) -> np.ndarray:
+            return np.exp(-((a - at.real) ** 2 + (b - at.imag) ** 2) / (2 * z * z))
+
+        return (q * density(gradient) + (1 - q) * density(0)) / (2 * np.pi * z * z) * (axis[1] - axis[0]) ** 2
+
+    def excess(one: complex, other: complex) -> np.ndarray:
+        p, r = outputs(one), outputs(other)
+        return np.array([np.maximum(0.0, p - math.exp(e) * r).sum() for e in (-2, -1, -0.3, 0, 0.3, 1, 2, 3)])
+
+    worst = excess(1, -1)
+    lengths, angles = (1.0, 0.5, 0.0), np.linspace(0, np.pi, 7)
+    for one, other, angle in product(lengths, lengths, angles):
+        assert (excess(one, other * np.exp(1j * angle)) <= worst + 1e-6).all()
+
+
 def test_sampling_counts_only_where_nobody_sees_who_was_sampled() -> None:
     seen = Release("upload", "gaussian", 1.0, 2.0, "replace one client", sampled=0.1)
     hidden = Release("upload", "gaussian", 1.0, 2.0, "replace one client", sampled=0.1, hidden=True)

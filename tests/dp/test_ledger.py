@@ -175,7 +175,7 @@ def test_a_further_round_repeats_what_the_last_one_released() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"sampled": 0.0}, {"sampled": 1.5}, {"sampled": math.nan}, {"draws": 0}, {"draws": 3}, {"pure_epsilon": 1.0}],
+    [{"sampled": 0.0}, {"sampled": 1.5}, {"sampled": math.nan}, {"draws": 0}, {"draws": 1.5}, {"pure_epsilon": 1.0}],
 )
 def test_numbers_that_a_gaussian_does_not_have_are_refused(wrong) -> None:
     with pytest.raises(UserError, match="sparsity vector"):
@@ -240,3 +240,19 @@ def test_a_described_device_keeps_the_epsilon_that_is_claimed() -> None:
     multiplier = noise_multiplier(3.0, 1e-5)
     assert 0.3 < proven(multiplier, 1e-5) <= 3.0
     assert proven(multiplier / 6, 1e-5) > 3.0  # the audit would notice a sixth of the noise
+
+
+def test_a_release_of_noisy_data_has_the_better_of_both_proofs_for_a_sample() -> None:
+    """DP-SGD covers a sample, and noise on the whole upload a client, which covers its samples, too."""
+    training = Release("upload", "gaussian", 2.0, 0.1, draws=50, sampled=0.05, hidden=True)
+    upload = Release("upload", "gaussian", 1.0, 2.0, neighbours="replace one client")
+    both = replace(upload, sample=training)
+    for count in (1, 4):
+        of_client, of_sample = Ledger((upload,) * count), Ledger((training,) * count)
+        assert Ledger((both,) * count).epsilon(1e-5, "replace one client") == of_client.epsilon(
+            1e-5, "replace one client"
+        )
+        assert Ledger((both,) * count).epsilon(1e-5) == of_sample.epsilon(1e-5) < of_client.epsilon(1e-5)
+    weak = replace(both, sample=replace(training, noise_multiplier=0.3, sampled=1.0))
+    assert Ledger((weak,)).epsilon(1e-5) == Ledger((upload,)).epsilon(1e-5)
+    assert Ledger((training,)).epsilon(1e-5, "replace one client") == math.inf

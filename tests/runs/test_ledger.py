@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from coterie.dp.ledger import Ledger, Release
+from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
 from coterie.protocol.system import System
 from coterie.report.ledger import released
@@ -62,7 +64,7 @@ def test_every_system_says_what_its_clients_release(name: str) -> None:
         ("fedavg_late", ["change of the model and number of samples"]),
         ("scaffold", ["change of the model and of the control variate"]),
         ("ifca", ["choice of the cluster", "trained model and number of samples"]),
-        ("oort", ["trained model, samples and loss"]),
+        ("oort", ["trained model and number of samples", "loss"]),
     ],
 )
 def test_plain_updates_are_releases_without_a_proof(name: str, what: list[str], tmp_path: Path) -> None:
@@ -88,8 +90,8 @@ SUMS = "model, in sums"
          ["sketch of the model, in differences without a name", SUMS]),
         ("fedcaprivacy", {"mode": "hardened"},
          ["label statistics, in a sum", "signature, in differences", SUMS]),
-        ("mingledpie", {}, ["model and cluster, in sums", "set of cluster identities"]),
-        ("mingledpie", {"mode": "hardened"}, ["model and cluster, in sums"]),
+        ("mingledpie", {}, [SUMS, "cluster, in sums", "set of cluster identities"]),
+        ("mingledpie", {"mode": "hardened"}, [SUMS, "cluster, in sums"]),
         ("pafed", {"delta": 0.0}, ["update, in sums", "masked cosine among dummies, if it is late"]),
         ("pafed", {"delta": 0.0, "mode": "literal"}, ["update, in sums"]),
     ],
@@ -148,3 +150,67 @@ def test_an_audit_of_the_noise_is_in_the_result(tmp_path: Path, monkeypatch: pyt
     assert found("audited", tmp_path, rounds=1)["dp_audit"] == [row]
     assert json.loads((tmp_path / "audited" / "result.json").read_text())["dp_audit"] == [row]
     assert found("fedavg", tmp_path, rounds=1)["dp_audit"] is None
+
+
+# -- DP-SGD ------------------------------------------------------------------------------------------------------------
+
+
+OFTEN = {"fedavg", "haccs", "ifca", "mingledpie", "pafed"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.long) for n in sorted(set(KNOWN) - {"fedem", "local"})],
+)
+def test_dp_sgd_gives_what_follows_from_training_a_proof_for_a_sample_in_every_system(
+    name: str, tmp_path: Path
+) -> None:
+    """One release a message, whose noise is that of the settings; what is measured besides stays without a proof."""
+    public = {"public": 0.2, "model": "mlp_small"} if name in ("fltrust", "fedepc") else {}
+    summary = found(name, tmp_path, rounds=1, clients=6, settings={"sample_noise": 2.0, "batch_size": 10}, **public)
+    rows = [row for own in summary["ledger"].values() for row in own["releases"]]
+    proved = [row for row in rows if row["mechanism"] == "gaussian" and row["neighbours"] == "replace one sample"]
+    assert proved
+    for row in proved:
+        assert (row["noise_multiplier"], row["hidden"], row["count"]) == (1.0, True, 1)
+        assert 0 < row["sampled"] <= 1
+        assert row["epsilon"] < 60
+    measured = {row["what"] for row in rows} - {row["what"] for row in proved}
+    assert measured <= {
+        "choice of the cluster",
+        "cluster, in sums",
+        "label histogram",
+        "loss",
+        "set of cluster identities",
+        "sparsity vector and noise floor",
+    }
+
+
+def test_the_epsilon_of_a_run_is_that_of_its_steps(tmp_path: Path) -> None:
+    """Whoever trains without noise has no epsilon, for a sample as for a client."""
+    settings = {"sample_noise": 1.1, "sample_clip": 0.5, "batch_size": 10, "max_epochs": 2, "slowest": 1.0}
+    for own in found("fedavg", tmp_path, partition="iid", rounds=3, settings=settings)["ledger"].values():
+        (row,) = own["releases"]
+        samples = round(10 / row["sampled"])
+        alone = Release("model", "gaussian", 0.55, 0.1, draws=2 * -(-samples // 10), sampled=10 / samples, hidden=True)
+        assert own["epsilon"]["replace one sample"] == Ledger((alone,) * 3).epsilon(1e-5)
+        assert own["epsilon_after_one_more_round"]["replace one sample"] == Ledger((alone,) * 4).epsilon(1e-5)
+        assert own["epsilon"]["replace one client"] == "infinite"
+
+
+def test_an_upload_of_ofl_keeps_its_proof_for_a_client_and_gets_one_for_a_sample(tmp_path: Path) -> None:
+    settings = {"sample_noise": 2.0, "noise": 4.0}
+    options: dict[str, Any] = {"clients": 8, "rounds": 1, "mode": "hardened"}
+    both = found("ofl", tmp_path, settings=settings, **options)["ledger"]
+    plain = found("ofl", tmp_path / "plain", settings={"noise": 4.0}, **options)["ledger"]
+    assert any(own["releases"] for own in both.values())
+    for name, own in both.items():
+        assert own["epsilon"]["replace one client"] == plain[name]["epsilon"]["replace one client"]
+        assert own["epsilon"]["replace one sample"] <= plain[name]["epsilon"]["replace one sample"]
+
+
+def test_data_that_change_and_weights_of_classes_are_refused_with_dp_sgd(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave sample_noise or the drift out"):
+        found("fedavg", tmp_path, drift="0.5@2", settings={"sample_noise": 1.0})
+    with pytest.raises(UserError, match="leave class_weights"):
+        found("fedavg", tmp_path, class_weights="balanced", settings={"sample_noise": 1.0})

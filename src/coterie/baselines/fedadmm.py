@@ -91,5 +91,5 @@ SYSTEM = fl.system(
     baseline=True,
     title="FedADMM",
     citation="Gong, Li and Freris, FedADMM: a robust federated deep learning framework, ICDE 2022",
-    releases=fl.telling({fl.Update: ("change of the model and of the dual variable",)}),
+    releases=fl.telling({fl.Update: (fl.FromTraining("change of the model and of the dual variable"),)}),
 )

@@ -16,7 +16,7 @@ import numpy as np
 import coterie.method as fl
 
 
-@fl.message(src="client", dst="server", tells=("trained model, number of samples and of steps",))
+@fl.message(src="client", dst="server", tells=(fl.FromTraining("trained model, number of samples and of steps"),))
 class Normalised(fl.OfModel, frozen=True):
     """weights: (w_i - w) / |a_i|, with the trained buffers.  work: |a_i|, that of 1 to ``max_epochs`` epochs."""
 

@@ -27,7 +27,9 @@ from coterie.clustering.histograms import Density, density_clusters, hellinger
 from coterie.dp.laplace import private_counts
 from coterie.dp.ledger import Release
 from coterie.protocols.averaging import MOST_SAMPLES
+from coterie.protocols.local_training import told
 from coterie.protocols.selecting import (
+    SCORED,
     Scored,
     Selecting,
     checked_seconds,
@@ -202,7 +204,8 @@ def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
         if state.counts is not None:
             noise: Mapping[str, Any] = {"mechanism": "laplace", "pure_epsilon": epsilon} if epsilon < inf else {}
             releases.append(Release("label histogram", sensitivity_l2=sqrt(2), round=state.described, **noise))
-        releases += [Release("trained model, samples and loss", round=r) for r in state.trained]
+        for r in state.trained:
+            releases += told(client.config, client.samples, client.epochs, SCORED, r)
         found[client.name] = releases
     return found
 

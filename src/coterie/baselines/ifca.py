@@ -19,7 +19,9 @@ class IfcaConfig(fl.ClusterModels):
     clusters: int = 3
 
 
-@fl.message(src="client", dst="server", tells=("choice of the cluster", "trained model and number of samples"))
+@fl.message(
+    src="client", dst="server", tells=("choice of the cluster", fl.FromTraining("trained model and number of samples"))
+)
 class Update(fl.OfRound, frozen=True):
     """The chosen cluster and its locally trained model (d,). samples: the weight in the cluster's mean."""
 

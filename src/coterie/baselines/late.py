@@ -86,7 +86,7 @@ SYSTEMS: Mapping[str, fl.System] = {
         baseline=True,
         title=title,
         citation=citation,
-        releases=fl.telling({fl.Update: (f"{_SENT[sends]} and number of samples",)}),
+        releases=fl.telling({fl.Update: (fl.FromTraining(f"{_SENT[sends]} and number of samples"),)}),
     )
     for name, title, citation, config, sends, weight in _TABLE
 }

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 
 import coterie.method as fl
-from coterie.protocols.selecting import Introducing, Scored, Selecting, meet, selected_round
+from coterie.protocols.selecting import SCORED, Introducing, Scored, Selecting, meet, selected_round
 from coterie.selection import oort
 
 
@@ -145,6 +145,6 @@ SYSTEM = fl.system(
         "client": "the global model of every round that it is selected in",
     },
     observe=observe,
-    releases=fl.telling({Scored: ("trained model, samples and loss",)}),
+    releases=fl.telling({Scored: SCORED}),
     baseline=True,
 )

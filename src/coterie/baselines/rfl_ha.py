@@ -75,14 +75,14 @@ class Train(fl.OfModel, frozen=True):
     """Train on your data."""
 
 
-@fl.message(src="client", dst=HEAD, tells=("trained model and number of samples",))
+@fl.message(src="client", dst=HEAD, tells=(fl.FromTraining("trained model and number of samples"),))
 class Update(fl.OfModel, frozen=True):
     """The trained model, and of how many samples."""
 
     samples: int
 
 
-@fl.message(src=HEAD, dst="server", tells=("mean model of a cluster",))
+@fl.message(src=HEAD, dst="server", tells=(fl.FromTraining("mean model of a cluster"),))
 class Led(fl.OfModel, frozen=True):
     """The mean model of a cluster. samples: of ``members`` clients together."""
 

@@ -81,9 +81,7 @@ class Server(fl.Server):
     def trusting(self, r: int) -> fl.Steps[Rule]:
         """FLTrust's rule in round r, by the server's own update. Raises PeerError if its training diverges."""
         start, config = self.state.weights, self.config
-        fitted: fl.Fitted = yield from fl.compute(
-            fl.Fit(start, config.solver(), config.max_epochs, fl.batch_seed(self, r))
-        )
+        fitted: fl.Fitted = yield from fl.compute(fl.fit(self, start, r, epochs=config.max_epochs))
         change = (fitted.weights - start).astype(np.float64)
         own = fl.with_buffers(self.spec, change, np.zeros_like(change))
         return lambda updates, f: robust.fltrust(updates, own)

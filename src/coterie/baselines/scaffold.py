@@ -42,7 +42,7 @@ class Train(fl.OfModel, frozen=True):
     control: fl.Floats
 
 
-@fl.message(src="client", dst="server", tells=("change of the model and of the control variate",))
+@fl.message(src="client", dst="server", tells=(fl.FromTraining("change of the model and of the control variate"),))
 class Change(fl.OfModel, frozen=True):
     """y_i - x, of which the buffers (running statistics) are y_i's own, and c_i+ - c_i, 0 at buffers; both (d,)."""
 

@@ -16,6 +16,7 @@ import msgspec
 from coterie.dp.ledger import DELTA, Ledger, Release
 from coterie.protocol.party import Party
 from coterie.protocol.system import Federation, System
+from coterie.protocols.local_training import told
 from coterie.report.ledger import released
 from coterie.transport.envelope import Envelope
 
@@ -35,11 +36,13 @@ class Account:
     """What a party's account is made from, and which of its own releases are in it.
 
     own: releases by its state (``System.ledger``).  told: by kind of message, counted as it is sent, what it reveals
-    (``System.releases``).  kept: whether its system keeps any account.  delta: of the epsilon.
+    (``System.releases``), and ``releases`` of that in a round.  kept: whether its system keeps any account.  delta: of
+    the epsilon.
     """
 
     own: Callable[[], Sequence[Release]] = field(default=lambda: ())
     told: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    releases: Callable[[Sequence[str], int], list[Release]] = field(default=lambda words, r: [])
     kept: bool = True
     delta: float = DELTA
     _known: Counter[Release] = field(default_factory=Counter)
@@ -50,7 +53,7 @@ class Account:
         return list((self._known - before).elements())
 
     def by_sending(self, envelope: Envelope) -> list[Release]:
-        return [Release(what, round=envelope.round) for what in self.told.get(envelope.kind, ())]
+        return self.releases(self.told.get(envelope.kind, ()), envelope.round)
 
 
 def account_of(system: System, party: Party, settings: Any) -> Account:
@@ -64,9 +67,12 @@ def account_of(system: System, party: Party, settings: Any) -> Account:
     def own() -> Sequence[Release]:
         return () if ledger is None else ledger(seen).get(party.name, ())
 
-    told = {kind.__name__: tuple(what) for kind, what in system.counted(settings, common.mode).items()}
+    def releases(words: Sequence[str], r: int) -> list[Release]:
+        return told(settings, party.samples, party.epochs, words, r)
+
+    counted = {kind.__name__: tuple(what) for kind, what in system.counted(settings, common.mode).items()}
     kept = system.ledger is not None or system.releases is not None
-    return Account(own, told, kept, getattr(settings, "dp_delta", DELTA))
+    return Account(own, counted, releases, kept, getattr(settings, "dp_delta", DELTA))
 
 
 def add(entries: Entries, *releases: Release) -> None:

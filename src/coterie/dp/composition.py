@@ -27,6 +27,8 @@ from coterie.dp.skellam import epsilon as skellam_epsilon
 
 MOST_STEPS = 1e6
 """On the grid of one loss. A finer grid takes memory and changes epsilon in its fifth digit."""
+GRID_OF_ONE = 0.03
+"""The step, in standard deviations of one sampled loss of many: rounding up adds to each."""
 
 
 def composed(
@@ -51,7 +53,8 @@ def composed(
         return skellam_epsilon(skellam, every, pures, delta)
     basic: float = gaussian_epsilon(every**-0.5 if every else math.inf, delta) + pures
     single = sum(pure.values()) == 1 and not every
-    if single or not (sampled or pure) or (every and not FINE[0] <= every**-0.5 <= FINE[1]):
+    spread = _spread(loss, sampled.items(), pure.items())
+    if single or not (sampled or pure) or (every and not FINE[0] <= 1 / spread <= FINE[1]):
         return basic
     return min(basic, by_distributions(loss, tuple(sorted(sampled.items())), tuple(sorted(pure.items())), delta))
 
@@ -71,14 +74,20 @@ def by_distributions(
     return float(together.get_epsilon_for_delta(delta))
 
 
-def _step(loss: float, sampled: Any, pure: Any) -> float:
-    """``GRID`` standard deviations of the whole loss, or a larger whole part of the least pure epsilon."""
-    spread = math.sqrt(
+def _spread(loss: float, sampled: Any, pure: Any) -> float:
+    """About the standard deviation of the whole loss."""
+    return math.sqrt(
         loss
-        + sum(count * min(1.0, q * q * math.expm1(min(z**-2, 50.0)) * z * z) / z**2 for (z, q), count in sampled)
+        + sum(count * min(z**-2, 4 * q * q * math.sinh(min(z**-2 / 4, 50.0))) for (z, q), count in sampled)
         + sum(count * min(epsilon, 1.0) ** 2 for epsilon, count in pure)
     )
-    step: float = max(GRID * spread, *(20 / (z * MOST_STEPS) for (z, _), _ in sampled), 1e-12)
+
+
+def _step(loss: float, sampled: Any, pure: Any) -> float:
+    """``GRID`` standard deviations of the whole loss, or a larger whole part of the least pure epsilon."""
+    many = sum(count for _, count in sampled)
+    fine = min(GRID, GRID_OF_ONE / math.sqrt(many)) if many else GRID
+    step: float = max(fine * _spread(loss, sampled, pure), *(20 / (z * MOST_STEPS) for (z, _), _ in sampled), 1e-12)
     least = min((epsilon for epsilon, _ in pure), default=0.0)
     if least >= step:
         step = least / math.ceil(least / step)

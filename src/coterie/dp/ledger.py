@@ -37,10 +37,11 @@ class Release:
     neighbours: the relation of this bound.  round: 0 is the set-up.
     against: who sees it so, such as "server" or "own leader"; nobody named: everybody.
     pure_epsilon: of the Laplace and the exponential mechanism, whose delta is 0; None for the others. draws: how many
-        times it was run with this epsilon, with the earlier results known.
-    sampled: the probability with which the client was in this round, drawn independently of all else.  hidden: whether
-        nobody that sees the release can tell if it was. Only then does sampling count.
+        times the mechanism was run with these numbers, with the earlier results known.
+    sampled: the probability with which what neighbours differ in was part of a draw, independently of all else.
+        hidden: whether nobody that sees the release can tell if it was. Only then does sampling count.
     claimed_epsilon: a publication's claim of a heuristic, which counts for nothing.
+    sample: of a release of data that was noisy before, such as a model of DP-SGD, the proof of that for one sample.
 
     Raises UserError for an unknown mechanism or relation, and for numbers that its mechanism lacks or does not have.
     """
@@ -58,6 +59,7 @@ class Release:
     claimed_epsilon: float | None = None
     sensitivity_l1: float | None = None
     against: tuple[str, ...] = ()
+    sample: Release | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in get_args(Mechanism) or self.neighbours not in get_args(Neighbours):
@@ -84,8 +86,14 @@ class Release:
                 f"{self.what}: Skellam noise, and no other, has an L1 sensitivity, positive and finite, not "
                 f"{self.sensitivity_l1} of mechanism {self.mechanism}"
             )
-        if self.draws != int(self.draws) or self.draws < 1 or (self.draws > 1 and self.mechanism not in PURE):
-            raise UserError(f"{self.what}: only mechanisms with a pure epsilon have several draws, not {self.draws}")
+        if (
+            self.draws != int(self.draws)
+            or self.draws < 1
+            or (self.draws > 1 and self.mechanism in (*UNPROVED, "skellam"))
+        ):
+            raise UserError(
+                f"{self.what}: only Gaussians and mechanisms with a pure epsilon have several draws, not {self.draws}"
+            )
         if not 0 < self.sampled <= 1 or (self.sampled < 1 and self.mechanism != "gaussian"):
             raise UserError(f"{self.what}: a Gaussian may be sampled with a probability in (0, 1], not {self.sampled}")
         if self.claimed_epsilon is not None and (self.mechanism != "heuristic" or not self.claimed_epsilon > 0):
@@ -125,21 +133,11 @@ class Ledger:
         against: one observer, who sees what names it and what names nobody; None for all observers together.
         Different mechanisms are composed by ``composition.py``.
         """
-        seen = [release for release in self.releases if release.seen_by(against)]
-        if not all(release.proves(neighbours) for release in seen):
-            return math.inf
-        gaussian, sampled, pure = Counter[float](), Counter[tuple[float, float]](), Counter[float]()
-        skellam = Counter[tuple[float, float, float]]()
-        for one in seen:
-            if one.sensitivity_l1 is not None and one.sensitivity_l2 is not None and one.noise_multiplier is not None:
-                skellam[one.noise_multiplier, one.sensitivity_l2, one.sensitivity_l1] += 1
-            elif one.pure_epsilon is not None:
-                pure[one.pure_epsilon] += one.draws
-            elif one.noise_multiplier is not None and one.hidden and one.sampled < 1:
-                sampled[one.noise_multiplier, one.sampled] += 1
-            elif one.noise_multiplier is not None:
-                gaussian[one.noise_multiplier] += 1
-        return composed(gaussian, sampled, pure, delta, skellam)
+        seen = tuple(release for release in self.releases if release.seen_by(against))
+        ways = {seen}
+        if neighbours == "replace one sample":
+            ways.add(tuple(release.sample or release for release in seen))
+        return min(_epsilon(way, delta, neighbours) for way in ways)
 
     def after(self, *more: Release) -> Ledger:
         """The ledger with further releases: ``ledger.after(one).epsilon(delta)`` is the epsilon with one more."""
@@ -177,6 +175,23 @@ class Ledger:
             },
             "releases": [_row(Ledger(tuple(kind)), delta) for kind in kinds.values()],
         }
+
+
+def _epsilon(releases: Sequence[Release], delta: float, neighbours: Neighbours) -> float:
+    if not all(release.proves(neighbours) for release in releases):
+        return math.inf
+    gaussian, sampled, pure = Counter[float](), Counter[tuple[float, float]](), Counter[float]()
+    skellam = Counter[tuple[float, float, float]]()
+    for one in releases:
+        if one.sensitivity_l1 is not None and one.sensitivity_l2 is not None and one.noise_multiplier is not None:
+            skellam[one.noise_multiplier, one.sensitivity_l2, one.sensitivity_l1] += 1
+        elif one.pure_epsilon is not None:
+            pure[one.pure_epsilon] += one.draws
+        elif one.noise_multiplier is not None and one.hidden and one.sampled < 1:
+            sampled[one.noise_multiplier, one.sampled] += one.draws
+        elif one.noise_multiplier is not None:
+            gaussian[one.noise_multiplier] += one.draws
+    return composed(gaussian, sampled, pure, delta, skellam)
 
 
 def statements(releases: Mapping[str, Sequence[Release]], delta: float = DELTA) -> dict[str, dict[str, Any]]:

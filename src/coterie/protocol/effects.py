@@ -52,6 +52,7 @@ class Fit:
     seed: >= 0, decides the order of the batches.  state: the solver's named (d,) vectors.
     sample_weights: (n,) float32 >= 0, q_i of each training sample in its stored order. A batch's loss is sum_i q_i l_i
     / |batch|. Needs cross entropy.
+    secret: SECRET, from which batches and noise of a private solver follow (``training/private.py``).
     """
 
     weights: Vector
@@ -60,6 +61,7 @@ class Fit:
     seed: int
     state: Mapping[str, Vector] = field(default_factory=dict)
     sample_weights: Vector | None = None
+    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,13 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     OPTIONAL: ClassVar[frozenset[str]]
 
 
+class FromTraining(str):
+    """Words of ``TELLS`` for what follows from the sender's training of the round alone (and from public numbers).
+
+    DP-SGD covers it (``LocalTraining.sample_noise``).
+    """
+
+
 class OfRound(Message, frozen=True):
     """Base of messages of one round, which is their first field."""
 

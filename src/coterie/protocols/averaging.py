@@ -22,7 +22,7 @@ from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.messages import ANY, Floats, Message, OfRound, message
+from coterie.protocol.messages import ANY, Floats, FromTraining, Message, OfRound, message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.names import LazyMapping
 from coterie.protocol.party import Party, Work, from_hub, initial, initials, never, on
@@ -69,7 +69,7 @@ class Train(OfModel, frozen=True):
     """Train on your data. weights: (d,) the global model, or (k d,) all models, concatenated."""
 
 
-@message(src="client", dst="server", tells=("trained model and number of samples",))
+@message(src="client", dst="server", tells=(FromTraining("trained model and number of samples"),))
 class Update(OfModel, frozen=True):
     """The result of one training. round: the round that asked for it.  samples: of this client's training data.
 

@@ -11,16 +11,27 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 from msgspec import Meta
 
+from coterie.dp.ledger import Release
 from coterie.protocol.effects import Evaluate, Evaluated, Fit, Vector
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import M, Message
+from coterie.protocol.messages import FromTraining, M, Message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.names import each
 from coterie.protocol.options import AtLeastOne, NotNegative, Positive, check_bounds
 from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.randomness import rng
 from coterie.protocol.steps import Answers, Steps, for_each
-from coterie.training.solvers import MOST_WEIGHT, Objective, OwnLoss, Proximal, Sgd, largest
+from coterie.training.solvers import (
+    LEAST_SECRET,
+    MOST_WEIGHT,
+    Objective,
+    OwnLoss,
+    Proximal,
+    Sgd,
+    is_private,
+    largest,
+    sampling,
+)
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -83,6 +94,9 @@ class LocalTraining:
     trains E_i = round(d_i E_m) epochs, d_i uniform in [slowest, 1] and fixed (FedCAPrivacy, section VI-A).
     participation: fraction of the clients that is asked each round.  deadline_s: virtual seconds that a round waits
     for its clients, or None to wait for all.
+    sample_noise: trains by DP-SGD, which hides each sample: standard deviation of the Gaussian noise on the sum of a
+    batch's gradients, over sample_clip; None for plain SGD.  sample_clip: L2 norm to which each sample's gradient is
+    clipped.
     founders: how many clients take part from the start; 0 for all.  newcomers: how many of the others join each time,
     in the order of their numbers.  join_every: rounds between two such times.
     """
@@ -91,6 +105,8 @@ class LocalTraining:
     batch_size: int = 50
     momentum: float = 0.0
     weight_decay: float = 0.0
+    sample_clip: float = 1.0
+    sample_noise: float | None = None
     max_epochs: Annotated[int, Meta(ge=1)] = 5
     slowest: Annotated[float, Meta(gt=0, le=1)] = 0.2
     participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -103,7 +119,10 @@ class LocalTraining:
         check_choices(self)
         check_bounds(self)
         refuse_unused(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
+        refuse_unused(self, (("sample_clip", "sample_noise=None", self.sample_noise is None),))
         self.solver()
+        if self.sample_noise is not None and self.pretraining() is not None:
+            raise UserError("a pre-training on the clients' data has no sample_noise: leave one of them out")
 
     def solver(self) -> Sgd:
         """The local solver: plain SGD unless overridden."""
@@ -117,8 +136,11 @@ class LocalTraining:
         """
         if isinstance(local, type):
             solver: Sgd = local(**{one.name: getattr(self, one.name) for one in fields(local)})
+            if self.sample_noise is not None and not is_private(solver):
+                raise UserError(f"{local.__name__} has no field sample_noise: leave the setting out")
             return solver
-        return Objective(self.lr, self.batch_size, self.momentum, self.weight_decay, loss=local, settings=self)
+        plain = {one.name: getattr(self, one.name) for one in fields(Sgd)}
+        return Objective(**plain, loss=local, settings=self)
 
     def objective(self, loss: OwnLoss) -> Sgd:
         return self.solver_of(loss)
@@ -296,7 +318,37 @@ def batch_seed(party: Party, r: int) -> int:
 
 def fit(client: Party, start: Vector, r: int, solver: Sgd | None = None, **more: Any) -> Fit:
     """The effect of a client's training in round r. more: further fields of ``Fit``."""
-    return Fit(start, solver or client.config.solver(), client.epochs, batch_seed(client, r), **more)
+    given = {"solver": solver or client.config.solver(), "epochs": client.epochs, "seed": batch_seed(client, r), **more}
+    if is_private(given["solver"]):
+        given["secret"] = client.kept("training", b"", r).bytes(LEAST_SECRET)  # the engine mixes in what is trained on
+    return Fit(start, **given)
+
+
+def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -> list[Release]:
+    """What a message of round r that says ``words`` (``Message.TELLS``) releases of a client's data.
+
+    samples: of the client, a public number.  epochs: of its trainings. With DP-SGD all that follows from the training
+        is one release, of a Gaussian sum over a secret batch in every step.
+    """
+    if getattr(config, "sample_noise", None) is None:
+        return [Release(str(what), round=r) for what in words]
+    trained = [what for what in words if isinstance(what, FromTraining)][:1]
+    batches = sampling(samples, config.batch_size, epochs)
+    others = [Release(what, round=r) for what in words if not isinstance(what, FromTraining)]
+    sensitivity = 2 * config.sample_clip / batches.size  # of a step's mean gradient
+    return others + [
+        Release(
+            str(what),
+            "gaussian",
+            config.sample_noise / 2,  # over the sensitivity of a replacement, 2 C
+            sensitivity,
+            round=r,
+            draws=batches.steps,
+            sampled=batches.probability,
+            hidden=True,
+        )
+        for what in trained
+    ]
 
 
 def training_cost(client: Party, msg: Message) -> Cost:

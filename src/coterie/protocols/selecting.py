@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.protocol.effects import Local, OwnData, local
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import Message, OfRound, message
+from coterie.protocol.messages import FromTraining, Message, OfRound, message
 from coterie.protocol.party import Party, Work, on
 from coterie.protocol.steps import PATIENCE_S, Steps
 from coterie.protocols.averaging import Averaging, ModelClient, OfModel
@@ -38,6 +38,10 @@ class Selecting(Averaging):
 
     def number(self, clients: Sequence[str], r: int) -> int:
         return sample_size(len(joined(clients, self, r)), self.participation)
+
+
+SCORED = FromTraining("trained model and number of samples"), "loss"
+"""What ``Scored`` tells of its sender's data."""
 
 
 @message(src="client", dst="server")

@@ -29,7 +29,7 @@ from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import NoAnswerError, Steps
 from coterie.protocol.system import PartyFactory
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys, Pair
-from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed
+from coterie.protocols.local_training import LocalTraining, ask_round, fit
 from coterie.protocols.threshold_halves import taken, vouched
 from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import Joint, JointKeys
@@ -128,7 +128,7 @@ class SumClient(Party, role=CLIENT):
     pads = JointPads(joint_of=_joint_of)
 
     def fit(self, start: Vector, r: int) -> Fit:
-        return Fit(start, self.config.solver(), self.epochs, batch_seed(self, r))
+        return fit(self, start, r)
 
 
 class SumServer(Party, role=SERVER):

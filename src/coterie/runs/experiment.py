@@ -84,6 +84,11 @@ class Experiment:
         self.attackers = Attackers.of(config, names)
         self.system = self.attackers.among(self.system)
         self._targets, self._outputs = inputs.dataset.targets, inputs.dataset.classes
+        if inputs.drift is not None and getattr(self.settings, "sample_noise", None) is not None:
+            raise UserError(
+                "a drift gives a client other samples, and its ledger counts those of one data set: leave "
+                "sample_noise or the drift out"
+            )
         self.dealt = replace(inputs, data=self.data.as_dealt())
         self.label_counts = self.dealt_counts = self._counted()
         self._drifted = False

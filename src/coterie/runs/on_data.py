@@ -19,7 +19,7 @@ from coterie.protocol.interpreters import Interpreters, each, interpret
 from coterie.runs.metrics import ClassWeights
 from coterie.training.engine import fit_many
 from coterie.training.evaluate import evaluate_many, judge_many
-from coterie.training.jobs import DivergedError, How, Job
+from coterie.training.jobs import DivergedError, How, job_of
 from coterie.training.model import Model
 
 Wanted = Sequence[tuple[str, Any]]
@@ -92,8 +92,8 @@ class Here:
 
     def _fit(self, wanted: Sequence[tuple[str, Fit]]) -> Sequence[Fitted | DivergedError]:
         jobs = [
-            Job(e.weights, e.solver, e.epochs, e.seed, own.x, own.y, e.state, self._weighted(own, e.sample_weights))
-            for own, e in ((self.of(party), e) for party, e in wanted)
+            job_of(fit, own.x, own.y, self._weighted(own, fit.sample_weights))
+            for own, fit in ((self.of(party), fit) for party, fit in wanted)
         ]
         try:
             return fit_many(self.model, jobs, **self.how)

@@ -18,6 +18,7 @@ from coterie.data.own import name_of
 from coterie.devices.traces import parse
 from coterie.dp.ledger import DELTA, Release, statements
 from coterie.protocol.model_spec import ModelSpec
+from coterie.protocols.local_training import told
 from coterie.record.schema import Joules, Used
 from coterie.record.summary import Line, last_line, stretches, totals
 from coterie.runs.experiment import Experiment
@@ -93,10 +94,11 @@ def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str
     rounds = [line.get("round", 0 if i == 0 else len(lines) - 1) for i, line in enumerate(lines)]
     for r, line in zip(rounds, lines, strict=True):
         for kind, senders in line.get("released", {}).items():
-            told = [Release(what, round=r) for what in words.get(kind, ())]
             for name in senders:
                 if name in clients:
-                    found.setdefault(name, []).extend(told)
+                    party = experiment.owns[name]
+                    more = told(settings, party.samples, party.epochs, words.get(kind, ()), r)
+                    found.setdefault(name, []).extend(more)
     return statements(found, getattr(settings, "dp_delta", DELTA))
 
 

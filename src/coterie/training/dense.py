@@ -6,7 +6,7 @@ is no gradient buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,8 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import Part
 from coterie.training.jobs import Job, pulled
 from coterie.training.model import Model, shaped
-from coterie.training.solvers import Solver
+from coterie.training.private import clip_factors
+from coterie.training.solvers import Solver, is_private
 
 aten = torch.ops.aten
 
@@ -101,8 +102,10 @@ class SlotWeights:
                 self.drift = torch.zeros_like(self.value)
             self.drift[slot].view(-1).copy_(drift[self.at])
 
-    def descend(self, left: Tensor | None, right: Tensor, solver: Solver, shrink: float) -> None:
-        """``solvers.descend`` with the gradient ``left @ right``, never stored.
+    def descend(
+        self, left: Tensor | None, right: Tensor, solver: Solver, shrink: float, noise: Tensor | None = None
+    ) -> None:
+        """``solvers.descend`` with the gradient ``left @ right``, never stored, plus noise (slots, d).
 
         Without ``left`` it is the sum of right's rows, in a fixed order: a product with a row of ones would give
         another last bit in another slot.
@@ -115,6 +118,8 @@ class SlotWeights:
             into.add_(right.sum(1, keepdim=True), alpha=alpha)
         else:
             into.baddbmm_(left, right, beta=beta, alpha=alpha)
+        if noise is not None:
+            into.add_(noise[:, self.at].reshape(into.shape), alpha=alpha)
         if v is None:
             if self.drift is not None:
                 w.add_(self.drift, alpha=-lr)
@@ -174,10 +179,15 @@ class DenseKernel:
         self._log_p = torch.empty(slots, batch, layers[-1].weight.shape[0], device=device)
         self._gradient = torch.empty_like(self._log_p)
         self._narrowed: list[Stage] = []  # to the width of the last step
+        self._noises: list[Iterator[Tensor] | None] = [None] * slots
+        self._noise, self._clips = (torch.zeros(slots, n * is_private(solver), device=device) for n in (self._size, 1))
 
     def load(self, slot: int, job: Job) -> None:
         start, pull = pulled(job)
         self._shrink = pull.shrink
+        if job.private is not None:
+            self._noises[slot] = job.private.noises(self._size)
+            self._clips[slot] = job.private.clip / job.batch
         for weights in self._weights:
             weights.load(slot, start, pull.drift)
         self._narrowed = []  # there may be a drift now
@@ -198,18 +208,36 @@ class DenseKernel:
         inputs = [x]
         for stage in stages:
             inputs.append(stage.forward(inputs[-1]))
-        delta = self._loss(inputs[-1], y.unsqueeze(2), scale.unsqueeze(2), nll.unsqueeze(2))
-        for at in reversed(range(len(stages))):
-            stage = stages[at]
-            if at:  # before the step, which changes the weights
-                below = torch.bmm(delta, stage.weight.value, out=stages[at - 1].delta)
-                if activation := stages[at - 1].activation:
-                    activation.backward(below, inputs[at])
-            stage.weight.descend(delta.transpose(1, 2), inputs[at], self._solver, self._shrink)
+        deltas = [self._loss(inputs[-1], y.unsqueeze(2), scale.unsqueeze(2), nll.unsqueeze(2))]
+        for below, stage, output in zip(stages[-2::-1], stages[:0:-1], inputs[-2:0:-1], strict=True):
+            deltas.append(torch.bmm(deltas[-1], stage.weight.value, out=below.delta))
+            if below.activation:
+                below.activation.backward(deltas[-1], output)
+        deltas.reverse()
+        noise = self._hide(stages, inputs, deltas) if is_private(self._solver) else None
+        for stage, delta, fed in zip(stages, deltas, inputs, strict=False):
+            stage.weight.descend(delta.transpose(1, 2), fed, self._solver, self._shrink, noise)
             if stage.bias is not None:
-                stage.bias.descend(None, delta, self._solver, self._shrink)
-            if at:
-                delta = below
+                stage.bias.descend(None, delta, self._solver, self._shrink, noise)
+
+    def _hide(self, stages: list[Stage], inputs: list[Tensor], deltas: list[Tensor]) -> Tensor:
+        """Clip each sample's gradient in its deltas; returns the step's noise, (width, d).
+
+        The gradient of a layer is an outer product, whose norm is that of the delta times that of the input (Goodfellow
+        2015, section 4).
+        """
+        width = len(deltas[0])
+        squares = torch.zeros_like(deltas[0][..., 0])
+        for stage, delta, fed in zip(stages, deltas, inputs, strict=False):
+            ones = 0.0 if stage.bias is None else 1.0
+            squares += delta.square().sum(2) * (fed.square().sum(2) + ones)
+        factors = clip_factors(squares.sqrt_(), self._clips[:width]).unsqueeze(2)
+        for delta in deltas:
+            delta.mul_(factors)
+        for slot, noises in enumerate(self._noises[:width]):
+            if noises is not None:
+                self._noise[slot] = next(noises)
+        return self._noise[:width]
 
     def _loss(self, logits: Tensor, labels: Tensor, scale: Tensor, nll: Tensor) -> Tensor:
         """Fill nll with the samples' cross entropy; returns its gradient (softmax - one hot) scale."""

@@ -20,7 +20,7 @@ from coterie.protocol.errors import UserError
 from coterie.training import dense, loop, slots, stacked
 from coterie.training.jobs import DivergedError, Job, check, draws, products
 from coterie.training.model import Model
-from coterie.training.solvers import Objective, Solver
+from coterie.training.solvers import Objective, Solver, is_private
 from coterie.training.workers import run_all, shares
 
 PATHS = ("auto", "dense", "vmap", "loop")
@@ -42,6 +42,8 @@ def choose_path(model: Model, device: str = "cpu", path: str = "auto", solver: S
         if path not in ("auto", "loop"):
             raise UserError(f'an Objective trains one network at a time, and takes no {path} path: use path="auto"')
         return "loop"
+    if path == "vmap" and is_private(solver):
+        raise UserError('with sample_noise a model takes the dense or the loop path: use path="auto"')
     if path == "dense" and dense.chain(model) is None:
         raise UserError(
             f"{model.name} cannot take the dense path, which is for chains of Flatten, Linear, ReLU, Tanh, Sigmoid "
@@ -54,7 +56,7 @@ def choose_path(model: Model, device: str = "cpu", path: str = "auto", solver: S
         )
     if path != "auto":
         return path
-    if torch.device(device).type != "cpu":
+    if torch.device(device).type != "cpu" and not is_private(solver):
         return "vmap" if stacked.stackable(model) else "loop"
     return "loop" if dense.chain(model) is None else "dense"
 
@@ -73,11 +75,12 @@ def fit_many(
     """
     dtype = products(model, precision, device)
     choose_path(model, device, path)
-    groups: dict[Solver, dict[int, Job]] = {}
+    groups: dict[tuple[Solver, int], dict[int, Job]] = {}
     for index, job in enumerate(jobs):
-        groups.setdefault(job.solver, {})[index] = check(model, job, index)
+        checked = check(model, job, index)
+        groups.setdefault((job.solver, rows_of(checked)), {})[index] = checked
     results: dict[int, Fitted | DivergedError] = {}
-    for solver, group in groups.items():
+    for (solver, _), group in groups.items():
         results |= _fit_group(model, group, choose_path(model, device, path, solver), dtype, torch.device(device))
     found = [results[index] for index in range(len(jobs))]
     for error in found:
@@ -115,8 +118,7 @@ def _fit_slots(
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
     """One worker's jobs, many at a time."""
     solver = next(iter(jobs.values())).solver
-    largest = max(job.batch for job in jobs.values())
-    batch = largest if solver.batch_size > _PADDED else solver.batch_size
+    batch = max(map(rows_of, jobs.values())) or max(job.batch for job in jobs.values())
     width = slot_count(model, len(jobs), device)
     sample_bytes = width * batch * prod(model.input_shape) * 4
     block = max(1, min(_BLOCK_BYTES // sample_bytes, max(job.steps for job in jobs.values())))
@@ -126,6 +128,13 @@ def _fit_slots(
     else:
         kernel = stacked.StackedKernel(model, solver, slots=width, dtype=dtype, device=device)
     return slots.run(model, jobs, kernel, block, batch)
+
+
+def rows_of(job: Job) -> int:
+    """To how many rows the job's batches are padded; 0 for as many as the largest beside it needs."""
+    if job.private is not None:
+        return job.private.rows
+    return job.solver.batch_size if job.solver.batch_size <= _PADDED else 0
 
 
 def slot_count(model: Model, jobs: int, device: torch.device) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 import numpy as np
@@ -11,15 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.protocol.effects import Fitted, Vector
+from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.training.model import Model, floats, has_conv2d, tensor
-from coterie.training.solvers import MOST_WEIGHT, Objective, Pull, Solver, largest
+from coterie.training.private import Private, check_separable, mixed
+from coterie.training.solvers import LEAST_SECRET, MOST_WEIGHT, Objective, Pull, Solver, is_private, largest, sampling
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One ``Fit`` and its data, x (n, ...) float32 and labels y (n,), int64 for cross entropy."""
+    """One ``Fit`` and its data, x (n, ...) float32 and labels y (n,), int64 for cross entropy.
+
+    private: of a checked job whose solver hides each sample.
+    """
 
     weights: Vector
     solver: Solver
@@ -29,6 +33,8 @@ class Job:
     y: Tensor
     state: Mapping[str, Vector] = field(default_factory=dict)
     sample_weights: Vector | None = None
+    secret: bytes = field(default=b"", repr=False)
+    private: Private | None = None
 
     @property
     def samples(self) -> int:
@@ -38,12 +44,22 @@ class Job:
     @property
     def batch(self) -> int:
         """Samples in a full batch: the solver's, or all there are."""
-        return min(self.solver.batch_size, self.samples)
+        return sampling(self.samples, self.solver.batch_size, self.epochs).size
 
     @property
     def steps(self) -> int:
         """Optimiser steps over all epochs, an epoch's smaller last batch included."""
-        return self.epochs * -(-self.samples // self.batch)
+        return sampling(self.samples, self.solver.batch_size, self.epochs).steps
+
+    @property
+    def passed(self) -> int:
+        """Samples that all steps see; of a private solver on average."""
+        return self.samples * self.epochs if self.private is None else self.steps * self.batch
+
+
+def job_of(fit: Fit, x: Tensor, y: Tensor, sample_weights: Vector | None) -> Job:
+    """A party's training on these samples, with these weights."""
+    return Job(fit.weights, fit.solver, fit.epochs, fit.seed, x, y, fit.state, sample_weights, fit.secret)
 
 
 class DivergedError(RunError):
@@ -84,10 +100,10 @@ def pulled(job: Job) -> tuple[Tensor, Pull]:
 def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float) -> Fitted | DivergedError:
     """The result of a training that ended with ``weights`` (d,), or why it diverged.
 
-    loss_sum: sum of the (weighted) losses over all samples and epochs. State entries are zero at buffers and parameters
+    loss_sum: sum of the (weighted) losses over all steps' samples. State entries are zero at buffers and parameters
         without gradient.
     """
-    loss = loss_sum / (job.samples * job.epochs)
+    loss = loss_sum / job.passed
     if not np.isfinite(loss):
         return DivergedError(index, "a loss")
     end = weights.detach().cpu()
@@ -122,7 +138,31 @@ def check(model: Model, job: Job, index: int) -> Job:
         raise UserError(f"{where}: {name} needs the state {sorted(missing)}; give zeros (d,) in the first round")
     state = {key: model.checked(vector, f"{where}, state {key!r}") for key, vector in job.state.items()}
     of_samples = None if job.sample_weights is None else _sample_weights(job.sample_weights, len(x), where)
-    return Job(weights, job.solver, int(job.epochs), int(job.seed), x, y, state, of_samples)
+    checked = Job(weights, job.solver, int(job.epochs), int(job.seed), x, y, state, of_samples, job.secret)
+    return replace(checked, private=hidden(model, checked, where)) if is_private(job.solver) else checked
+
+
+def hidden(model: Model, job: Job, where: str) -> Private:
+    """Batches and noise of a private training. Raises UserError for what would let more than a sample's gradient out.
+
+    Both follow from the secret and from all that the training follows from, so that another training has other noise.
+    """
+    if len(job.secret) < LEAST_SECRET:
+        raise UserError(
+            f"{where}: a training with sample_noise needs a secret of {LEAST_SECRET} bytes, from which its noise "
+            "follows: coterie.method.fit gives it one"
+        )
+    if job.sample_weights is not None:
+        raise UserError(
+            f"{where}: with sample_noise no sample has a weight, since weights may follow from other samples: leave "
+            "class_weights and sample_weights out"
+        )
+    check_separable(model)
+    named = (f"{name}\x1f".encode() + vector.tobytes() for name, vector in sorted(job.state.items()))
+    settings = repr((job.solver, job.epochs, tuple(job.x.shape), tuple(job.y.shape))).encode()
+    content = (settings, job.weights, *map(np.ascontiguousarray, (job.x, job.y)), *named)
+    batches = sampling(job.samples, job.solver.batch_size, job.epochs)
+    return Private.of(job.solver, batches, job.samples, mixed(job.secret, *content))
 
 
 def _sample_weights(weights: Vector, samples: int, where: str) -> Vector:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import UserError
 from coterie.training.jobs import DivergedError, Job, batch_order, draws, fitted, pulled
 from coterie.training.model import Model, has_conv2d, load, placed, tensor, torch_seed
+from coterie.training.private import clipped_sums
 from coterie.training.solvers import Objective, Pull, State, descend
 
 
@@ -49,24 +51,39 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
     own = job.solver if isinstance(job.solver, Objective) else None
     start = {} if own is None else _parameters(model, job, device)
     total = torch.zeros((), dtype=torch.float64)
-    for epoch in range(job.epochs):
-        order = torch.from_numpy(batch_order(job.seed, epoch, job.samples)).to(device)
-        for rows in torch.split(order, job.batch):
-            samples = x.index_select(0, rows)
-            if images_last:
-                samples = samples.contiguous(memory_format=torch.channels_last)
-            labels = y.index_select(0, rows)
-            weights = None if of_samples is None else of_samples.index_select(0, rows)
+    noises = iter(()) if job.private is None else job.private.noises(model.spec.size)
+    for rows in _batches(job):
+        samples, labels = (held.index_select(0, rows.to(device)) for held in (x, y))
+        if images_last:
+            samples = samples.contiguous(memory_format=torch.channels_last)
+        gradients: Sequence[Any]
+        if job.private is not None:
+            with autocast:
+                loss, gradients = clipped_sums(model, module, samples, labels, job.private.clip)
+            noise = model.unflatten(next(noises).numpy())
+            for name, gradient in zip(model.trainable, gradients, strict=True):
+                gradient.div_(job.batch).add_(noise[name].to(device))
+            total += loss
+        else:
+            weights = None if of_samples is None else of_samples.index_select(0, rows.to(device))
             with autocast:
                 found = module(samples) if own is None else own.losses(module, start, samples, labels)
-            loss = _mean(model, own, found.float(), labels, weights)
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-            total += loss.detach().cpu().double() * len(rows)
-            with torch.no_grad():
-                for p, g, v, drift in zip(parameters, gradients, velocities, drifts, strict=True):
-                    gradient = torch.zeros_like(p) if g is None else g
-                    descend(p, gradient, v, Pull(pull.shrink, drift), job.solver)
+            mean = _mean(model, own, found.float(), labels, weights)
+            gradients = torch.autograd.grad(mean, parameters, allow_unused=True)
+            total += mean.detach().cpu().double() * len(rows)
+        with torch.no_grad():
+            for p, g, v, drift in zip(parameters, gradients, velocities, drifts, strict=True):
+                descend(p, torch.zeros_like(p) if g is None else g, v, Pull(pull.shrink, drift), job.solver)
     return float(total)
+
+
+def _batches(job: Job) -> Iterator[Tensor]:
+    """The places of each step's samples."""
+    if job.private is not None:
+        yield from map(torch.from_numpy, job.private.batches)
+        return
+    for epoch in range(job.epochs):
+        yield from torch.split(torch.from_numpy(batch_order(job.seed, epoch, job.samples)), job.batch)
 
 
 def _parameters(model: Model, job: Job, device: torch.device) -> State:

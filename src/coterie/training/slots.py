@@ -79,6 +79,8 @@ Batches = tuple[Tensor, NDArray[np.int64]]
 
 def batches(job: Job, width: int) -> Batches:
     """The job's batches, each padded to ``width`` rows."""
+    if job.private is not None:
+        return job.private.padded(width)
     n, size = job.samples, job.batch
     per_epoch = -(-n // size)
     rows = np.zeros((job.epochs, per_epoch, width), np.int64)
@@ -129,7 +131,7 @@ def run(
             weight[at] = (torch.arange(batch) < real).float()
             if job.sample_weights is not None:
                 weight[at] *= tensor(job.sample_weights)[chosen].view(-1, batch)
-            scale[at] = weight[at] / real
+            scale[at] = weight[at] / (real if job.private is None else job.batch)
         labels, scales = y.to(device), scale.to(device)
         starting = {(s.start, s.slot): s for s in present}
         ending = {(s.stop, s.slot): s for s in present}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.options import AtLeastOne, NotNegative, Positive, check_bounds
+from coterie.protocol.options import LARGEST, AtLeastOne, NotNegative, Positive, check_bounds
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,6 +34,8 @@ network: in training mode.  start: by name, the parameters that the training sta
 labels.  settings: those of the objective.
 """
 
+LEAST_SECRET = 32
+"""Bytes of the secret of a training that hides its samples."""
 MOST_WEIGHT = 2.0**40
 """A model with a larger weight, or a variance of a batch norm, has blown up: it is as good as infinite."""
 
@@ -70,6 +72,27 @@ class Solver(Protocol):
     def keep(self, start: Tensor, end: Tensor, steps: int, state: State) -> dict[str, Tensor]: ...
 
 
+class Sampling(NamedTuple):
+    """Batches of a training. size: of a full one.  probability: with which DP-SGD takes a sample into a step's batch,
+    independently of all others, so that a batch has ``size`` samples on average.  steps: of all epochs.
+    """
+
+    size: int
+    probability: float
+    steps: int
+
+
+def sampling(samples: int, batch_size: int, epochs: int) -> Sampling:
+    """An epoch has as many steps as it has batches, its smaller last one included."""
+    size = min(batch_size, samples)
+    return Sampling(size, size / samples, epochs * -(-samples // size))
+
+
+def is_private(solver: Any) -> bool:
+    """Whether it hides each sample (DP-SGD)."""
+    return getattr(solver, "sample_noise", None) is not None
+
+
 def descend(weights: Tensor, gradient: Tensor, velocity: Tensor | None, pull: Pull, solver: Solver) -> None:
     """One step in place; ``gradient`` is used up. velocity: the momentum buffer, zero at first, None without momentum.
 
@@ -90,12 +113,16 @@ class Sgd:
 
     lr: learning rate > 0.  batch_size: samples a step; the last batch of an epoch may be smaller.
     momentum: in [0, 1), heavy ball.  weight_decay: >= 0, adds ``weight_decay * weights`` to the gradient.
+    sample_noise: of DP-SGD (``training/private.py``), the noise's standard deviation over ``sample_clip``; None for
+        plain SGD.  sample_clip: the largest L2 norm of a sample's gradient.
     """
 
     lr: Positive
     batch_size: AtLeastOne = 50
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     weight_decay: NotNegative = 0.0
+    sample_clip: Positive = field(default=1.0, kw_only=True)
+    sample_noise: Annotated[float | None, Meta(gt=0, le=LARGEST)] = field(default=None, kw_only=True)
 
     needs: ClassVar[tuple[str, ...]] = ()
     takes: ClassVar[tuple[str, ...]] = ()
@@ -184,6 +211,8 @@ class Objective(Sgd):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if is_private(self):
+            raise UserError("a loss of one's own has no gradient of each sample to clip: leave sample_noise out")
         if not callable(self.loss):
             raise UserError(f"Objective: loss must be a function of network, start, x, y, settings, not {self.loss!r}")
         try:

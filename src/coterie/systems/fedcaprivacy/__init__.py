@@ -100,10 +100,11 @@ def learns(config: FedCAPrivacyConfig, mode: str) -> Mapping[str, str]:
     }
 
 
+SUMMED = fl.FromTraining("model, in sums")
 SHOWN = {
-    "none": "model, in differences without a name",
-    "sketch": "sketch of the model, in differences without a name",
-    "rotation": "rotated model, in differences without a name",
+    "none": fl.FromTraining("model, in differences without a name"),
+    "sketch": fl.FromTraining("sketch of the model, in differences without a name"),
+    "rotation": fl.FromTraining("rotated model, in differences without a name"),
 }
 
 
@@ -111,9 +112,9 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
     """What a participant's messages tell, for the ledger. Masks, shuffles and projections have no epsilon."""
     protection = config.protection(mode)
     if protection == "signature":
-        upload, term = ("model, in sums",), ("label statistics, in a sum",)
-        return {Upload: upload, Term: term, Characterised: ("signature, in differences",)}
-    return {Upload: (SHOWN[protection], "model, in sums")}
+        term = ("label statistics, in a sum",)
+        return {Upload: (SUMMED,), Term: term, Characterised: ("signature, in differences",)}
+    return {Upload: (SHOWN[protection], SUMMED)}
 
 
 SYSTEM = fl.System(

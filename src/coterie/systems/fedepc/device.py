@@ -14,11 +14,12 @@ from coterie.crypto.roster import signed
 from coterie.devices.resources import resources
 from coterie.dp.gaussian import mean_sensitivity
 from coterie.dp.ledger import Release
-from coterie.protocol.effects import Encrypt, Evaluate, Evaluated, Fit, Fitted, Local, OwnData, Vector, local
+from coterie.protocol.effects import Encrypt, Evaluate, Evaluated, Fitted, Local, OwnData, Vector, local
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE
 from coterie.protocols.cluster_sums import ClusterModel, Received
 from coterie.protocols.key_centre import HeldKeys
+from coterie.protocols.local_training import told
 from coterie.protocols.sparsity import Noise, describe
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.config import CLIP, FedEPCConfig
@@ -142,7 +143,7 @@ class Describer(fl.Party):
         self.state.measured.append(msg.round)
         if not msg.chosen:
             return None, loss
-        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, fl.batch_seed(self, msg.round))
+        fitted: Fitted = yield fl.fit(self, start, msg.round)
         self.state.trained.append(msg.round)
         return fitted.weights, loss
 
@@ -155,9 +156,11 @@ class Describer(fl.Party):
             z = self.config.multiplier()
             found = [Release(said, "gaussian", z, sensitivity, round=r) for r, sensitivity, _ in self.state.released]
         hardened = self.common.mode == "hardened"
-        trained = ("sum of models", "gradient norm") if hardened else ("model",)
+        trained = list(map(fl.FromTraining, ("sum of models", "gradient norm") if hardened else ("model",)))
         found += [Release("loss", round=r) for r in self.state.measured]
-        return found + [Release(what, round=r) for r in self.state.trained for what in trained]
+        for r in self.state.trained:
+            found += told(self.config, self.samples, self.epochs, trained, r)
+        return found
 
 
 class Device(Describer, role=DEVICE):

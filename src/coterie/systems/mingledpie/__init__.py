@@ -103,8 +103,8 @@ def learns(config: MingledPieConfig, mode: str) -> Mapping[str, str]:
 
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
     """What a client's update tells, for the ledger. A set with false identities is no differential privacy."""
-    sums = "model and cluster, in sums"
-    return {Update: (sums,) if mode == "hardened" else (sums, "set of cluster identities")}
+    sums = fl.FromTraining("model, in sums"), "cluster, in sums"
+    return {Update: sums if mode == "hardened" else (*sums, "set of cluster identities")}
 
 
 SYSTEM = fl.System(

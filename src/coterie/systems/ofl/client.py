@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -20,7 +21,7 @@ from coterie.dp.ledger import Release
 from coterie.dp.uploads import Standard, eligible, shared_set
 from coterie.protocol import codec
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.local_training import batch_seed, joined, training_cost
+from coterie.protocols.local_training import joined, told, training_cost
 from coterie.protocols.noise import affords, left
 from coterie.protocols.reports import StatusReport, reported, summary
 from coterie.protocols.threshold_holder import KeyMaking
@@ -161,7 +162,7 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         again = bool(released) and released[-1].round == r
         if gamma.up > 0 and (affordable or again):
             start, k = self.model, count(gamma.up, len(self.places))
-            fitted: fl.Fitted = yield fl.Fit(start, self.config.solver(), self.epochs, batch_seed(self, r))
+            fitted: fl.Fitted = yield fl.fit(self, start, r)
             self.state.weights = fitted.weights
             asked = hashlib.blake2b(r.to_bytes(8, "little") + start.tobytes() + fitted.weights.tobytes()).digest()
             one = Released(r, k, asked[:16])
@@ -237,10 +238,18 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
     def releases(self) -> list[Release]:
         config, mechanism, released = self.config, self.mechanism, self.state.released
         if isinstance(mechanism, Standard):
-            return [mechanism.release(one.round) for one in released]
+            return [self.of_training(mechanism.release(one.round)) for one in released]
         if isinstance(mechanism, Distributed):
-            return [each for one in released for each in self.seen_as(mechanism, one.round)]
-        return [heuristic_release(one.count, config.epsilon1, config.epsilon2, one.round) for one in released]
+            return [self.of_training(each) for one in released for each in self.seen_as(mechanism, one.round)]
+        heuristic = [heuristic_release(one.count, config.epsilon1, config.epsilon2, one.round) for one in released]
+        return [self.of_training(one) for one in heuristic]
+
+    def of_training(self, upload: Release) -> Release:
+        """The upload with the proof that DP-SGD gives it for a sample, too. Each observer's view counts for itself."""
+        if self.config.sample_noise is None:
+            return upload
+        (training,) = told(self.config, self.samples, self.epochs, [fl.FromTraining(upload.what)], upload.round)
+        return training if upload.mechanism == "heuristic" else replace(upload, sample=training)
 
     def seen_as(self, mechanism: Distributed, r: int) -> tuple[Release, Release]:
         """What its own leader sees of an upload for a sum, and what all others see."""

@@ -130,7 +130,7 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
         told.append("masked cosine among dummies, if it is late")
     if config.clip:
         told.append("length of the update")
-    return {Update: told}
+    return {Update: list(map(fl.FromTraining, told))}
 
 
 SYSTEM = fl.System(

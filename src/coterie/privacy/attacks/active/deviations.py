@@ -22,6 +22,7 @@ from coterie.privacy.attacks.wrapping import Instead
 from coterie.protocol.effects import Compute, Fit, Fitted, Local, Vector
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Party, Work
+from coterie.protocols.local_training import fit
 
 Doubles = NDArray[np.float64]
 Replaced = Callable[[Party, Message, Fit, str], Work[Fitted] | None]
@@ -79,7 +80,7 @@ def instead_of(deviation: Replaced, deeds: Deeds | None = None) -> Instead:
 
 
 def _as_fit(party: Party, start: Vector) -> Fit:
-    return Fit(start, party.config.solver(), party.epochs, int(party.rng("leading").integers(1 << 62)))
+    return fit(party, start, 0, seed=int(party.rng("leading").integers(1 << 62)))
 
 
 def _answered(work: Work[Fitted], honest: Fitted) -> Work[Fitted]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.protocol.effects import Fit, Fitted, OwnData, local
 from coterie.protocol.errors import PeerError
 from coterie.training.engine import fit_many
-from coterie.training.jobs import DivergedError, Job
+from coterie.training.jobs import DivergedError, job_of
 
 TARGET = 0
 """The class that a backdoor wants."""
@@ -89,7 +89,7 @@ def fit_together(owns: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]) 
     for own, (poison, fit) in zip(owns, arguments, strict=True):
         x, y = (torch.from_numpy(np.array(values)) for values in (own.x, own.y))
         x, y = poison(x, y, own.model.spec.outputs)
-        jobs.append(Job(fit.weights, fit.solver, fit.epochs, fit.seed, x, y, fit.state, fit.sample_weights))
+        jobs.append(job_of(fit, x, y, fit.sample_weights))
     try:
         return fit_many(owns[0].model, jobs, device=owns[0].accelerator)
     except DivergedError as error:
