@@ -13,7 +13,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from coterie.dp.gaussian import check_delta
 from coterie.protocol.errors import UserError
@@ -66,6 +65,8 @@ def _poisson(count: int, mean: float, secrets: Secrets) -> NDArray[np.int64]:
 
 def _log_poisson(k: Floats, mean: float) -> Floats:
     """The logarithm of the probability of k >= 0. For large k without the cancellation of log k! (Loader 2000)."""
+    from scipy.special import gammaln
+
     far = np.maximum(k, 1.0)
     ratio = (mean - far) / far
     deviance = far * (ratio - np.log1p(ratio))  # of k from the mean
