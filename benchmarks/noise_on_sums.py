@@ -51,7 +51,7 @@ def accuracy(way: str, clients: int, epsilon: float | None, seed: int) -> float:
 
 def _rows(outcomes: Mapping[str, Sequence[float]]) -> list[Row]:
     """A row for each number of clients and epsilon."""
-    rows: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     for name, found in outcomes.items():
         way, clients, epsilon = name.split("/")
         row = rows.setdefault((clients, epsilon), {"clients": clients, "epsilon": epsilon})
