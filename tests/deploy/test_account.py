@@ -104,10 +104,10 @@ def test_a_party_that_is_killed_counts_what_it_has_sent_once(at: int) -> None:
     assert run.released()[UPDATE.what] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["dp_ftrl", "fedepc", "haccs"])
+@pytest.mark.parametrize("name", ["dp_ftrl", "fedepc", "haccs", "own_page:SYSTEM"])
 def test_the_account_is_the_ledger_of_a_simulation(name: str) -> None:
     """Systems whose parties keep account: by every party alone, what an observer of all reads from their states."""
-    run = Run(name)
+    run = Run(name, **({"noise": 1.0} if ":" in name else {}))
     made = run.apart.made
     ledger = registry.get(name).ledger
     assert ledger is not None

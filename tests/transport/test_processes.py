@@ -54,6 +54,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("pafed", "paper", {"participation": 1.0, "keys": "threshold"}),
     ("own_page:SYSTEM", "paper", {"keys": "threshold"}),  # with pieces of keys that go from client to client
     ("own_page:SYSTEM", "paper", {"keys": "threshold", "pads": False}),
+    ("own_page:SYSTEM", "paper", {"keys": "threshold", "noise": 0.05}),
+    ("own_page:SYSTEM", "paper", {"noise": 0.05}),
     (
         "tests.runs.test_finish:SYSTEM",
         "paper",

@@ -102,6 +102,10 @@ class Distributed:
         worst = math.sqrt(self.missing + 1) * self.noise_multiplier * self.sensitivity  # if one share counts
         return terms * self.most_each + _DEVIATIONS * worst
 
+    def largest_alone(self, makers: int) -> float:
+        """The same of one client's numbers with its own share, of so many."""
+        return self.most_each + _DEVIATIONS * math.sqrt(self.variance(makers))
+
     def is_too_long(self, total: ArrayLike, terms: int) -> bool:
         """Whether no honest parties can have made this sum of so many clients."""
         noise = math.sqrt(self.missing + 1) * self.noise_multiplier * self.sensitivity

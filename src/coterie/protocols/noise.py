@@ -8,18 +8,22 @@ from functools import lru_cache
 from math import inf
 from typing import Annotated
 
+import numpy as np
 from msgspec import Meta
+from numpy.typing import ArrayLike, NDArray
 
 from coterie.dp.budget import Budget
 from coterie.dp.distributed import Distributed
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Ledger, Release
 from coterie.dp.uploads import Standard
-from coterie.protocol.errors import CoterieWarning
+from coterie.protocol.errors import CoterieWarning, PeerError, UserError
 from coterie.protocol.options import AtLeastOne
 
 LITTLE_NOISE = 0.01
 """Where neither noise nor an epsilon is set: it protects nobody."""
+MOST_ERROR = 0.25
+"""Of an opened number that is rounded to a whole one."""
 
 
 @dataclass(frozen=True)
@@ -86,3 +90,43 @@ def warn_of_silence(budget: Budget | None, release: Release) -> None:
         CoterieWarning,
         stacklevel=3,
     )
+
+
+# ---- sums
+
+
+def rotation(session: bytes, r: int) -> bytes:
+    """The public name of the rotation of a round's vectors."""
+    return session + r.to_bytes(8, "little")
+
+
+def check_sums(mechanism: Distributed, parties: int, who: str, error: float) -> None:
+    """Raises UserError if noise on sums is not possible with so few parties, or with this cipher.
+
+    error: of an opened sum, in steps.
+    """
+    if not mechanism.missing < parties:
+        raise UserError(
+            f"missing={mechanism.missing}: of {parties} {who} that add noise, as few as there may be in a round, at "
+            "least one must count: lower missing"
+        )
+    mechanism.variance(parties)
+    if error > MOST_ERROR:
+        raise UserError(
+            f"noise={mechanism.noise_multiplier:g} is too large for the cipher: sums would be wrong by {error:.2g} "
+            "steps, and must be exact. Raise epsilon, or lower noise"
+        )
+
+
+def mean_change(mechanism: Distributed, opened: ArrayLike, terms: int, rotated: bytes) -> NDArray[np.float64]:
+    """(p,) the mean change of an opened sum of so many clients' numbers, (p,) in steps.
+
+    Raises PeerError for a sum that no honest parties can have made.
+    """
+    exact = np.asarray(opened, np.float64)
+    numbers = np.rint(exact)
+    if not float(np.abs(numbers - exact).max()) <= MOST_ERROR:
+        raise PeerError("the opened sum is not of whole numbers: a vector in it is forged")
+    if mechanism.is_too_long(numbers, terms):
+        raise PeerError(f"the opened sum is longer than {terms} clipped changes: a vector in it is forged")
+    return mechanism.off_grid(numbers, terms, rotated)

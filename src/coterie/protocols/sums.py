@@ -5,13 +5,14 @@
     class Client(SumClient):     sums = MEAN      cipher = yield from MEAN.seal(self, weights, r)
     class Server(SumServer):     sums = MEAN      box = self.box(r); box.take(name, cipher); yield from box.mean()
 
-``SumKeys`` sets who can open: any client, by a dealt key, or only all clients together (``threshold_keys``).
+``SumKeys`` sets who can open: any client, by a dealt key, or only all clients together (``threshold_keys``). With
+``noise`` or ``epsilon`` clients seal changes, and each adds a share of noise (``noisy_sums``).
 docs/own_system.md has a system that uses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -20,16 +21,23 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from coterie.crypto.ckks import PublicKey, SecretKey, keygen
+from coterie.crypto.ckks_parameters import named
+from coterie.crypto.threshold import Group
+from coterie.crypto.threshold_pads import padded_error
 from coterie.crypto.vector import sum_ciphers
+from coterie.dp.ledger import Release
+from coterie.dp.uploads import eligible
 from coterie.protocol.effects import Encrypt, Fit, Open, Vector
-from coterie.protocol.errors import PeerError
+from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.steps import NoAnswerError, Steps
-from coterie.protocol.system import PartyFactory
+from coterie.protocol.system import Federation, PartyFactory
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys, Pair
-from coterie.protocols.local_training import LocalTraining, ask_round, fit
+from coterie.protocols.local_training import LocalTraining, ask_round, fit, refuse_unused
+from coterie.protocols.noise import NoiseSettings, check_sums, warn_of_silence
+from coterie.protocols.noisy_sums import REACH, SumNoise, makers
 from coterie.protocols.threshold_halves import taken, vouched
 from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import Joint, JointKeys
@@ -41,8 +49,8 @@ SERVER, CLIENT = "server", "client"
 
 
 @dataclass(frozen=True)
-class SumKeys(LocalTraining):
-    """Settings of local training, and of the key.
+class SumKeys(NoiseSettings, LocalTraining):
+    """Settings of local training, of the key, and of noise on the sums: none without ``noise`` and ``epsilon``.
 
     keys: who can open: any client, by the key that it was dealt (centre), or only all of them together (threshold).
     pads: with keys=threshold, clients send under joint pads, so that none of them chooses a whole ciphertext.
@@ -50,6 +58,20 @@ class SumKeys(LocalTraining):
 
     keys: Literal["centre", "threshold"] = "centre"
     pads: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = ("clip", "private_rounds", "dp_delta", "missing")
+        refuse_unused(self, ((name, "sums without noise", not self.noisy) for name in names))
+        if self.noisy and (self.founders or (self.keys == "threshold" and not self.pads)):
+            raise UserError(
+                "noise on sums needs pads, and clients that take part from the start: leave pads=false and founders out"
+            )
+        self.budget()
+
+    @property
+    def noisy(self) -> bool:
+        return self.noise is not None or self.epsilon is not None
 
     @property
     def padded(self) -> bool:
@@ -68,8 +90,40 @@ class Sums:
     def declared(self, party: Any) -> tuple[Joint, ...]:
         if party.config.keys == "centre":
             return ()
-        limits = {"least": self.least, "fewest": self.least, "pads": party.config.pads}
+        limits: dict[str, Any] = {"least": self.least, "fewest": self.least, "pads": party.config.pads}
+        if party.config.noisy:
+            clients = len(party.common.clients)
+            limits["fewest"] = max(self.least, makers(party.config, clients) - party.config.missing)
+            limits["missing"] = clients - limits["fewest"]
         return (Joint(self.name, "threshold-8192-sum", roles=(CLIENT,), **limits),)
+
+    def check(self, config: SumKeys, common: Common) -> None:
+        """For ``System.check``. Raises UserError for noise that is not possible; warns of a budget for no round."""
+        if not config.noisy:
+            return
+        parties, mechanism = makers(config, len(common.clients)), config.on_sums(len(eligible(common.spec)))
+        check_sums(mechanism, parties, "clients", 0.0)
+        if config.keys == "centre":
+            error = named("ckks-4096-add").error(parties)
+        else:
+            names = tuple(common.clients)
+            group = Group("threshold-8192-sum", names, 0, emulated=True, summands=len(names))
+            error = padded_error(group, dict.fromkeys(names, 1))
+        check_sums(mechanism, parties, "clients", error * mechanism.largest_alone(parties) / REACH)
+        warn_of_silence(config.budget(), mechanism.release())
+
+    def ledger(self, federation: Federation) -> Mapping[str, Sequence[Release]]:
+        """For ``System.ledger``: all vectors that clients have sealed.
+
+        With noise and keys=threshold the sum has a proof against all, if no more than ``missing`` clients collude with
+        the server or are absent. With keys=centre the server must also follow the protocol and collude with nobody:
+        with any client it opens single vectors, each with one share of noise.
+        """
+        return {client.name: client.noise.releases() for client in federation.of_role(CLIENT)}
+
+    def length(self, party: Any) -> int:
+        """Of a sealed vector. Sums with noise leave out buffers."""
+        return len(eligible(party.spec)) if party.config.noisy else int(party.spec.size)
 
     def parties(self, server: PartyFactory, client: PartyFactory) -> Callable[[SumKeys], Mapping[str, PartyFactory]]:
         """For ``System.parties``: these, and the key centre if it deals the key."""
@@ -86,12 +140,18 @@ class Sums:
     # ---- at a client
 
     def cost(self, client: Any, msg: Message) -> Cost:
-        crypto_s = client.keys.public(self.name).nominal_seconds_encrypt(client.spec.size)
+        crypto_s = client.keys.public(self.name).nominal_seconds_encrypt(self.length(client))
         return Cost(client.samples * client.epochs, client.spec.flops_per_sample, crypto_s)
 
     def seal(self, client: Any, values: Vector, r: int) -> Work[bytes]:
-        """(d,) floats, encrypted for the sum of round r. A client seals one vector a round."""
+        """(d,) floats, encrypted for the sum of round r. A client seals one vector a round.
+
+        Raises PeerError if its privacy budget is spent.
+        """
         key: Any
+        of = client.noise.record(values, r)
+        if client.config.noisy:
+            values = client.noise.added(self.name, values, r, of)
         if client.config.keys == "centre":
             key = client.keys.own(self.name)
         elif client.config.padded:
@@ -100,18 +160,25 @@ class Sums:
             return vouched(client, self.name, (yield Encrypt(client.keys.public(self.name), values)), r)
         return bytes((yield Encrypt(key, values)).to_bytes())
 
-    def read(self, client: Any, mean: Vector | None, cipher: bytes | None, count: int) -> Work[Vector]:
-        """(d,) float32 the mean that ``Box.mean`` gave. Raises PeerError for an impossible one."""
+    def read(self, client: Any, mean: Vector | None, cipher: bytes | None, count: int, r: int = 0) -> Work[Vector]:
+        """(d,) float32 the mean that ``Box.mean`` gave for round r. Raises PeerError for an impossible one.
+
+        With noise and keys=centre a client that misses a mean lacks its change from then on.
+        """
         values: Any = None
         if client.config.keys == "threshold":
             values = mean if cipher is None else None
         elif mean is None and cipher is not None:
-            values = (yield Open(client.keys.own(self.name), cipher)) / max(count, 1)
+            values = yield Open(client.keys.own(self.name), cipher)
         if values is None or count < self.least:
             raise PeerError(f"a mean of {count} models with keys={client.config.keys}, or in another form")
-        if len(values) != client.spec.size:
-            raise PeerError(f"a mean of {len(values)} weights; expected {client.spec.size}")
-        return np.asarray(values, np.float32)
+        expected = client.spec.size if cipher is None else self.length(client)
+        if len(values) != expected:
+            raise PeerError(f"a mean of {len(values)} weights; expected {expected}")
+        noise: SumNoise = client.noise
+        if client.config.noisy:
+            return noise.taken(values) if cipher is None else noise.moved(values, count, r)
+        return np.asarray(values if cipher is None else values / count, np.float32)
 
 
 def _joint_of(config: SumKeys) -> Joint | None:
@@ -125,9 +192,11 @@ class SumClient(Party, role=CLIENT):
     sums: ClassVar[Sums]
     keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
     making, opening = KeyMaking(joint_of=_joint_of), KeyOpening(joint_of=_joint_of)
-    pads = JointPads(joint_of=_joint_of)
+    pads, noise = JointPads(joint_of=_joint_of), SumNoise()
 
     def fit(self, start: Vector, r: int) -> Fit:
+        """Raises PeerError if the privacy budget is spent."""
+        self.noise.check_budget(r)
         return fit(self, start, r)
 
 
@@ -136,6 +205,7 @@ class SumServer(Party, role=SERVER):
 
     sums: ClassVar[Sums]
     keys, joint = Keys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
+    noise = SumNoise()
 
     def setup(self) -> Steps[None]:
         """Keys: the key centre deals them, or all clients make one."""
@@ -158,13 +228,13 @@ class Box:
 
     def take(self, name: str, data: bytes) -> None:
         """A client's sealed vector. Raises PeerError if it is none of this sum."""
-        hub, key = self._hub, self._hub.sums.name
+        hub, key, length = self._hub, self._hub.sums.name, self._hub.sums.length(self._hub)
         if hub.config.keys == "threshold":
             read = loaded if hub.config.pads else taken
-            self._got[name] = read(hub, key, name, data, hub.spec.size, self._round)
+            self._got[name] = read(hub, key, name, data, length, self._round)
         else:
             public = hub.keys.public(key)
-            self._got[name] = public.from_bytes(data, hub.spec.size, terms=1, blinded=0, form=public.fresh)
+            self._got[name] = public.from_bytes(data, length, terms=1, blinded=0, form=public.fresh)
 
     def mean(self) -> Steps[tuple[Vector | None, bytes | None, int]]:
         """For ``Sums.read``: the mean, if clients opened it together, or the sum's ciphertext; and their number.
@@ -172,12 +242,19 @@ class Box:
         Raises NoAnswerError if they are too few, or if the sum can't be opened.
         """
         hub, sums, got = self._hub, self._hub.sums, self._got
-        if len(got) < sums.least:
-            raise NoAnswerError(f"{len(got)} models, and a sum is of {sums.least} or more")
+        least = max(sums.least, hub.noise.makers - hub.config.missing) if hub.config.noisy else sums.least
+        if len(got) < least:
+            raise NoAnswerError(f"{len(got)} models, and a sum is of {least} or more")
         waits = hub.config.deadline_s
         if hub.config.padded:
             opened = yield from open_padded(hub, sums.name, got, self._round, deadline_s=waits)
-            return (opened.values / len(opened.among)).astype(np.float32), None, len(opened.among)
+            count = len(opened.among)
+            if hub.config.noisy:
+                try:
+                    return hub.noise.moved(opened.values, count, self._round), None, count
+                except PeerError as error:
+                    raise NoAnswerError(str(error)) from None
+            return (opened.values / count).astype(np.float32), None, count
         if hub.config.keys == "centre":
             return None, sum_ciphers(got.values()).to_bytes(), len(got)
         opened = yield from open_sum(hub, sums.name, reduce(add, got.values()), self._round, deadline_s=waits)

@@ -253,12 +253,12 @@ class Helped(msgspec.Struct):
 class Noisy(msgspec.Struct):
     """The numbers that a party has added its noise to, in a round, and whether it has helped to open their sum.
 
-    of: names the numbers, and the parties that add noise.
+    of: names the numbers, and the parties that add noise.  opened: names the senders of the opened sum.
     """
 
     round: int
     of: bytes
-    opened: bool = False
+    opened: bytes = b""
 
 
 class JointSecrets(msgspec.Struct):

@@ -15,6 +15,7 @@ Under a key with ``Joint.given`` a holder is given c_1 and takes the hub's word 
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -218,7 +219,10 @@ def check_sum(
         raise PeerError(f"{len(sums)} sums of round {r}: together they show fewer than {joint.fewest} vectors")
     helped.sums = sums
     if (noisy := party.joint.secret.noisy.get(joint.name)) is not None and noisy.round == r:
-        noisy.opened = True
+        senders = hashlib.sha256(text(sorted(pads)).encode()).digest()
+        if noisy.opened not in (b"", senders):  # in an earlier attempt, whose vectors are these
+            raise PeerError(f"a noisy sum of round {r} was opened, and another would be a second release")
+        noisy.opened = senders
 
 
 def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:

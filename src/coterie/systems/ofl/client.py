@@ -22,7 +22,7 @@ from coterie.dp.uploads import Standard, eligible, shared_set
 from coterie.protocol import codec
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.local_training import joined, told, training_cost
-from coterie.protocols.noise import affords, left
+from coterie.protocols.noise import affords, left, rotation
 from coterie.protocols.reports import StatusReport, reported, summary
 from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import JointKeys
@@ -32,7 +32,7 @@ from coterie.selection.parameters import count, density, gumbel_top_k, max_min, 
 from coterie.selection.resources import Ratios
 from coterie.systems.ofl import messages
 from coterie.systems.ofl.config import OFLConfig, check_usual, joint_of, shares
-from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Tell, Upload, rotation
+from coterie.systems.ofl.messages import CLIENT, LEADER, Fresh, Kept, Mandate, Tell, Upload
 from coterie.systems.ofl.sparse import Indices, bits, check_sparse, places_of
 
 NOISE = "upload noise"

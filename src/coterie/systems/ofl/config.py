@@ -21,7 +21,7 @@ from coterie.dp.uploads import Standard, eligible
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols.local_training import LocalTraining, Share, refuse_unused, sample_size
-from coterie.protocols.noise import NoiseSettings, warn_of_silence
+from coterie.protocols.noise import NoiseSettings, check_sums, warn_of_silence
 from coterie.protocols.reports import RANGES, StatusReport, costs, limits
 from coterie.protocols.threshold_keys import Joint
 from coterie.selection.resources import Costs, Ratios, ratios
@@ -38,9 +38,6 @@ LEAST_BALANCE = 1.1
 
 DETECTIONS = {"paper": "fourier", "standard": "norms", "distributed": "none"}
 """By mechanism, the detection that is meant by "auto"."""
-
-MOST_ERROR = 0.25
-"""Of an opened number that is rounded to a whole one."""
 
 LEAST_LEADERS = 2
 """A global model of one leader would be that leader's model."""
@@ -237,27 +234,15 @@ def check(config: OFLConfig, common: fl.Common) -> None:
     if config.mechanism != "paper":
         mechanism = config.uploads(len(eligible(common.spec)))
         if isinstance(mechanism, Distributed):
-            check_sums(config, mechanism, common)
+            check_parties(config, mechanism, common)
         warn_of_silence(config.budget(), mechanism.release())
     if common.mode == "literal" and config.mechanism != "paper":
         raise UserError(f"mechanism={config.mechanism} is not for mode literal, which is the printed text")
 
 
-def check_sums(config: OFLConfig, mechanism: Distributed, common: fl.Common) -> None:
+def check_parties(config: OFLConfig, mechanism: Distributed, common: fl.Common) -> None:
     """Raises UserError if noise on sums is not possible with so many parties, or numbers don't fit the cipher."""
-    clients, least = len(common.clients), LEAST_LEADERS
-    parties = config.makers(clients, least)
-    if not mechanism.missing < parties:
-        raise UserError(
-            f"missing={mechanism.missing}: of {parties} {config.noise_by} that add noise, as few as there may be in a "
-            "round, at least one must count: lower missing"
-        )
-    mechanism.variance(parties)
-    names = tuple(common.clients[: config.clusters])
+    clients, names = len(common.clients), tuple(common.clients[: config.clusters])
     group = Group(PARAMETERS["none"], names, 0, emulated=True, summands=len(names))
     error = padded_error(group, dict.fromkeys(names, 1)) * config.unit(mechanism.length, clients)
-    if error > MOST_ERROR:
-        raise UserError(
-            f"noise={mechanism.noise_multiplier:g} for {clients} clients is too large for the cipher: sums would be "
-            f"wrong by {error:.2g} steps, and must be exact. Raise epsilon, or lower noise"
-        )
+    check_sums(mechanism, config.makers(clients, LEAST_LEADERS), config.noise_by, error)

@@ -19,11 +19,11 @@ import coterie.method as fl
 from coterie.crypto import threshold_pads
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
-from coterie.protocol.errors import PeerError
+from coterie.protocols.noise import mean_change, rotation
 from coterie.protocols.threshold_making import hand_over, make_keys
 from coterie.protocols.threshold_pads import complete_pads, loaded, open_padded, open_weighted
-from coterie.systems.ofl.config import LEAST_LEADERS, MOST_ERROR, OFLConfig
-from coterie.systems.ofl.messages import MODEL, Submit, Submitted, names, rotation
+from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig
+from coterie.systems.ofl.messages import MODEL, Submit, Submitted, names
 from coterie.systems.ofl.poison_detection import Judged, judge
 
 Doubles = NDArray[np.float64]
@@ -86,13 +86,9 @@ def summed(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregated]
     uploads = yield from submitted_by_all(hub, r, tuple(leaders))
     opened = yield from open_padded(hub, MODEL, uploads, r, deadline_s=config.deadline_s)
     exact = opened.values * config.unit(len(places), len(hub.clients))
-    numbers, terms = np.rint(exact), sum(leaders[name] for name in opened.among)
-    if float(np.abs(numbers - exact).max()) > MOST_ERROR:
-        raise PeerError("the opened sum is not of whole numbers: a leader's vector is forged")
-    if mechanism.is_too_long(numbers, terms):
-        raise PeerError(f"the opened sum is longer than {terms} clipped changes: a leader's vector is forged")
+    terms = sum(leaders[name] for name in opened.among)
     weights = hub.state.weights.astype(np.float64)
-    weights[places] += mechanism.off_grid(numbers, terms, rotation(session, r))
+    weights[places] += mean_change(mechanism, exact, terms, rotation(session, r))
     model = fl.check_model(hub.spec, hub.spec.digest, weights.astype(np.float32))
     return Aggregated(model, Judged.alike(opened.among), opened.blamed)
 

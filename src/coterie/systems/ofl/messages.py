@@ -38,11 +38,6 @@ def named(data: bytes, count: int | None = None, *, once: bool = True) -> list[s
     return found
 
 
-def rotation(session: bytes, r: int) -> bytes:
-    """The public name of the rotation of a round's uploads, with mechanism=distributed."""
-    return session + r.to_bytes(8, "little")
-
-
 Places = Annotated[NDArray[np.int32], ArrayOf("<i4", 1)]
 """Indices into the model's flat vector, ascending."""
 
