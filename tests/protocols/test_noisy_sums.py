@@ -151,6 +151,8 @@ def test_a_forged_sum_is_skipped(page: ModuleType) -> None:
     made = rig(page.SYSTEM, TARGETS, keys="threshold", **NOISE)
     with pytest.raises(PeerError, match="not of whole numbers"):
         made.hub.noise.moved(np.full(SIZE, 0.4 / made.hub.noise.unit), 5, 1)
+    with pytest.raises(UserError, match="is read by"):
+        list(made.party("client/0").sums.read(made.party("client/0"), np.zeros(SIZE), None, 5))
     with pytest.raises(PeerError, match="lacks too many"):
         made.hub.noise.moved(np.zeros(SIZE), 3, 1)
 

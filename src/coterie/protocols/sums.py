@@ -160,10 +160,13 @@ class Sums:
             return vouched(client, self.name, (yield Encrypt(client.keys.public(self.name), values)), r)
         return bytes((yield Encrypt(key, values)).to_bytes())
 
-    def read(self, client: Any, mean: Vector | None, cipher: bytes | None, count: int, r: int = 0) -> Work[Vector]:
+    def read(
+        self, client: Any, mean: Vector | None, cipher: bytes | None, count: int, r: int | None = None
+    ) -> Work[Vector]:
         """(d,) float32 the mean that ``Box.mean`` gave for round r. Raises PeerError for an impossible one.
 
-        With noise and keys=centre a client that misses a mean lacks its change from then on.
+        r: needed for sums with noise.  With these and keys=centre a client that misses a mean lacks its change from
+        then on. Raises UserError without r.
         """
         values: Any = None
         if client.config.keys == "threshold":
@@ -177,6 +180,8 @@ class Sums:
             raise PeerError(f"a mean of {len(values)} weights; expected {expected}")
         noise: SumNoise = client.noise
         if client.config.noisy:
+            if r is None:
+                raise UserError("a mean of a sum with noise is read by Sums.read(client, mean, cipher, count, round)")
             return noise.taken(values) if cipher is None else noise.moved(values, count, r)
         return np.asarray(values if cipher is None else values / count, np.float32)
 
