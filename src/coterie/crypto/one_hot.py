@@ -1,0 +1,124 @@
+"""Shares of a vector at one of G places, of which neither of two servers learns the vector or the place.
+
+A point function over few leaves, shared as its list of leaves (Boyle, Gilboa, Ishai, "Function secret sharing",
+EUROCRYPT 2015): seeds a_j for one server and b_j for the other, equal for all j but the client's place g, and one
+correction word. P(s) is a keystream of key s, bit(s) the lowest bit of its first byte.
+
+    cw = (-1)^(1 - bit(a_g)) (x - P(a_g) + P(b_g))                                             (4)
+    T_j += P(a_j) + bit(a_j) cw          T_j -= P(b_j) + bit(b_j) cw                           (7)
+
+For j other than g both servers add the same, so the difference of their sums is 0; at g it is x. The **tag** shows that
+the seeds differ at most at one place (de Castro, Polychroniadou, "Lightweight, maliciously secure verifiable function
+secret sharing", EUROCRYPT 2022, section 3):
+
+    cs = H(a_g) xor H(b_g)                                                                     (5)
+    pi_j = H(s_j) xor bit(s_j) cs,   tag = SHA-256(context, cs, SHA-256(cw), pi_0 ... pi_{G-1})  (6)
+
+Both servers compute it, each from its own seeds, and count the upload if the tags are equal. A server can compute an
+honest client's tag alone, so it learns nothing from the other's. H is SHA-512 of context, place and seed. Two places,
+or another cw at one server, need a collision of four values of SHA-512.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
+
+from coterie.protocol.errors import CryptoError
+from coterie.protocol.randomness import Secrets
+
+SEED_BYTES, CHECK_BYTES, TAG_BYTES = 16, 64, 32
+
+Words = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Shares:
+    """word: cw (d,).  check: cs.  master: of one server's seeds.  seeds: the other's, SECRET from the first."""
+
+    word: Words
+    check: bytes
+    master: bytes
+    seeds: bytes
+
+
+def keystream(key: bytes, count: int, start: bytes = bytes(16)) -> bytes:
+    """``count`` bytes of AES-128 in counter mode. start: the first counter block."""
+    return Cipher(AES(key), CTR(start)).encryptor().update(bytes(count))
+
+
+def words_of(key: bytes, count: int, start: bytes = bytes(16)) -> Words:
+    """P(key): (count,) words."""
+    return np.frombuffer(keystream(key, 4 * count, start), "<u4")
+
+
+def seeds_of(master: bytes, groups: int) -> bytes:
+    """a_0 ... a_{G-1}, 16 bytes each."""
+    return keystream(master, SEED_BYTES * groups)
+
+
+def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) -> Shares:
+    """x (d,) words at this place. context: 32 bytes, to which the tag is bound. Raises CryptoError for no place."""
+    if not 0 <= group < groups or x.dtype != np.uint32 or x.ndim != 1:
+        raise CryptoError(f"a vector {x.dtype} {x.shape} at place {group} of {groups}")
+    master, other = secrets.bytes(SEED_BYTES), bytearray(secrets.bytes(SEED_BYTES))
+    seeds = seeds_of(master, groups)
+    own = _seed(seeds, group)
+    other[0] = other[0] & 0xFE | (1 - _bit(own))
+    word = x - words_of(own, len(x)) + words_of(bytes(other), len(x))  # (4)
+    if not _bit(own):
+        np.negative(word, out=word)
+    check = _xor(_hash(context, group, own), _hash(context, group, bytes(other)))  # (5)
+    at = SEED_BYTES * group
+    return Shares(word, check, master, seeds[:at] + bytes(other) + seeds[at + SEED_BYTES :])
+
+
+def tag(context: bytes, seeds: bytes, check: bytes, word: Words) -> bytes:
+    """32 bytes, equal at both servers for a well-formed upload (6). Raises CryptoError for other lengths."""
+    if len(seeds) % SEED_BYTES or not seeds or len(check) != CHECK_BYTES or len(context) != 32:
+        raise CryptoError(f"{len(seeds)} bytes of seeds, {len(check)} of a check, {len(context)} of a context")
+    told = hashlib.sha256(b"coterie/tag/" + context + check)
+    told.update(hashlib.sha256(np.ascontiguousarray(word, "<u4").data).digest())
+    for j in range(len(seeds) // SEED_BYTES):
+        seed = _seed(seeds, j)
+        proof = _hash(context, j, seed)
+        told.update(_xor(proof, check) if _bit(seed) else proof)
+    return told.digest()
+
+
+def fold(totals: Words, seeds: bytes, word: Words, weight: int) -> None:
+    """Add ``weight`` times an upload to every row of ``totals`` (G, d), in place; a negative weight subtracts (7).
+
+    Raises CryptoError for other numbers of seeds or words.
+    """
+    if len(seeds) != SEED_BYTES * len(totals) or word.shape != totals.shape[1:]:
+        raise CryptoError(f"{len(seeds)} bytes of seeds and words {word.shape} for rows {totals.shape}")
+    factor = np.uint32(weight % 2**32)
+    scaled = word * factor
+    for j, row in enumerate(totals):
+        seed = _seed(seeds, j)
+        row += words_of(seed, len(row)) * factor
+        if _bit(seed):
+            row += scaled
+
+
+def _seed(seeds: bytes, j: int) -> bytes:
+    return seeds[SEED_BYTES * j : SEED_BYTES * (j + 1)]
+
+
+def _bit(seed: bytes) -> int:
+    return seed[0] & 1
+
+
+def _hash(context: bytes, j: int, seed: bytes) -> bytes:
+    return hashlib.sha512(b"coterie/one-hot/" + context + j.to_bytes(2, "little") + seed).digest()
+
+
+def _xor(a: bytes, b: bytes) -> bytes:
+    return (int.from_bytes(a, "little") ^ int.from_bytes(b, "little")).to_bytes(len(a), "little")

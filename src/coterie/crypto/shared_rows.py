@@ -1,0 +1,153 @@
+"""Rows of whole numbers that two servers hold in shares, and that each client can fetch one of.
+
+**Numbers.** Words in Z_q, q = 2^32, little-endian. u is a client's change, w its weight, S the grid's steps:
+
+    x = floor(w S min(1, C / |u|) u + uniform[0, 1))                                             (1)
+    T_g <- T_g + sum mu x,   mu = round(16 nu (1 - a / 16)),   nu = min(2, expected / on time)     (2)
+    model_g = start + T_g / (16 S D_g)                                                           (3)
+
+a: by how many rounds an upload is late.  D_g: the weight of the group's members. S is chosen so that one round moves a
+word by less than 2^30 (``Grid.of``), so a client notices by ``may_wrap`` before a word wraps.
+
+**Rows.** T is the sum of both servers' shares. Each server adds a keystream to its share V; Y = V^A + V^B is a row that
+both hold, and that a client with both keys of its group opens. It fetches its row by two-server private information
+retrieval (Chor, Goldreich, Kushilevitz, Sudan, FOCS 1995): uniform bits q to one server, q xor e_g to the other; each
+answers with the XOR of the rows that its bits name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.crypto.one_hot import words_of
+from coterie.protocol.errors import CryptoError, UserError
+from coterie.protocol.randomness import Secrets
+
+KEY_BYTES, NONCE_BYTES, NAME_BYTES = 16, 16, 32
+PARTS = 16
+"""A weight, a lateness and a step of the server are counted in sixteenths."""
+OLDEST = PARTS - 1
+"""Rounds: by so many an upload may be late."""
+MOST_WEIGHT = 2 * PARTS
+ROOM = 1 << 30
+FINEST, COARSEST = 1 << 17, 1 << 10
+"""Steps that a length of C has."""
+
+Words = NDArray[np.uint32]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """clip: C.  steps: S C, to which C is rounded.  length: d."""
+
+    clip: float
+    steps: int
+    length: int
+
+    @classmethod
+    def of(cls, clip: float, clients: int, length: int) -> Grid:
+        """The finest grid on which a round of so many clients fits. Raises UserError if none does."""
+        steps = FINEST
+        while MOST_WEIGHT * clients * (steps + length**0.5) >= ROOM:
+            steps //= 2
+            if steps < COARSEST:
+                raise UserError(
+                    f"sums of {clients} clients and {length} weights do not fit words of 32 bits: of so many weights "
+                    f"at most {int(ROOM / MOST_WEIGHT / (COARSEST + length**0.5))} clients can take part"
+                )
+        return cls(clip, steps, length)
+
+    def words(
+        self, change: Floats, weight: float, rng: np.random.Generator, apart: NDArray[np.bool_] | None = None
+    ) -> Words:
+        """(d,) words of a change (d,), clipped and rounded at random (1). apart: what is clipped by itself.
+
+        rng: need not be secret, since nobody sees x but in sums.
+
+        Raises CryptoError for a change that is not finite, or of another length.
+        """
+        if change.shape != (self.length,) or not np.isfinite(change).all():
+            raise CryptoError(f"a change {change.shape} that is not finite, or not of {self.length} numbers")
+        scaled = np.array(change, np.float64)
+        parts: list[Any] = [slice(None)] if apart is None or not apart.any() else [apart, ~apart]
+        for part in parts:
+            norm = float(np.linalg.norm(scaled[part]))
+            scaled[part] *= weight * self.steps / max(norm, self.clip)
+        whole: Floats = np.floor(scaled)
+        most = len(parts) * (self.steps**2 + self.length / 4 + self.steps + self.length**0.5 / 2)
+        while True:
+            x = whole + (rng.random(self.length) < scaled - whole)
+            if float(x @ x) <= most:
+                return x.astype(np.int64).astype(np.uint32)
+
+    def change(self, total: NDArray[np.int32], weight: int) -> Floats:
+        """(d,) the mean change of a group since the beginning (3). weight: D_g, in sixteenths."""
+        return np.asarray(total * (self.clip / self.steps / weight), np.float64)
+
+
+def upload_weight(age: int, expected: int, on_time: int) -> int:
+    """mu of (2), at least 1. Raises CryptoError for an upload that is too old."""
+    if not 0 <= age <= OLDEST or expected < 1:
+        raise CryptoError(f"an upload {age} rounds late; at most {OLDEST} are possible")
+    step = min(2.0, expected / max(on_time, 1))
+    return max(1, round(PARTS * step * (1 - age / PARTS)))
+
+
+def may_wrap(total: NDArray[np.int32]) -> bool:
+    """Whether a sum is so large that the next round's could wrap."""
+    return bool(np.abs(total.astype(np.int64)).max(initial=0) >= ROOM)
+
+
+def noise(shape: tuple[int, ...], deviation: float, secrets: Secrets) -> Words:
+    """Rounded Gaussian noise. On whole numbers x + rint(n) = rint(x + n): post-processing of a Gaussian, exactly."""
+    if not deviation:
+        return np.zeros(shape, np.uint32)
+    drawn = np.rint(deviation * secrets.normal(int(np.prod(shape))))
+    return drawn.astype(np.int64).astype(np.uint32).reshape(shape)
+
+
+def masked(totals: Words, masks: Sequence[bytes], nonce: bytes) -> Words:
+    """V: a server's share (G, d) under its keys, one for each row. The nonce is used once."""
+    return totals + np.stack([words_of(key, totals.shape[1], nonce) for key in masks])
+
+
+def unmasked(row: Words, masks: Sequence[bytes], nonces: Sequence[bytes]) -> NDArray[np.int32]:
+    """T_g (d,) from its sealed row."""
+    keys = (words_of(key, len(row), nonce) for key, nonce in zip(masks, nonces, strict=True))
+    return reduce(np.subtract, keys, row).view(np.int32)
+
+
+def row_names(rows: Words) -> bytes:
+    """SHA-256 of each row (G, d), one after the other."""
+    return b"".join(hashlib.sha256(np.ascontiguousarray(row, "<u4").data).digest() for row in rows)
+
+
+def is_query(query: bytes, groups: int) -> bool:
+    return len(query) == -(-groups // 8) and int.from_bytes(query, "little") < 1 << groups
+
+
+def queries(group: int, groups: int, secrets: Secrets) -> tuple[bytes, bytes]:
+    """Of both servers: each alone is uniform."""
+    size = -(-groups // 8)
+    one = int.from_bytes(secrets.bytes(size), "little") % (1 << groups)
+    return one.to_bytes(size, "little"), (one ^ 1 << group).to_bytes(size, "little")
+
+
+def answer(rows: Words, query: bytes) -> Words:
+    """(d,) the XOR of the rows in a query."""
+    named = int.from_bytes(query, "little")
+    chosen = [j for j in range(len(rows)) if named >> j & 1]
+    return np.asarray(np.bitwise_xor.reduce(rows[chosen], axis=0, dtype=np.uint32))
+
+
+def fetched(answers: Sequence[Words]) -> Words:
+    """(d,) the row that both answers show; with one group the one answer."""
+    return reduce(np.bitwise_xor, answers)
