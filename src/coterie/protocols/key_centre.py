@@ -139,10 +139,12 @@ class Pair(Grant):
 
 @dataclass(frozen=True)
 class Seed(Grant):
-    """32 secret bytes that all holders share."""
+    """32 secret bytes that all holders share. also: parties of other roles that get them, too."""
+
+    also: tuple[str, ...] = ()
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
-        return DealtKeys(dict.fromkeys(holders, draw(f"{self.name} seed").bytes(32)))
+        return DealtKeys(dict.fromkeys((*holders, *self.also), draw(f"{self.name} seed").bytes(32)))
 
 
 class KeyCentre(Party, role=KEY_CENTRE):

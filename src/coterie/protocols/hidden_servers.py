@@ -1,0 +1,364 @@
+"""The servers' part of sums of hidden groups (``hidden_sums``): each holds one share of every row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from coterie.crypto import one_hot, shared_rows
+from coterie.crypto.roster import signing_key
+from coterie.crypto.signing import OVERHEAD_BYTES, SealingKey, digest
+from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.messages import bundle, unbundle
+from coterie.protocol.names import LazyMapping
+from coterie.protocol.party import Component, To, from_hub, on
+from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each
+from coterie.protocols.hidden_sums import (
+    SIGNATURE_BYTES,
+    Counted,
+    Enlist,
+    Enlisted,
+    Fetch,
+    Fetched,
+    GroupRow,
+    HiddenUpdate,
+    RowOpened,
+    RowsSealed,
+    SealRows,
+    Shares,
+    Words,
+    answer_context,
+    context_of,
+    opened_from,
+    said,
+    shows_few,
+    verify_rows,
+)
+
+BATCH = 16
+"""Uploads in one message between the servers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """An upload at the hub. round: the one that asked for it."""
+
+    name: str
+    round: int
+    upload: HiddenUpdate
+
+
+class Adding(msgspec.Struct, frozen=True):
+    """The uploads that a round has added. on_time: of its own, as the hub says.  of: client and round of each."""
+
+    round: int = 0
+    on_time: int = 0
+    of: tuple[tuple[str, int], ...] = ()
+
+    def name(self) -> bytes:
+        """32 bytes that name them."""
+        return digest("coterie/added/1", self.round, self.on_time, *(part for one in sorted(self.of) for part in one))
+
+
+class Rows(msgspec.Struct):
+    """SECRET: one server's share of all rows.
+
+    masks: 16 bytes for each group.  totals: (G, d) its share.  sealed: (G, d) the rows that both servers hold, of
+    ``round``.  nonces, signature: of these rows, as in ``GroupRow``.  members: clients that were given a place.
+    queries: by client.
+    added: by round, the name of what was added when its rows were sealed.
+    """
+
+    masks: tuple[bytes, ...] = ()
+    totals: Words | None = None
+    sealed: Words | None = None
+    round: int = 0
+    nonces: bytes = b""
+    signature: bytes = b""
+    members: int = 0
+    queries: dict[str, bytes] = msgspec.field(default_factory=dict)
+    added: dict[int, bytes] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Rows of {len(self.masks)} groups, sealed in round {self.round}>"
+
+
+class HelperShare(Rows):
+    """SECRET. taken: by client, rounds whose upload it has added.  fresh: (G, d), the sum of ``adding``."""
+
+    taken: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    adding: Adding = Adding()
+    fresh: Words | None = None
+
+
+class ServerRows(Component):
+    """What both servers do. sign: of this one's shares."""
+
+    sign: int
+    secret: Any
+
+    def lasts(self, secret: Rows) -> None:
+        """What was sealed, in any attempt of a round: sums of other uploads would show the difference."""
+        self.secret.added = secret.added
+
+    @property
+    def groups(self) -> int:
+        return len(self.secret.masks)
+
+    @property
+    def length(self) -> int:
+        size: int = self.party.spec.size
+        return size
+
+    def found(self, groups: int) -> None:
+        """Begin with rows of zeros, fresh masks and no queries."""
+        source, secret = self.party.secrets("masks of rows"), self.secret
+        secret.masks = tuple(source.bytes(shared_rows.KEY_BYTES) for _ in range(groups))
+        secret.totals, secret.sealed, secret.queries = self.zeros(), None, {}
+
+    def zeros(self) -> Words:
+        return np.zeros((self.groups, self.length), np.uint32)
+
+    def queried(self, client: str, query: bytes) -> None:
+        """Keep a client's query. Raises PeerError for an impossible one."""
+        if not shared_rows.is_query(query, self.groups):
+            raise PeerError(f"{client}: {len(query)} bytes are no query for {self.groups} groups")
+        self.secret.queries[client] = query
+
+    def context(self, name: str, r: int) -> bytes:
+        return context_of(self.party, name, r, self.groups)
+
+    def add_one(self, fresh: Words, adding: Adding, name: str, r: int, seeds: bytes, word: Words) -> Adding:
+        """Add an upload to ``fresh``. Returns what has been added with it."""
+        expected = self.party.config.expected(len(self.party.clients))
+        weight = shared_rows.upload_weight(adding.round - r, expected, adding.on_time)
+        one_hot.fold(fresh, seeds, word, self.sign * weight)
+        return replace(adding, of=(*adding.of, (name, r)))
+
+    def masked(self, fresh: Words, adding: Adding) -> tuple[Words, bytes, Words]:
+        """Its share with this round's, a fresh nonce, and the share under its masks.
+
+        Raises PeerError if the round has sealed sums of other uploads.
+        """
+        party, secret, name = self.party, self.secret, adding.name()
+        if secret.added.get(adding.round, name) != name:
+            raise PeerError(f"round {adding.round} has sealed sums of other uploads: their difference would show some")
+        secret.added = {adding.round: name, **{q: one for q, one in secret.added.items() if q + 2 > adding.round}}
+        clients = len(party.clients)
+        on_time = shared_rows.upload_weight(0, party.config.expected(clients), adding.on_time)
+        deviation = party.config.noise * party.config.grid(clients, self.length).steps * on_time
+        noise = shared_rows.noise(fresh.shape, deviation, party.kept("noise of rows", name, adding.round))
+        totals = secret.totals + fresh + noise
+        nonce = party.secrets("nonce of rows", adding.round).bytes(shared_rows.NONCE_BYTES)
+        return totals, nonce, shared_rows.masked(totals, secret.masks, nonce)
+
+    def keep(self, r: int, totals: Words, sealed: Words, nonces: bytes, signature: bytes) -> None:
+        secret = self.secret
+        secret.totals, secret.sealed, secret.round = totals, sealed, r
+        secret.nonces, secret.signature = nonces, signature
+
+    def shows_few(self, adding: Adding) -> str:
+        """Why these uploads must not be added up, or ""."""
+        config, names = self.party.config, {name for name, _ in adding.of}
+        return shows_few(self.secret.members, len(names), self.groups, config.min_cluster, config.fewest)
+
+    def words(self, data: bytes, *shape: int) -> Words:
+        """Raises PeerError for another number of words."""
+        if len(data) != 4 * int(np.prod(shape)):
+            raise PeerError(f"{len(data)} bytes where {shape} words were expected")
+        return np.frombuffer(data, "<u4").reshape(shape)
+
+
+class HubRows(ServerRows):
+    """The hub's part: steps of its rounds."""
+
+    Secret = Rows
+    secret: Rows
+    sign = 1
+
+    def check(self, name: str, upload: HiddenUpdate) -> None:
+        """Raises PeerError unless an upload has the lengths of one."""
+        lengths = len(upload.word), len(upload.check), len(upload.master)
+        sealed = one_hot.SEED_BYTES * self.groups + OVERHEAD_BYTES + SIGNATURE_BYTES
+        if (*lengths, len(upload.seeds)) != (4 * self.length, one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed):
+            raise PeerError(f"{name}: an upload of {', '.join(map(str, lengths))} and {len(upload.seeds)} bytes")
+
+    def add(self, r: int, helper: str, on_time: int, uploads: Sequence[Any], load: Any) -> Steps[int]:
+        """Add the uploads that the helper counts, too, and seal the rows. Returns how many were added.
+
+        on_time: of them that round r has asked for.  load: gives a ``Taken`` for each of ``uploads``. Raises
+        NoAnswerError if the helper does not answer, or refuses.
+        """
+        fresh, adding = self.zeros(), Adding(r, on_time)
+        for at in range(0, len(uploads), BATCH):
+            some: list[Taken] = [load(one) for one in uploads[at : at + BATCH]]
+            words = [self.words(one.upload.word, self.length) for one in some]
+            seeds = [one_hot.seeds_of(one.upload.master, self.groups) for one in some]
+            request = self._shares(r, on_time, some, seeds, words)
+            flags = yield from ask(helper, request, Counted, partial(_flags, r, len(some)))
+            for one, own, word, flag in zip(some, seeds, words, flags, strict=True):
+                if flag:
+                    adding = self.add_one(fresh, adding, one.name, one.round, own, word)
+        if why := self.shows_few(adding):
+            raise NoAnswerError(why)
+        totals, nonce, masked = self.masked(fresh, adding)
+        seal = SealRows(r, adding.name(), nonce, masked.tobytes())
+        yield from ask(helper, seal, RowsSealed, partial(self._sealed, helper, r, totals, nonce, masked))
+        return len(adding.of)
+
+    def _shares(
+        self, r: int, on_time: int, some: Sequence[Taken], seeds: Sequence[bytes], words: Sequence[Words]
+    ) -> Shares:
+        tags = [
+            one_hot.tag(self.context(one.name, one.round), own, one.upload.check, word)
+            for one, own, word in zip(some, seeds, words, strict=True)
+        ]
+        return Shares(
+            r,
+            "\n".join(one.name for one in some),
+            np.array([one.round for one in some], np.int64),
+            on_time,
+            bundle([one.upload.word for one in some]),
+            b"".join(one.upload.check for one in some),
+            bundle([one.upload.seeds for one in some]),
+            b"".join(tags),
+        )
+
+    def _sealed(self, helper: str, r: int, totals: Words, nonce: bytes, own: Words, said: RowsSealed) -> None:
+        """Keep the rows that both hold. Raises PeerError unless the helper has signed their names."""
+        rows = own + self.words(said.rows, *own.shape)
+        nonces = nonce + said.nonce
+        verify_rows(self.party, helper, r, nonces, shared_rows.row_names(rows), said.signature)
+        self.keep(r, totals, rows, nonces, said.signature)
+
+    def give(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None = None) -> Steps[Answers]:
+        """Send these clients the rows that were sealed last. The outcomes say who has opened its own."""
+        secret, theirs = self.secret, dict[str, bytes]()
+        names = [name for name in names if name in secret.queries]
+        if self.groups > 1:
+            fetches = {name: To(helper, Fetch(r, name)) for name in names}
+            yield from for_each(fetches, Fetched, partial(self._half, r, theirs))
+        else:
+            theirs = dict.fromkeys(names, b"")
+        rows = LazyMapping(tuple(theirs), lambda name: self._row(r, name, theirs[name]), held=1)
+
+        def fold(name: str, held: RowOpened) -> None:
+            if held.round != r:
+                raise PeerError(f"{name} has opened a row of round {held.round} in round {r}")
+
+        return (yield from for_each(rows, RowOpened, fold, deadline_s=deadline_s))
+
+    def _half(self, r: int, theirs: dict[str, bytes], name: str, answer: Fetched) -> None:
+        if answer.round != r or len(answer.answer) != 4 * self.length + OVERHEAD_BYTES:
+            raise PeerError(f"{len(answer.answer)} bytes for {name}, of round {answer.round} in round {r}")
+        theirs[name] = answer.answer
+
+    def _row(self, r: int, name: str, theirs: bytes) -> GroupRow:
+        secret = self.secret
+        assert secret.sealed is not None
+        ours = shared_rows.answer(secret.sealed, secret.queries[name]) if self.groups > 1 else secret.sealed[0]
+        names = shared_rows.row_names(secret.sealed)
+        return GroupRow(r, secret.round, secret.nonces, names, secret.signature, ours.tobytes(), theirs)
+
+
+class HelperRows(ServerRows):
+    """The helper's part: what it answers."""
+
+    Secret = HelperShare
+    secret: HelperShare
+    sign = -1
+
+    @on(Enlist, answers=Enlisted)
+    def enlist(self, msg: Enlist, src: str) -> Enlisted:
+        """Keep the queries of clients that have joined."""
+        from_hub(self.party, msg, src)
+        names = msg.names.split("\n")
+        for name, sealed in zip(names, unbundle(msg.queries, len(names)), strict=True):
+            self.queried(name, opened_from(self.party, name, sealed, "query", msg.round))
+        return Enlisted(msg.round)
+
+    @on(Shares, answers=Counted)
+    def count(self, msg: Shares, src: str) -> Counted:
+        """Add the uploads whose tags are equal."""
+        from_hub(self.party, msg, src)
+        secret = self.secret
+        if msg.round != secret.adding.round:
+            if msg.round <= secret.adding.round:
+                raise PeerError(f"uploads of round {msg.round} after those of round {secret.adding.round}")
+            secret.adding, secret.fresh = Adding(msg.round, msg.on_time), None
+        if msg.on_time != secret.adding.on_time or not 0 <= msg.on_time <= len(self.party.clients):
+            raise PeerError(f"{msg.on_time} uploads on time, after {secret.adding.on_time}")
+        names, rounds = msg.names.split("\n"), msg.rounds.tolist()
+        wide, tags = one_hot.CHECK_BYTES, one_hot.TAG_BYTES
+        if not len(names) == len(rounds) == len(msg.checks) / wide == len(msg.tags) / tags:
+            raise PeerError(f"{len(names)} names, {len(rounds)} rounds, and other numbers of checks and tags")
+        words, sealed = unbundle(msg.words, len(names)), unbundle(msg.seeds, len(names))
+        fresh = self.zeros() if secret.fresh is None else secret.fresh.copy()
+        flags = bytearray()
+        for at, (name, r) in enumerate(zip(names, rounds, strict=True)):
+            check, told = msg.checks[wide * at : wide * (at + 1)], msg.tags[tags * at : tags * (at + 1)]
+            counts = self._add(fresh, msg.round, name, r, words[at], check, sealed[at], told)
+            flags.append(counts)
+        secret.fresh = fresh
+        return Counted(msg.round, bytes(flags))
+
+    def _add(
+        self, fresh: Words, r: int, name: str, of: int, data: bytes, check: bytes, sealed: bytes, told: bytes
+    ) -> bool:
+        """Whether an upload is counted: then it is added."""
+        secret = self.secret
+        taken = tuple(q for q in secret.taken.get(name, ()) if q >= r - self.party.config.max_staleness)
+        if name not in secret.queries or not 0 <= r - of <= self.party.config.max_staleness or of in taken:
+            return False
+        word = self.words(data, self.length)
+        try:
+            seeds = opened_from(self.party, name, sealed, "upload", of, check, sha256(data).digest())
+            if one_hot.tag(self.context(name, of), seeds, check, word) != told:
+                return False
+        except (PeerError, CryptoError):
+            return False
+        secret.taken[name] = (*taken, of)
+        secret.adding = self.add_one(fresh, secret.adding, name, of, seeds, word)
+        return True
+
+    @on(SealRows, answers=RowsSealed)
+    def seal(self, msg: SealRows, src: str) -> RowsSealed:
+        """Mask its rows, once a round."""
+        from_hub(self.party, msg, src)
+        secret = self.secret
+        if msg.round != secret.adding.round or secret.fresh is None or len(msg.nonce) != shared_rows.NONCE_BYTES:
+            raise PeerError(f"rows of round {msg.round} after uploads of round {secret.adding.round}")
+        if msg.added != secret.adding.name():
+            raise PeerError(f"the hub has added other uploads in round {msg.round}")
+        if why := self.shows_few(secret.adding):
+            raise PeerError(why)
+        totals, nonce, own = self.masked(secret.fresh, secret.adding)
+        rows, nonces = own + self.words(msg.rows, *own.shape), msg.nonce + nonce
+        signature = signing_key(self.party.own).sign(*said(self.party, msg.round, nonces, shared_rows.row_names(rows)))
+        self.keep(msg.round, totals, rows, nonces, signature)
+        secret.fresh = None
+        return RowsSealed(msg.round, nonce, own.tobytes(), signature)
+
+    @on(Fetch, answers=Fetched)
+    def fetch(self, msg: Fetch, src: str) -> Fetched:
+        """Half of the answer to a client's query, which the hub cannot read: it would learn the group."""
+        from_hub(self.party, msg, src)
+        secret, entry = self.secret, self.party.common.roster.by_name.get(msg.client)
+        if secret.sealed is None or entry is None or msg.client not in secret.queries:
+            raise PeerError(f"{msg.client} has asked for no row, or no rows are sealed")
+        answer = shared_rows.answer(secret.sealed, secret.queries[msg.client]).tobytes()
+        bound = answer_context(self.party, msg.round, secret.round)
+        return Fetched(msg.round, SealingKey(entry.sealing_key).seal(answer, self.party.name, msg.client, *bound))
+
+
+def _flags(r: int, count: int, answer: Counted) -> list[bool]:
+    if answer.round != r or len(answer.flags) != count:
+        raise PeerError(f"{len(answer.flags)} flags of round {answer.round} for {count} uploads of round {r}")
+    return [flag == 1 for flag in answer.flags]

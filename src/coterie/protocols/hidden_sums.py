@@ -1,0 +1,298 @@
+"""Sums of hidden groups: two servers add clients' vectors inside groups that neither of them knows.
+
+    client  --HiddenUpdate--> hub                   one-hot shares of its vector (``crypto/one_hot.py``)
+    hub     --Enlist / Enlisted--> helper           queries of clients that have joined a group
+    hub     --Shares / Counted--> helper            its shares, and the tags by which both count the same uploads
+    hub     --SealRows / RowsSealed--> helper       each server's rows under its own masks; then both hold equal rows
+    hub     --Fetch / Fetched--> helper             half of an answer, sealed to the client
+    hub     --GroupRow / RowOpened--> client        its row, by private information retrieval of two servers
+
+A row is the running sum of one group since the beginning (``crypto/shared_rows.py``). A server holds one share of every
+row, and sees uniform words otherwise. A client opens the row of its own group, since it has both masks of that row.
+
+Assumes that the two servers do not collude. Right sums need servers that follow the protocol; secrecy needs that of
+neither, as long as no client helps. docs/systems/coterie.md says what coalitions learn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from math import comb
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from coterie.crypto import one_hot, shared_rows
+from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.signing import OpeningKey, SealingKey, digest
+from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, message
+from coterie.protocol.options import NotNegative, Positive
+from coterie.protocol.party import Component, from_hub
+from coterie.protocols.late import LateTraining
+from coterie.protocols.local_training import sample_size
+
+Words = NDArray[np.uint32]
+RISK = 1e-6
+SIGNATURE_BYTES = 64
+
+
+@message(src=ANY, dst=ANY)
+class HiddenUpdate(OfRound, frozen=True):
+    """word: cw, (d,) words.  check: cs.  master: of the hub's seeds.  seeds: the helper's, sealed to it and signed."""
+
+    word: bytes
+    check: bytes
+    master: bytes
+    seeds: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Enlist(OfRound, frozen=True):
+    """These clients, one name a line, have a group. queries: of each, sealed to the helper and signed."""
+
+    names: str
+    queries: Bundle
+
+
+@message(src=ANY, dst=ANY)
+class Enlisted(OfRound, frozen=True):
+    """The helper has their queries."""
+
+
+@message(src=ANY, dst=ANY)
+class Shares(OfRound, frozen=True):
+    """Uploads that came in this round. names: one a line.  rounds: (n,) those that asked for them.
+
+    on_time: how many uploads of this round's own the hub has in all.  words, checks, seeds: as in ``HiddenUpdate``.
+    tags: 32 bytes each, as the hub computes them.
+    """
+
+    names: str
+    rounds: Integers
+    on_time: int
+    words: Bundle
+    checks: bytes
+    seeds: Bundle
+    tags: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Counted(OfRound, frozen=True):
+    """flags: a byte for each upload, 1 if both servers count it."""
+
+    flags: bytes
+
+
+@message(src=ANY, dst=ANY)
+class SealRows(OfRound, frozen=True):
+    """All uploads were sent. added: names those that are counted (``Adding.name``).  rows: (G, d) words, masked."""
+
+    added: bytes
+    nonce: bytes
+    rows: bytes
+
+
+@message(src=ANY, dst=ANY)
+class RowsSealed(OfRound, frozen=True):
+    """The helper's masked rows. signature: over the round, both nonces and the names of the sealed rows."""
+
+    nonce: bytes
+    rows: bytes
+    signature: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Fetch(OfRound, frozen=True):
+    """Answer this client's query."""
+
+    client: str
+
+
+@message(src=ANY, dst=ANY)
+class Fetched(OfRound, frozen=True):
+    """answer: (d,) words, sealed to the client."""
+
+    answer: bytes
+
+
+@message(src=ANY, dst=ANY)
+class GroupRow(OfRound, frozen=True):
+    """Both servers' answers on the rows that they sealed in the round ``sealed_in``. theirs: the helper's, sealed.
+
+    With one group ``ours`` is the row, and ``theirs`` is empty.
+    """
+
+    sealed_in: int
+    nonces: bytes
+    row_names: bytes
+    signature: bytes
+    ours: bytes
+    theirs: bytes
+
+
+@message(src=ANY, dst=ANY)
+class RowOpened(OfRound, frozen=True):
+    """The client has opened its row."""
+
+
+@dataclass(frozen=True)
+class HiddenSums(LateTraining):
+    """Settings of local training, and of sums in hidden groups.
+
+    clip: C, the L2 norm to which a client's change is clipped; running statistics are clipped by themselves.
+    fewest: a round is skipped if, by its public absences, some group's sum may be of fewer clients, but not of none.
+    min_cluster: the smallest group.
+    noise: standard deviation, over C, of the Gaussian noise that each server adds to a row's sum in every round.
+    """
+
+    clip: Positive = 5.0
+    fewest: Annotated[int, Meta(ge=1)] = 2
+    min_cluster: Annotated[int, Meta(ge=1)] = 3
+    noise: NotNegative = 0.005
+
+    def grid(self, clients: int, length: int) -> shared_rows.Grid:
+        """Raises UserError for more clients or weights than fit the words."""
+        return shared_rows.Grid.of(self.clip, clients, length)
+
+    def expected(self, clients: int) -> int:
+        """How many clients a round asks."""
+        return sample_size(clients, self.participation)
+
+
+# -------------------------------------------------------------------------------------------------------- the clients
+
+
+class HeldRow(msgspec.Struct):
+    """SECRET. group: of ``groups``; -1 before it has one.  total: the group's weight D, in 16ths.
+
+    masks: both servers', of its row.  round: in which the row that it has opened was sealed.
+    """
+
+    group: int = -1
+    groups: int = 0
+    total: int = 0
+    masks: tuple[bytes, bytes] = (b"", b"")
+    round: int = 0
+
+    def __repr__(self) -> str:
+        return f"<HeldRow of round {self.round}>"
+
+
+class ClientRow(Component):
+    """A client's part."""
+
+    Secret = HeldRow
+    secret: HeldRow
+
+    def join(self, group: int, groups: int, total: int, masks: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+        """Take a place in a group. Returns the queries for the hub and for the helper. Raises PeerError."""
+        if not 0 <= group < groups or not 0 < total <= shared_rows.PARTS * len(self.party.clients):
+            raise PeerError(f"group {group} of {groups}, of weight {total}/{shared_rows.PARTS}")
+        secret = self.secret
+        secret.group, secret.groups, secret.total, secret.masks, secret.round = group, groups, total, masks, 0
+        return shared_rows.queries(group, groups, self.party.secrets("query"))
+
+    def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:
+        """Its vector of words (d,) in shares. Raises PeerError before it has a group."""
+        secret, party = self.secret, self.party
+        if secret.group < 0:
+            raise PeerError(f"{party.name} has no group yet")
+        context = context_of(party, party.name, r, secret.groups)
+        shares = one_hot.shared(x, secret.group, secret.groups, context, party.secrets("seeds of shares", r))
+        word = shares.word.tobytes()
+        seeds = sealed_to(party, helper, shares.seeds, "upload", r, shares.check, sha256(word).digest())
+        return HiddenUpdate(r, word, shares.check, shares.master, seeds)
+
+    def opened(self, msg: GroupRow, src: str, helper: str) -> NDArray[np.int32]:
+        """(d,) the sum of its group since the beginning, of which the helper has signed the row.
+
+        Raises PeerError for an older row than it has, one that the helper has not signed, and another than the signed.
+        """
+        from_hub(self.party, msg, src)
+        secret, party = self.secret, self.party
+        if secret.group < 0 or msg.sealed_in <= secret.round:
+            raise PeerError(f"a row of round {msg.sealed_in}, after that of round {secret.round}")
+        verify_rows(party, helper, msg.sealed_in, msg.nonces, msg.row_names, msg.signature)
+        parts = [msg.ours]
+        if secret.groups > 1:
+            opening, bound = (
+                OpeningKey.load(party.own.identity.opening),
+                answer_context(party, msg.round, msg.sealed_in),
+            )
+            parts.append(opening.open(msg.theirs, helper, party.name, *bound))
+        if len(msg.row_names) != shared_rows.NAME_BYTES * secret.groups or {*map(len, parts)} != {4 * party.spec.size}:
+            raise PeerError(f"a row of {len(msg.ours)} bytes among {len(msg.row_names)} bytes of names")
+        row = shared_rows.fetched([np.frombuffer(part, "<u4") for part in parts])
+        at = shared_rows.NAME_BYTES * secret.group
+        if shared_rows.row_names(row[None]) != msg.row_names[at : at + shared_rows.NAME_BYTES]:
+            raise PeerError("the servers' answers give another row than both have sealed")
+        size = shared_rows.NONCE_BYTES
+        nonces = msg.nonces[:size], msg.nonces[size:]
+        secret.round = msg.sealed_in
+        return shared_rows.unmasked(row, secret.masks, nonces)
+
+
+def weight_of(samples: int, most: float) -> int:
+    """A client's weight in sixteenths, at least 1: its samples over the most that one may have."""
+    return min(max(round(shared_rows.PARTS * samples / most), 1), shared_rows.PARTS)
+
+
+def sealed_to(party: Any, recipient: str, data: bytes, *bound: bytes | int | str) -> bytes:
+    """RowsSealed to one party and signed by this one, for a hub that relays it. bound: must be equal on opening."""
+    key = SealingKey(party.common.roster.by_name[recipient].sealing_key)
+    bound = (*bound, party.common.roster.session)
+    sealed = key.seal(data, party.name, recipient, *bound)
+    return signing_key(party.own).sign("sealed", recipient, *bound, sealed) + sealed
+
+
+def opened_from(party: Any, sender: str, data: bytes, *bound: bytes | int | str) -> bytes:
+    """What ``sealed_to`` sealed for this party. Raises PeerError (a SignatureError or SealError)."""
+    bound = (*bound, party.common.roster.session)
+    signature, sealed = data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
+    verify_key(party.common, sender).verify(signature, "sealed", party.name, *bound, sealed)
+    return OpeningKey.load(party.own.identity.opening).open(sealed, sender, party.name, *bound)
+
+
+@lru_cache(maxsize=256)
+def shows_few(enlisted: int, added: int, groups: int, smallest: int, fewest: int) -> str:
+    """Why the uploads of ``added`` of so many clients must not be added up in groups, or "".
+
+    Some group of at least ``smallest`` would have fewer than ``fewest`` of them, but not none, with a probability above
+    ``RISK`` if absences are by chance (hypergeometric, over all groups).
+    """
+    if not added:
+        return "no upload is counted"
+    size = min(smallest, enlisted) if groups > 1 else enlisted
+    ways = sum(comb(size, k) * comb(enlisted - size, added - k) for k in range(1, min(fewest, size + 1)) if k <= added)
+    if groups * ways <= RISK * comb(enlisted, added):
+        return ""
+    return (
+        f"{added} uploads of {enlisted} clients: a group's sum might be of fewer than {fewest} (lower fewest, or raise "
+        "min_cluster)"
+    )
+
+
+def context_of(party: Any, name: str, r: int, groups: int) -> bytes:
+    """32 bytes that an upload's tag is bound to. r: the round that asked for it."""
+    return digest("coterie/hidden sum/1", party.common.roster.session, name, r, groups, party.spec.size)
+
+
+def verify_rows(party: Any, helper: str, r: int, nonces: bytes, row_names: bytes, signature: bytes) -> None:
+    """Raises PeerError (a SignatureError) unless the helper has signed these sealed rows."""
+    if len(nonces) != 2 * shared_rows.NONCE_BYTES:
+        raise PeerError(f"{len(nonces)} bytes are no two nonces")
+    verify_key(party.common, helper).verify(signature, *said(party, r, nonces, row_names))
+
+
+def said(party: Any, r: int, nonces: bytes, row_names: bytes) -> tuple[bytes | int | str, ...]:
+    return "sealed rows", party.common.roster.session, r, nonces, row_names
+
+
+def answer_context(party: Any, r: int, sealed_in: int) -> tuple[bytes | int | str, ...]:
+    return "answer", party.common.roster.session, r, sealed_in

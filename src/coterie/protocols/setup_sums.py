@@ -1,0 +1,287 @@
+"""Sums over all clients before round 1, which clients open and no server does.
+
+    hub     --AskForSummand / Summand-->  client       its numbers, in shares
+    hub     --Unblind / Unblinded-->      helper       the sum of the helper's shares
+    hub     --OpenSum / SumOpened-->      client       the sum, under the clients' masks
+
+A client's numbers x travel as x + m - P(s) to the hub and s to the helper, as words of 64 bits; m follows from the
+clients' seed and the client's name. The hub adds up, gets the sum of all P(s), and so has the sum of x under the sum of
+the m. Clients take that off. Each sum is formed once, so nobody gets two that differ by a client.
+
+The sums are those that ``clustering/signature.py`` needs, and how many clients have how many samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clustering.signature import HOLDERS
+from coterie.crypto.one_hot import SEED_BYTES, keystream
+from coterie.crypto.signing import digest
+from coterie.crypto.sketch import project
+from coterie.protocol.effects import Local
+from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import ANY, Bundle, OfRound, bundle, message, unbundle
+from coterie.protocol.party import Component, Work, from_hub, on
+from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each
+from coterie.protocols import signatures
+from coterie.protocols.hidden_sums import opened_from, sealed_to, weight_of
+from coterie.protocols.masked_sums import FEWEST
+from coterie.protocols.signatures import HELD, STATISTICS
+
+CLIENTS = "clients"
+"""The grant: a seed of all clients, which no server has."""
+FRACTION_BITS, ROW_BITS = 32, 20  # after the point, of a sum's numbers and of a signature's
+SIZES = 24  # powers of two that a client's number of samples may reach
+
+Floats = NDArray[np.float64]
+Words64 = NDArray[np.uint64]
+
+
+@message(src=ANY, dst=ANY)
+class AskForSummand(OfRound, frozen=True):
+    """Send your term of the set-up sum with this number."""
+
+    number: int
+
+
+@message(src=ANY, dst=ANY)
+class Summand(OfRound, frozen=True):
+    """words: the term under both masks.  seed: of the helper's share, sealed to it and signed."""
+
+    number: int
+    words: bytes
+    seed: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Unblind(OfRound, frozen=True):
+    """Add up your shares of the terms of these clients, one name a line."""
+
+    number: int
+    names: str
+    seeds: Bundle
+
+
+@message(src=ANY, dst=ANY)
+class Unblinded(OfRound, frozen=True):
+    """The sum of the helper's shares."""
+
+    number: int
+    words: bytes
+
+
+@message(src=ANY, dst=ANY)
+class OpenSum(OfRound, frozen=True):
+    """The sum of these clients' terms, one name a line, under the sum of their masks."""
+
+    number: int
+    names: str
+    words: bytes
+
+
+@message(src=ANY, dst=ANY)
+class SumOpened(OfRound, frozen=True):
+    """The client has opened it."""
+
+    number: int
+
+
+def sums_of(config: Any) -> tuple[int, ...]:
+    """The numbers of the set-up sums."""
+    return (HELD,) if config.clusters == 1 else (HELD, STATISTICS)
+
+
+def length_of(party: Any, number: int) -> int:
+    """How many numbers a set-up sum has. Raises PeerError for no such sum."""
+    if number not in sums_of(party.config):
+        raise PeerError(f"there is no sum {number}")
+    if number == HELD:  # which labels a client holds, and of what size it is
+        return SIZES + (0 if party.config.clusters == 1 else signatures.labels(party.spec))
+    return signatures.lengths(party.spec)[number]
+
+
+def _words(data: bytes, length: int) -> Words64:
+    if len(data) != 8 * length:
+        raise PeerError(f"{len(data)} bytes where {length} numbers of 8 bytes were expected")
+    return np.frombuffer(data, "<u8")
+
+
+def _mask(key: bytes, length: int) -> Words64:
+    return np.frombuffer(keystream(key, 8 * length), "<u8")
+
+
+# ---------------------------------------------------------------------------------------------------------- the hub
+
+
+def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s: float | None) -> Steps[OpenSum]:
+    """The hub: the sum of these clients' terms, for ``shown``.
+
+    Raises NoAnswerError if fewer than ``FEWEST`` send one, or without the helper.
+    """
+    length = length_of(hub, number)
+    total, seeds = np.zeros(length, np.uint64), dict[str, bytes]()
+
+    def fold(name: str, term: Summand) -> None:
+        if (term.round, term.number) != (0, number):
+            raise PeerError(f"{name}: a term of sum {term.number} of round {term.round}")
+        np.add(total, _words(term.words, length), out=total)
+        seeds[name] = term.seed
+
+    yield from for_each(dict.fromkeys(names, AskForSummand(0, number)), Summand, fold, deadline_s=deadline_s)
+    if len(seeds) < FEWEST:
+        raise NoAnswerError(f"{len(seeds)} of {len(names)} clients sent a term of a sum that needs {FEWEST}")
+    told = "\n".join(seeds)
+    request = Unblind(0, number, told, bundle(list(seeds.values())))
+    shares = yield from ask(helper, request, Unblinded, partial(_shares, number, length))
+    return OpenSum(0, number, told, (total + shares).tobytes())
+
+
+def shown(total: OpenSum, names: Sequence[str], deadline_s: float | None) -> Steps[tuple[str, ...]]:
+    """The hub: show a sum to these clients. Returns those that have opened it."""
+
+    def fold(name: str, answer: SumOpened) -> None:
+        if (answer.round, answer.number) != (total.round, total.number):
+            raise PeerError(f"{name} has opened sum {answer.number} of round {answer.round}")
+
+    answers = yield from for_each(dict.fromkeys(names, total), SumOpened, fold, deadline_s=deadline_s)
+    return tuple(answers.got)
+
+
+def _shares(number: int, length: int, answer: Unblinded) -> Words64:
+    if (answer.round, answer.number) != (0, number):
+        raise PeerError(f"shares of sum {answer.number} of round {answer.round}")
+    return _words(answer.words, length)
+
+
+# -------------------------------------------------------------------------------------------------------- the helper
+
+
+class Unblinding(msgspec.Struct):
+    """summed: the sums that were formed."""
+
+    summed: frozenset[int] = frozenset()
+
+
+class HelperSums(Component):
+    """The helper's part."""
+
+    Secret = Unblinding
+    secret: Unblinding
+
+    def lasts(self, secret: Unblinding) -> None:
+        self.secret.summed = secret.summed
+
+    @on(Unblind, answers=Unblinded)
+    def unblind(self, msg: Unblind, src: str) -> Unblinded:
+        """The sum of its shares, once for each number: sums of two sets would show their difference."""
+        from_hub(self.party, msg, src)
+        names = msg.names.split("\n")
+        if msg.round or msg.number in self.secret.summed or not FEWEST <= len(set(names)) == len(names):
+            raise PeerError(f"sum {msg.number} of {len(names)} terms, in round {msg.round}")
+        length = length_of(self.party, msg.number)
+        total = np.zeros(length, np.uint64)
+        for name, sealed in zip(names, unbundle(msg.seeds, len(names)), strict=True):
+            total += _mask(opened_from(self.party, name, sealed, "term", msg.number), length)
+        self.secret.summed |= {msg.number}
+        return Unblinded(msg.round, msg.number, total.tobytes())
+
+
+# -------------------------------------------------------------------------------------------------------- the clients
+
+
+class SumsOpened(msgspec.Struct):
+    """SECRET. totals: the sums that the client has opened, by number.  weight: of its samples, in 16ths."""
+
+    totals: dict[int, Floats] = msgspec.field(default_factory=dict)
+    weight: int = 0
+
+    def __repr__(self) -> str:
+        return f"<SumsOpened {sorted(self.totals)}>"
+
+
+class ClientSums(Component):
+    """A client's part. It has ``keys`` with ``CLIENTS``. helper: its name."""
+
+    Secret = SumsOpened
+    secret: SumsOpened
+
+    def __init__(self, helper: str) -> None:
+        super().__init__()
+        self.helper = helper
+
+    @on(AskForSummand, answers=Summand)
+    def contribute(self, msg: AskForSummand, src: str) -> Work[Summand]:
+        """A term of the next sum, in shares. Raises PeerError for another sum."""
+        from_hub(self.party, msg, src)
+        totals, party = self.secret.totals, self.party
+        if msg.round or msg.number != len(totals):
+            raise PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
+        length_of(party, msg.number)
+        values = yield from self._term(msg.number)
+        seed = party.secrets(f"share of sum {msg.number}").bytes(SEED_BYTES)
+        words = np.rint(values * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64)
+        words = (
+            words
+            + _mask(clients_seed(self.party, "term", msg.number, party.name), len(words))
+            - _mask(seed, len(words))
+        )
+        sealed = sealed_to(party, self.helper, seed, "term", msg.number)
+        return Summand(msg.round, msg.number, words.tobytes(), sealed)
+
+    def _term(self, number: int) -> Work[Floats]:
+        if number == STATISTICS:
+            statistics: Floats = yield Local(signatures.label_statistics, (self.kept(),))
+            return statistics
+        size: Floats = np.zeros(SIZES)
+        size[min(self.party.samples.bit_length(), SIZES - 1)] = 1.0
+        if self.party.config.clusters == 1:
+            return size
+        held: Floats = yield Local(signatures.labels_held, (signatures.labels(self.party.spec),))
+        return np.concatenate([held, size])
+
+    def signature(self) -> Work[NDArray[np.uint32]]:
+        """(2 DIMENSION,) words: its two signatures, under the clients' mask. Raises PeerError before the sums."""
+        party, totals = self.party, self.secret.totals
+        if totals.keys() != {HELD, STATISTICS}:
+            raise PeerError(f"asked for a signature after the sums {sorted(totals)}")
+        seed = int(party.rng("halves").integers(1 << 62))
+        both: Floats = yield Local(signatures.label_residuals, (self.kept(), totals[STATISTICS], seed))
+        map_seed = digest("coterie/map/1", party.keys.own_bytes(CLIENTS))
+        shown = np.concatenate([project(half, signatures.DIMENSION, map_seed) for half in both])
+        words = np.rint(shown * 2.0**ROW_BITS).astype(np.int64).astype(np.uint32)
+        words += np.frombuffer(keystream(clients_seed(party, "signature"), 4 * len(words)), "<u4")
+        return words
+
+    def kept(self) -> NDArray[np.bool_]:
+        return np.asarray(np.rint(self.secret.totals[HELD][:-SIZES]) >= HOLDERS)
+
+    @on(OpenSum, answers=SumOpened)
+    def open_sum(self, msg: OpenSum, src: str) -> SumOpened:
+        """Take the clients' masks off. Raises PeerError for a sum that it has, or of too few terms."""
+        from_hub(self.party, msg, src)
+        totals, names = self.secret.totals, msg.names.split("\n")
+        length = length_of(self.party, msg.number)
+        if msg.number != len(totals):
+            raise PeerError(f"sum {msg.number} after the sums {sorted(totals)}")
+        if not FEWEST <= len(set(names)) == len(names) or not set(names) <= set(self.party.clients):
+            raise PeerError(f"a sum of {len(names)} terms; of fewer than {FEWEST} it shows too much")
+        words = _words(msg.words, length).copy()
+        for name in names:
+            words -= _mask(clients_seed(self.party, "term", msg.number, name), length)
+        totals[msg.number] = np.asarray(words.view(np.int64) * 2.0**-FRACTION_BITS, np.float64)
+        if msg.number == HELD:
+            largest = 2.0 ** int(np.flatnonzero(np.rint(totals[HELD][-SIZES:]) > 0).max(initial=0))
+            self.secret.weight = weight_of(self.party.samples, largest)
+        return SumOpened(msg.round, msg.number)
+
+
+def clients_seed(client: Any, use: str, *of: int | str) -> bytes:
+    """16 bytes that all clients know, and no server."""
+    return digest(f"coterie/{use}/1", client.keys.own_bytes(CLIENTS), *of)[:SEED_BYTES]
