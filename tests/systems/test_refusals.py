@@ -16,8 +16,11 @@ from coterie.protocol.messages import Message
 from coterie.protocols import averaging
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.cluster_sums import Convert
+from coterie.protocols.hidden_sums import Enlist
 from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted
 from coterie.protocols.masked_sums import AskForTerm, Total
+from coterie.protocols.sealed_groups import AskForSignature, Divide, Join
+from coterie.protocols.setup_sums import AskForSummand, OpenSum, Unblind
 from coterie.protocols.signatures import Characterise, Group
 from coterie.report.summary import results
 from coterie.runs import RunConfig, registry, run
@@ -74,6 +77,13 @@ def refuse(party: Any, message: Message, answer: Any) -> None:
     raise PeerError(REASON)
 
 
+BEFORE_ROUNDS = {
+    "helper": (Unblind, Relayed, Divide, Enlist),
+    "client": (AskForSummand, OpenSum, AskForSignature, Join),
+}
+"""Of Coterie."""
+
+
 def asked(experiment: Experiment) -> list[tuple[str, type[Message]]]:
     """Which messages of a round the others handle, by role."""
     federation = experiment.federation
@@ -83,6 +93,7 @@ def asked(experiment: Experiment) -> list[tuple[str, type[Message]]]:
         for role, party in others.items()
         for kind, handler in party.handlers.items()
         if kind not in (Deal, Granted) and handler.when(experiment.settings, experiment.common.mode)
+        if experiment.system.name != "coterie" or kind not in BEFORE_ROUNDS[role]
     ]
 
 
@@ -124,11 +135,14 @@ def test_no_coordinator_can_read_why_a_party_refused_and_the_observer_can(name: 
         ("csp", Group),
         *(pytest.param("participant", kind, marks=pytest.mark.long) for kind in (AskForTerm, Total)),
         *(pytest.param("csp", kind, marks=pytest.mark.long) for kind in (Convert, Relayed)),
+        *((role, kind) for role, kinds in BEFORE_ROUNDS.items() for kind in kinds if kind is not Relayed),
     ],
 )
 def test_neither_can_the_hub_read_why_in_the_set_up_of_signatures(role: str, kind: type[Message]) -> None:
-    options = {"clients": 4, "rounds": 1, "partition": "iid", "mode": "hardened", "crypto": "emulated"}
-    experiment, heard = build(RunConfig("fedcaprivacy", **options)), list[str]()  # type: ignore[arg-type]
+    options: dict[str, Any] = {"clients": 4, "rounds": 1, "partition": "iid", "crypto": "emulated"}
+    hardened = RunConfig("fedcaprivacy", mode="hardened", **options)
+    config = RunConfig("coterie", **options) if role in BEFORE_ROUNDS else hardened
+    experiment, heard = build(config), list[str]()
     for party in experiment.common.roster.of_role(role):
         misbehaving(experiment.federation.alter(party), kind, refuse)
     hub = experiment.federation.parties[experiment.federation.hub]

@@ -1,0 +1,73 @@
+"""Coterie: means of hidden groups, at the price of plain averaging. This project's own; docs/systems/coterie.md.
+
+    client  --HiddenUpdate-->  hub  --Shares, SealRows-->  helper         one-hot shares, added by both servers
+    hub     --Fetch-->   helper                                 half of an answer, sealed to the client
+    client  <--GroupRow--     hub                                    the sum of its own group
+
+What each party sees: the messages that its handlers take, and ``learns``. Groups: ``protocols/sealed_groups.py``;
+sums: ``protocols/hidden_sums.py``. Assumes that hub and helper do not collude, and an honest key centre at set-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import coterie.method as fl
+from coterie.protocols.hidden_sums import HiddenUpdate
+from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Seed
+from coterie.protocols.sealed_groups import ENTRY, Signature
+from coterie.protocols.setup_sums import CLIENTS, Summand
+from coterie.systems.coterie.client import Client
+from coterie.systems.coterie.config import CoterieConfig, check
+from coterie.systems.coterie.helper import Helper
+from coterie.systems.coterie.hub import Hub
+from coterie.systems.coterie.messages import CLIENT, HELPER, HUB
+
+
+def key_centre(own: fl.Own, common: fl.Common, config: CoterieConfig) -> KeyCentre:
+    """A seed of all clients, and one of all clients and the helper."""
+    return KeyCentre(own, common, [Seed(CLIENTS, CLIENT), Seed(ENTRY, CLIENT, also=(HELPER,))])
+
+
+def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
+    """Each client's group model, as it has opened it."""
+    return {client.name: client.state.weights for client in federation.of_role(CLIENT)}
+
+
+def observe(federation: fl.Federation) -> Mapping[str, Any]:
+    """The groups, which only the observer knows by name."""
+    groups = [client.row.secret.group for client in federation.of_role(CLIENT)]
+    return {"membership": [[k] if k >= 0 else [] for k in groups]}
+
+
+LEARNS = {
+    KEY_CENTRE: "when keys are wanted; it draws the clients' seeds and forgets them",
+    HUB: "who takes part, when and how late, and how many groups there are; no model, sum, size or group. With a "
+    "member of a group, that group's sums by name, and in time who is in it",
+    HELPER: "the same; once, the differences of signatures without names, so which positions are alike and their "
+    "number. With any client all groups' sums, and what a signature is of",
+    CLIENT: "its group's mean model of every round and the group's weight; of all together, how many hold each label, "
+    "the labels' shares and means, the second moments of the data, and how many clients have how many samples",
+}
+
+SYSTEM = fl.System(
+    name="coterie",
+    title="Coterie",
+    citation="docs/systems/coterie.md",
+    config=CoterieConfig,
+    parties=lambda _: {HUB: Hub, KEY_CENTRE: key_centre, HELPER: Helper, CLIENT: Client},
+    check=check,
+    models=models,
+    own_model=lambda client: client.state.weights,
+    learns=LEARNS,
+    encrypted=True,
+    observe=observe,
+    releases=fl.telling(
+        {
+            HiddenUpdate: (fl.FromTraining("update, in sums of a hidden group"),),
+            Summand: ("label statistics, in a sum",),
+            Signature: ("signature, in differences without a name",),
+        }
+    ),
+)

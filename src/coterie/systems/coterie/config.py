@@ -1,0 +1,42 @@
+"""The settings of Coterie, and which of them work together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+import coterie.method as fl
+from coterie.crypto import shared_rows
+from coterie.protocols.hidden_sums import HiddenSums, shows_few
+from coterie.protocols.masked_sums import FEWEST
+
+
+@dataclass(frozen=True)
+class CoterieConfig(HiddenSums):
+    """Settings of Coterie: local training, late updates and sums in hidden groups.
+
+    clusters: how many groups are looked for, "auto" for as many as stand out, or 1 for one group of all.
+    """
+
+    lr: float = 0.01
+    momentum: float = 0.0
+    max_epochs: int = 5
+    slowest: float = 0.2
+    participation: float = 1.0
+    server_lr: float = 1.0
+    server_decay: float = 0.0
+    max_staleness: Annotated[int, Meta(ge=0, le=shared_rows.OLDEST)] = shared_rows.OLDEST
+    clusters: Annotated[int | Literal["auto"], Meta(ge=1)] = "auto"
+
+
+def check(config: CoterieConfig, common: fl.Common) -> None:
+    """Raises UserError for settings that do not fit these clients."""
+    clients = len(common.clients)
+    if clients < FEWEST:
+        raise fl.UserError(f"coterie needs at least {FEWEST} clients, not {clients}: smaller sums show too much")
+    config.grid(clients, common.spec.size)
+    groups = 1 if config.clusters == 1 else 2
+    if why := shows_few(clients, config.expected(clients), groups, config.min_cluster, config.fewest):
+        raise fl.UserError(f"participation={config.participation:g}: {why}")

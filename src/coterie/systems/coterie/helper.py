@@ -1,0 +1,21 @@
+"""Coterie's helper: the second server, which holds the other share of every row, and makes the groups."""
+
+from __future__ import annotations
+
+import coterie.method as fl
+from coterie.protocols.hidden_servers import HelperRows
+from coterie.protocols.key_centre import HeldKeys
+from coterie.protocols.sealed_groups import HelperGroups
+from coterie.protocols.setup_sums import HelperSums
+from coterie.systems.coterie.config import CoterieConfig
+from coterie.systems.coterie.messages import HELPER
+
+
+class Helper(fl.Party, role=HELPER):
+    """It answers the hub."""
+
+    keys = HeldKeys(bytes, bytes)
+    rows = HelperRows()
+    sums = HelperSums()
+    groups = HelperGroups()
+    config: CoterieConfig

@@ -1,0 +1,91 @@
+"""Coterie's hub: it asks clients, collects their shares, and has both servers seal the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import coterie.method as fl
+from coterie.protocol.spool import Spool
+from coterie.protocols.hidden_servers import HubRows, Taken
+from coterie.protocols.hidden_sums import HiddenUpdate
+from coterie.protocols.key_centre import Keys
+from coterie.protocols.late import Gathering
+from coterie.protocols.sealed_groups import Grouping, HubGroups
+from coterie.systems.coterie.config import CoterieConfig
+from coterie.systems.coterie.messages import HELPER, HUB, Train
+
+
+class Hub(fl.Party, role=HUB):
+    """The server that coordinates, and holds one share of every row."""
+
+    keys = Keys(bytes, bytes)
+    groups = HubGroups()
+    rows = HubRows()
+    takes = (HiddenUpdate,)
+
+    class State(fl.State):
+        """founded: what groups were made of.  owed: by client, the rounds not answered yet.
+
+        behind: clients that have not opened the last rows.
+        """
+
+        founded: Grouping = Grouping()
+        owed: dict[str, tuple[int, ...]] = fl.field(default_factory=dict)
+        behind: frozenset[str] = frozenset()
+
+    state: State
+    config: CoterieConfig
+
+    def setup(self) -> fl.Steps[None]:
+        """Keys, and the groups of the clients that are there."""
+        yield from super().setup()
+        yield from self.groups.found(HELPER, fl.joined(self.clients, self.config, 1), self.config.deadline_s)
+
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
+        """One sum in every group. A round whose sums would show too little of a crowd is skipped."""
+        gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
+        yield from self._place(r, gathering)
+        joined = self.state.founded.joined
+        if behind := [name for name in gathering.asked if name in self.state.behind]:
+            yield from self._give(r, behind)
+        skipped: dict[str, Any] = {}
+        with closing(Spool()) as spool:
+            tickets: list[tuple[str, int, int]] = []
+
+            def fold(name: str, upload: HiddenUpdate) -> None:
+                self.rows.check(name, upload)
+                if (age := gathering.settle(name, upload.round)) is not None:
+                    parts = upload.word, upload.check, upload.master, upload.seeds
+                    tickets.append((name, upload.round, spool.put(fl.bundle(parts))))
+                    gathering.used[age] += 1
+
+            def load(ticket: tuple[str, int, int]) -> Taken:
+                name, of, place = ticket
+                return Taken(name, of, HiddenUpdate(of, *fl.unbundle(spool.take(place), 4)))
+
+            requests = {name: Train(r) for name in gathering.asked if name in joined}
+            yield from gathering.gather(requests, HiddenUpdate, fold)
+            try:
+                added = yield from self.rows.add(r, HELPER, gathering.used[0], tickets, load)
+            except (fl.NoAnswerError, fl.PeerError) as error:
+                added, skipped = 0, {"skipped": str(error)}
+        if added:
+            self.state.behind = joined
+            yield from self._give(r, tuple(requests))
+        founded = self.state.founded
+        found = {"groups": founded.groups, "why_fewer": founded.why, "without_group": len(self.clients) - len(joined)}
+        return {**gathering.notes(), "added": added, **found, **skipped}
+
+    def _place(self, r: int, gathering: Gathering) -> fl.Steps[None]:
+        """Places for clients that have none, once there are enough of them."""
+        waiting = [name for name in gathering.asked if name not in self.state.founded.joined]
+        if waiting:
+            yield from self.groups.place(r, HELPER, waiting, self.config.deadline_s)
+            self.state.behind |= self.state.founded.joined & frozenset(waiting)
+
+    def _give(self, r: int, names: Any) -> fl.Steps[None]:
+        if self.rows.secret.sealed is not None:
+            answers = yield from self.rows.give(r, HELPER, names, self.config.deadline_s)
+            self.state.behind -= frozenset(answers.got)
