@@ -14,6 +14,7 @@ from own_system import page_module
 
 from coterie.deploy.account import account_of
 from coterie.dp.distributed import Distributed
+from coterie.dp.ledger import Ledger
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols import sums as module
 from coterie.protocols.sums import SumKeys
@@ -22,6 +23,7 @@ from coterie.protocols.threshold_opening import check_sum
 SIZE = 24
 TARGETS = planted([0, 0, 1, 1, 2], SIZE)
 NOISE = {"noise": 0.02, "clip": 50.0, "missing": 1}
+OBSERVERS = "server", "public", "other clients"
 KEYS = pytest.mark.parametrize("keys", ["threshold", "centre"])
 
 
@@ -125,11 +127,20 @@ def test_the_ledger_says_against_whom_and_is_each_clients_own(page: ModuleType, 
     made.rounds(2)
     mechanism = made.hub.noise.mechanism
     for name, own in page.SYSTEM.ledger(made.federation).items():
-        assert own[0] == mechanism.release(1, ("server", "other clients", "public"))
+        assert own[0] == mechanism.release(1, ("server", "public", "other clients"))
         assert [one.against for one in own[2:]] == [("server with a client",)] * (2 if keys == "centre" else 0)
         assert list(account_of(page.SYSTEM, made.party(name), made.config).own()) == list(own)
     if keys == "centre":
         assert own[2].noise_multiplier == pytest.approx(2.0 / np.sqrt(4))
+
+
+@KEYS
+def test_a_client_knows_its_own_share_which_counts_where_none_may_be_missing(page: ModuleType, keys: str) -> None:
+    made = rig(page.SYSTEM, TARGETS, keys=keys, **{**NOISE, "noise": 2.0, "missing": 0})
+    made.round(1)
+    for own in page.SYSTEM.ledger(made.federation).values():
+        epsilons = {name: Ledger(tuple(own)).epsilon(1e-5, "replace one client", name) for name in OBSERVERS}
+        assert epsilons["server"] == epsilons["public"] < epsilons["other clients"]
 
 
 def test_a_spent_budget_ends_training(page: ModuleType) -> None:

@@ -24,8 +24,10 @@ from coterie.protocol.party import Component
 from coterie.protocols.local_training import sample_size
 from coterie.protocols.noise import affords, mean_change, rotation
 
-ALL, COALITION = ("server", "other clients", "public"), ("server with a client",)
-"""Who sees a sum; and who opens a single vector, if every client has the key."""
+CLIENTS, OTHERS, COALITION = ("other clients",), ("server", "public"), ("server with a client",)
+"""Who sees a sum: those that know a share of its noise, and the others; and who opens a single vector, if every client
+has the key.
+"""
 REACH = 64.0
 """Of a value in a vector, under the keys of ``sums``."""
 VECTOR = "model, in sums"
@@ -139,7 +141,10 @@ class SumNoise(Component):
         config, sealed = self.party.config, self.secret.sealed
         if not config.noisy:
             return [Release(VECTOR, round=one.round) for one in sealed]
-        found = [self.mechanism.release(one.round, ALL) for one in sealed]
-        if config.keys == "centre":
-            found += [self.mechanism.release_alone(VECTOR, self.makers, one.round, COALITION) for one in sealed]
+        far = (*OTHERS, *CLIENTS) if config.missing else OTHERS
+        near = () if config.missing else CLIENTS  # with missing=0 no more is certain than the own share
+        near += COALITION if config.keys == "centre" else ()
+        found = [self.mechanism.release(one.round, far) for one in sealed]
+        if near:
+            found += [self.mechanism.release_alone(VECTOR, self.makers, one.round, near) for one in sealed]
         return found

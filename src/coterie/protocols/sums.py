@@ -115,9 +115,9 @@ class Sums:
     def ledger(self, federation: Federation) -> Mapping[str, Sequence[Release]]:
         """For ``System.ledger``: all vectors that clients have sealed.
 
-        With noise and keys=threshold the sum has a proof against all, if no more than ``missing`` clients collude with
-        the server or are absent. With keys=centre the server must also follow the protocol and collude with nobody:
-        with any client it opens single vectors, each with one share of noise.
+        With noise and keys=threshold the sum has a proof against all, if no more than ``missing`` clients are absent or
+        know their share, as each other client does that reads the mean. With keys=centre the server must also follow
+        the protocol and collude with nobody: with any client it opens single vectors, each with one share of noise.
         """
         return {client.name: client.noise.releases() for client in federation.of_role(CLIENT)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ofl_parts import Mortal, ofl, uploads
 
 import coterie
 from coterie.crypto import threshold_pads
+from coterie.dp.ledger import Ledger
 from coterie.dp.uploads import shared_set
 from coterie.protocol.errors import CoterieWarning, UserError
 from coterie.protocols.threshold_opening import OpenedSum
@@ -146,6 +148,27 @@ def test_a_second_sum_of_a_round_is_refused_in_any_attempt() -> None:
     assert not joint.secret.noisy[MODEL].opened
 
 
+@pytest.mark.parametrize(("noise_by", "missing"), [("leaders", 1), ("members", 5)])
+def test_another_attempt_opens_no_sum_of_other_leaders(noise_by: str, missing: int) -> None:
+    """Members repeat their uploads, noise included: the difference of both sums would be one cluster's."""
+    links = Mortal()
+    made = ofl(TARGETS, links=links, **{**SUMS, "deadline_s": 1000.0, "missing": missing}, noise_by=noise_by)
+    made.round(1)
+    marks = {name: (party.state, party.secret) for name, party in made.federation.parties.items()}
+    kept = copy.deepcopy(marks)
+    assert "skipped" not in made.round(2)
+    uploaded = {key: upload.values for key, upload in uploads(made).items()}
+    for name, party in made.federation.parties.items():
+        was = party.state, party.secret
+        party.state, party.secret = kept[name]
+        party.lasts(*was)
+    links.dies = {(made.hub.state.leaders[0], 2)}
+    assert "skipped" in made.round(2)
+    assert any("would be a second release" in reason for reason in made.refused), made.refused
+    again = uploads(made)
+    assert all((again[key].values == values).all() for key, values in uploaded.items())
+
+
 def test_the_server_learns_nothing_of_an_upload_in_a_status_report() -> None:
     made = ofl(TARGETS, **{**SUMS, "recluster_every": 1})
     made.rounds(3)
@@ -160,14 +183,43 @@ def test_the_ledger_says_against_whom(noise_by: str) -> None:
     mechanism = made.config.on_sums(SIZE)
     for own in ledger(made.federation).values():
         leader, others = own[0], own[1]
-        assert others.against == ("server", "other leaders", "other clients", "public")
         assert others == mechanism.release(1, others.against)
-        assert leader.against == ("own leader",)
         if noise_by == "leaders":
+            assert leader.against == ("own leader",)
+            assert others.against == ("server", "other leaders", "other clients", "public")
             assert leader.mechanism == "none"
         else:
+            assert leader.against == ("own leader", "other leaders")
+            assert others.against == ("server", "other clients", "public")
             assert leader.noise_multiplier == pytest.approx(2.0 / np.sqrt(8))
         assert len(own) == 4
+
+
+@pytest.mark.parametrize(
+    ("noise_by", "near"),
+    [("leaders", ["own leader", "other leaders"]), ("members", ["own leader", "other leaders", "other clients"])],
+)
+def test_whoever_adds_noise_knows_a_share_of_it(noise_by: str, near: list[str]) -> None:
+    """Without ``missing`` none is to spare. Of 9 members' shares one is then sure to be unknown."""
+    made = ofl(TARGETS, **{**SUMS, "noise": 2.0}, noise_by=noise_by)
+    made.round(1)
+    for own in ledger(made.federation).values():
+        said = Ledger(tuple(own))
+        epsilons = {name: said.epsilon(1e-5, "replace one client", name) for name in said.observers}
+        assert [name for name, epsilon in epsilons.items() if epsilon > epsilons["public"]] == near
+
+
+def test_a_leader_knows_its_own_members_noise() -> None:
+    """The opened sum less what one leader has seen has the noise of the other clusters' members, and no more."""
+    made = ofl(TARGETS, **{**SUMS, "noise": 2.0, "missing": 1, "full_samples": 1}, noise_by="members")
+    made.round(1)
+    mechanism, leaders = made.config.on_sums(SIZE), list(made.hub.state.leaders.values())
+    total = sum(made.party(name).secret.office.numbers for name in leaders)
+    rest = total - made.party(leaders[0]).secret.office.numbers
+    others = len(TARGETS) - len(made.party(leaders[0]).secret.office.members)
+    deviation = np.sqrt(others * mechanism.variance(len(TARGETS)))
+    assert deviation < mechanism.noise_multiplier * mechanism.sensitivity
+    assert rest.std() == pytest.approx(deviation, rel=0.4)
 
 
 def test_a_spent_budget_ends_uploads() -> None:

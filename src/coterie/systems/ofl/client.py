@@ -38,7 +38,7 @@ from coterie.systems.ofl.sparse import Indices, bits, check_sparse, places_of
 NOISE = "upload noise"
 UPLOAD = "clipped change of the model"
 OWN_LEADER, OTHERS = ("own leader",), ("server", "other leaders", "other clients", "public")
-"""Who sees an upload for a sum, and who the sum."""
+"""Who sees an upload for a sum, and who the sum, unless they know too much of its noise."""
 
 
 class Released(msgspec.Struct, frozen=True):
@@ -248,13 +248,23 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         """The upload with the proof that DP-SGD gives it for a sample, too. Each observer's view counts for itself."""
         if self.config.sample_noise is None:
             return upload
-        (training,) = told(self.config, self.samples, self.epochs, [fl.FromTraining(upload.what)], upload.round)
-        return training if upload.mechanism == "heuristic" else replace(upload, sample=training)
+        (training,) = told(self.config, self.samples, self.epochs, [fl.FromTraining(UPLOAD)], 0)
+        if upload.mechanism == "heuristic":
+            return replace(training, what=upload.what, round=upload.round)
+        return replace(upload, sample=training)
 
     def seen_as(self, mechanism: Distributed, r: int) -> tuple[Release, Release]:
-        """What its own leader sees of an upload for a sum, and what all others see."""
-        if self.config.noise_by == "leaders":
-            alone = Release(UPLOAD, neighbours="replace one client", round=r, against=OWN_LEADER)
-        else:
-            alone = mechanism.release_alone(UPLOAD, self.makers(r), r, OWN_LEADER)
-        return alone, mechanism.release(r, OTHERS)
+        """What its own leader sees of an upload for a sum, and what all see that know too little of the others' noise.
+
+        Whoever adds noise knows a share, which is too much with ``missing=0``. Of members' noise a leader knows all
+        that of its own members. Then no more is certain than the client's own share.
+        """
+        by_members, knows = self.config.noise_by == "members", set(OWN_LEADER)
+        if by_members or not mechanism.missing:
+            knows.add("other leaders")
+        if by_members and not mechanism.missing:
+            knows.add("other clients")
+        near, far = (tuple(o for o in OWN_LEADER + OTHERS if (o in knows) == known) for known in (True, False))
+        if by_members:
+            return mechanism.release_alone(UPLOAD, self.makers(r), r, near), mechanism.release(r, far)
+        return Release(UPLOAD, neighbours="replace one client", round=r, against=near), mechanism.release(r, far)

@@ -201,16 +201,17 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
     def noisy(self, mechanism: Distributed, msg: messages.Submit, leaders: int) -> fl.Work[NDArray[np.float64]]:
         """(p,) the sum of its members' numbers, with its own share of noise unless members have added theirs.
 
-        Other leaders, or other numbers, get noise of their own. Raises PeerError if too few leaders add any.
+        Other leaders, or other numbers, get noise of their own, and none once a sum of the round is opened. Raises
+        PeerError, also if too few leaders add any.
         """
         numbers = self.held(msg.round).numbers
         assert numbers is not None
         numbers = yield from contributed(np.zeros_like(numbers), numbers)
+        noise = self.joint.noise(MODEL, msg.round, msg.among + numbers.tobytes())
         if self.config.noise_by == "members":
             return numbers
         if leaders <= mechanism.missing:
             raise fl.PeerError(f"a sum of {leaders} leaders, of whose noise {mechanism.missing} may be missing")
-        noise = self.joint.noise(MODEL, msg.round, msg.among + numbers.tobytes())
         return np.rint(numbers) + mechanism.share(leaders, noise)
 
     def held(self, r: int) -> Office:
