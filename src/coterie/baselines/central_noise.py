@@ -21,6 +21,7 @@ an answer releases nothing. Models with running statistics (buffers) are refused
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil, sqrt
 from typing import Annotated, Any
@@ -33,7 +34,7 @@ from coterie.dp.budget import Budget
 from coterie.dp.gaussian import check_delta, clipped, noise_multiplier
 from coterie.dp.ledger import Ledger, Neighbours, Release
 from coterie.dp.tree import charges, grown
-from coterie.protocols.local_training import refuse_unused
+from coterie.protocols.local_training import refuse_unused, told
 
 CLIENT: Neighbours = "replace one client"
 SUM = "noisy sum of changes"
@@ -251,12 +252,17 @@ def check(config: CentralNoiseConfig, common: fl.Common) -> None:
 
 
 def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
-    """By client, each of its changes, which the server sees, and its part in each sum, which the models show."""
+    """By client, each of its changes, which the server sees, and its part in each sum, which the models show.
+
+    With DP-SGD both have the proof of the training for a sample.
+    """
 
     def of(client: Client) -> Iterator[Release]:
+        (alone,) = told(client.config, client.samples, client.epochs, [fl.FromTraining("change of the model")], 0)
+        training = None if client.config.sample_noise is None else alone
         for one in releases(client.config, client.state.trained):
-            yield Release("change of the model", neighbours=CLIENT, round=one.round, against=("server",))
-            yield one
+            yield replace(alone, round=one.round, against=("server",), sample=training)
+            yield replace(one, sample=training)
 
     return {client.name: tuple(of(client)) for client in federation.of_role("client")}
 

@@ -41,7 +41,8 @@ class Release:
     sampled: the probability with which what neighbours differ in was part of a draw, independently of all else.
         hidden: whether nobody that sees the release can tell if it was. Only then does sampling count.
     claimed_epsilon: a publication's claim of a heuristic, which counts for nothing.
-    sample: of a release of data that was noisy before, such as a model of DP-SGD, the proof of that for one sample.
+    sample: of a release of data that was noisy before, such as a model of DP-SGD, the proof of that for one sample, of
+        round 0. Releases of different kinds with the same proof in the same round show the same data.
 
     Raises UserError for an unknown mechanism or relation, and for numbers that its mechanism lacks or does not have.
     """
@@ -136,7 +137,7 @@ class Ledger:
         seen = tuple(release for release in self.releases if release.seen_by(against))
         ways = {seen}
         if neighbours == "replace one sample":
-            ways.add(tuple(release.sample or release for release in seen))
+            ways.add(_by_samples(seen))
         return min(_epsilon(way, delta, neighbours) for way in ways)
 
     def after(self, *more: Release) -> Ledger:
@@ -175,6 +176,16 @@ class Ledger:
             },
             "releases": [_row(Ledger(tuple(kind)), delta) for kind in kinds.values()],
         }
+
+
+def _by_samples(releases: Sequence[Release]) -> tuple[Release, ...]:
+    """These releases, each with a proof for one sample replaced by that. What several kinds show counts once."""
+    shown: dict[tuple[Release, int], Counter[tuple[Any, ...]]] = {}
+    for one in releases:
+        if one.sample is not None:
+            shown.setdefault((one.sample, one.round), Counter())[one.kind] += 1
+    own = [one for one in releases if one.sample is None]
+    return (*own, *(sample for (sample, _), kinds in shown.items() for _ in range(max(kinds.values()))))
 
 
 def _epsilon(releases: Sequence[Release], delta: float, neighbours: Neighbours) -> float:
