@@ -28,8 +28,9 @@ PATHS = ("auto", "dense", "vmap", "loop")
 _CHUNK_BYTES = {"cpu": 5 << 20, "cuda": 1 << 30}  # weights of one worker's slots; on a CPU they stay in its cache
 _BLOCK_BYTES = 16 << 20  # samples gathered ahead
 _PADDED = 256
-"""Up to this batch size all batches are padded to it, so that a client's model is the same, bit for bit, whoever trains
-beside it: the last bits of a product follow from its shape. Beyond it they are padded to the largest batch there is.
+"""Up to this batch size all batches are padded to it, since the last bits of a product follow from its shape. So on the
+dense path a client's model is the same, bit for bit, whoever trains beside it in as many slots. Beyond it batches are
+padded to the largest one there is.
 """
 _WORKER_FLOPS = 25e6  # a step shorter than this (0.3 ms) is bound by the interpreter, which only one worker can use
 
