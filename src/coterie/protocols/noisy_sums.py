@@ -141,9 +141,9 @@ class SumNoise(Component):
         config, sealed = self.party.config, self.secret.sealed
         if not config.noisy:
             return [Release(VECTOR, round=one.round) for one in sealed]
+        # with missing=0 a client knows one of the shares that count: no other is certain than the own
         far = (*OTHERS, *CLIENTS) if config.missing else OTHERS
-        near = () if config.missing else CLIENTS  # with missing=0 no more is certain than the own share
-        near += COALITION if config.keys == "centre" else ()
+        near = (*(() if config.missing else CLIENTS), *(COALITION if config.keys == "centre" else ()))
         found = [self.mechanism.release(one.round, far) for one in sealed]
         if near:
             found += [self.mechanism.release_alone(VECTOR, self.makers, one.round, near) for one in sealed]
