@@ -202,6 +202,26 @@ def test_the_ledger_is_the_closed_form() -> None:
 
 
 @EACH
+def test_with_dp_sgd_the_server_sees_another_training_if_it_has_another_model_trained(name: str) -> None:
+    """A round that is tried again from the same model shows the same. The sum of a round is one release."""
+    run = made(name, noise=2.0, sample_noise=1.5)
+
+    def counts() -> set[tuple[int, int]]:
+        every = run.system.ledger(run.federation).values()  # type: ignore[misc]
+        seen = [[sum(one.seen_by(who) for one in own) for who in ("server", "public")] for own in every]
+        return {(server, public) for server, public in seen}
+
+    run.transport.drive(asking(run, 1), 1)
+    alone = spent(run, "server")
+    run.transport.drive(asking(run, 1), 1)
+    assert (counts(), spent(run, "server")) == ({(1, 1)}, alone)
+    run.hub.state.weights = run.hub.state.weights + np.float32(1)
+    run.transport.drive(asking(run, 1), 1)
+    assert counts() == {(2, 1)}
+    assert math.inf > max(spent(run, "server")) > max(alone)
+
+
+@EACH
 @pytest.mark.parametrize("participation", [1.0, 0.5, 0.25])
 def test_a_budget_has_the_least_noise_for_its_rounds_and_then_stops(name: str, participation: float) -> None:
     run = made(name, epsilon=6.0, private_rounds=7, participation=participation)

@@ -20,7 +20,8 @@ an answer releases nothing. Models with running statistics (buffers) are refused
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, sqrt
@@ -149,28 +150,34 @@ class Clipped(fl.OfModel, frozen=True):
     """weights: (d,), y - x of a client's training, of L2 norm C at most."""
 
 
+def rounds_of(trained: Iterable[tuple[int, bytes]]) -> tuple[int, ...]:
+    """The rounds of these changes, ascending."""
+    return tuple(sorted({r for r, _ in trained}))
+
+
 class Client(fl.Client):
     """Takes part as long as its budget allows."""
 
     class State(fl.Client.State):
-        """trained: the rounds in which it has sent a change."""
+        """trained: of each change that it has sent the round, and 16 bytes that name the model that it started from."""
 
-        trained: list[int] = fl.field(default_factory=list)
+        trained: list[tuple[int, bytes]] = fl.field(default_factory=list)
 
     state: State
     config: CentralNoiseConfig
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """The rounds of changes that were sent. A repeated round is no other release of a sum."""
+        """The changes that were sent. A repeated round is no other release of a sum."""
         super().lasts(state, secret)
         self.state.trained = state.trained
 
     @fl.on(fl.Train, fl.training, answers=Clipped)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Clipped]:
-        trained = sorted({*self.state.trained, msg.round})
-        if not affords(self.config, tuple(trained)):
-            raise fl.PeerError(f"asked to train in round {msg.round}, beyond the budget epsilon={self.config.epsilon}")
         start = self.model(msg)
+        of = msg.round, hashlib.blake2b(start.tobytes(), digest_size=16).digest()
+        trained = sorted({*self.state.trained, of})
+        if not affords(self.config, rounds_of(trained)):
+            raise fl.PeerError(f"asked to train in round {msg.round}, beyond the budget epsilon={self.config.epsilon}")
         fitted: fl.Fitted = yield self.fit(start, msg.round)
         change = fitted.weights.astype(np.float64) - start
         (short,) = clipped(change[None], self.config.clip * (1 - _ROOM))
@@ -254,14 +261,16 @@ def check(config: CentralNoiseConfig, common: fl.Common) -> None:
 def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
     """By client, each of its changes, which the server sees, and its part in each sum, which the models show.
 
-    With DP-SGD both have the proof of the training for a sample.
+    With DP-SGD both have the proof of the training for a sample. A round that is tried again from another model shows
+    the server another training.
     """
 
     def of(client: Client) -> Iterator[Release]:
         (alone,) = told(client.config, client.samples, client.epochs, [fl.FromTraining("change of the model")], 0)
         training = None if client.config.sample_noise is None else alone
-        for one in releases(client.config, client.state.trained):
-            yield replace(alone, round=one.round, against=("server",), sample=training)
+        for r, _ in client.state.trained:
+            yield replace(alone, round=r, against=("server",), sample=training)
+        for one in releases(client.config, rounds_of(client.state.trained)):
             yield replace(one, sample=training)
 
     return {client.name: tuple(of(client)) for client in federation.of_role("client")}
