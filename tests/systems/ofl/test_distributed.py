@@ -272,6 +272,7 @@ def test_settings_that_open_more_than_the_sum_are_refused(settings: dict[str, An
         ({"missing": 2}, "missing=2: of 2 leaders that add noise"),
         ({"missing": 16, "noise_by": "members"}, "missing=16: of 16 members"),
         ({"noise": 2000.0}, "too large for the cipher"),
+        ({"noise": 900.0, "noise_by": "members"}, "too large for uploads"),
         ({"noise": 1e-3}, "noise of variance"),
     ],
     ids=str,

@@ -72,7 +72,7 @@ def observe(federation: Federation) -> Mapping[str, Any]:
 
 
 def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
-    """Every upload of every client. That it is opened only in sums with others' is not counted."""
+    """Every upload of every client. That it is opened only in sums counts with mechanism=distributed alone."""
     return {client.name: client.releases() for client in federation.of_role(CLIENT)}
 
 

@@ -39,6 +39,9 @@ LEAST_BALANCE = 1.1
 DETECTIONS = {"paper": "fourier", "standard": "norms", "distributed": "none"}
 """By mechanism, the detection that is meant by "auto"."""
 
+WHOLE = 2.0**24
+"""The largest number up to which uploads, in float32, have all whole ones."""
+
 LEAST_LEADERS = 2
 """A global model of one leader would be that leader's model."""
 
@@ -245,4 +248,7 @@ def check_parties(config: OFLConfig, mechanism: Distributed, common: fl.Common) 
     clients, names = len(common.clients), tuple(common.clients[: config.clusters])
     group = Group(PARAMETERS["none"], names, 0, emulated=True, summands=len(names))
     error = padded_error(group, dict.fromkeys(names, 1)) * config.unit(mechanism.length, clients)
-    check_sums(mechanism, config.makers(clients, LEAST_LEADERS), config.noise_by, error)
+    makers = config.makers(clients, LEAST_LEADERS)
+    check_sums(mechanism, makers, config.noise_by, error)
+    if config.noise_by == "members" and mechanism.largest_alone(makers) > WHOLE:
+        raise UserError(f"noise={mechanism.noise_multiplier:g} is too large for uploads: raise epsilon, or lower noise")
