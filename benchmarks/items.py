@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import CoterieError
-from coterie.reproductions.study import Item, study
+from coterie.reproductions.study import Calculation, Item, Row, study
 from coterie.runs.intervals import mean_and_interval
 
 
@@ -33,6 +35,20 @@ def main(items: Mapping[str, Item[Any]], arguments: list[str] | None = None) -> 
         sys.stdout.write(f"Written: {study(item, out, seeds=range(given.seeds), **options)}\n")
     except CoterieError as error:
         parser.error(str(error))
+
+
+def crossed(
+    compute: Callable[..., Any], settings: Callable[..., Row], *axes: Sequence[float | str | None]
+) -> tuple[Calculation[Any], ...]:
+    """One for each combination of the axes, which names it: ``compute(*values, seed)`` and ``settings(*values)``."""
+
+    def word(value: float | str | None) -> str:
+        return "none" if value is None else value if isinstance(value, str) else f"{value:g}"
+
+    return tuple(
+        Calculation("/".join(map(word, values)), partial(compute, *values), settings(*values))
+        for values in product(*axes)
+    )
 
 
 def mean(values: Sequence[float | None], digits: int | None = None) -> str | None:

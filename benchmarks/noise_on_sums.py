@@ -6,12 +6,11 @@ All three protect a whole client, over ten rounds, at delta 1e-5. ``python -m be
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.items import main, mean
-from coterie.reproductions.study import Calculation, Item, Row, named
+from benchmarks.items import crossed, main, mean
+from coterie.reproductions.study import Item, Row, named
 from coterie.runs.config import RunConfig
 from coterie.runs.runner import run
 
@@ -64,15 +63,12 @@ ITEMS: Mapping[str, Item[Any]] = named(
         "dp/epsilon",
         "Accuracy over epsilon: noise on each upload, on the opened sum, and by a trusted server "
         "(digits, iid; mean, 95 % interval)",
-        tuple(
-            Calculation(
-                f"{way}/{clients}/{'none' if epsilon is None else f'{epsilon:g}'}",
-                partial(accuracy, way, clients, epsilon),
-                {"system": WAYS[way][0], **TRAINING, **WAYS[way][1], "delta": DELTA},
-            )
-            for way in WAYS
-            for clients in CLIENTS
-            for epsilon in EPSILONS
+        crossed(
+            accuracy,
+            lambda way, *_: {"system": WAYS[way][0], **TRAINING, **WAYS[way][1], "delta": DELTA},
+            [*WAYS],
+            CLIENTS,
+            EPSILONS,
         ),
         _rows,
         command="python -m benchmarks.noise_on_sums",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.items import main, mean
+from benchmarks.items import crossed, main, mean
 from coterie.clustering.isomorphic import cluster
 from coterie.data.partition import label_counts, partition
 from coterie.data.sources import load
@@ -42,7 +42,7 @@ from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.setup_info import Own
 from coterie.protocols.sparsity import Described, Noise, bounded, class_directions, describe, pretraining
-from coterie.reproductions.study import Calculation, Item, Row, named
+from coterie.reproductions.study import Item, Row, named
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
@@ -233,16 +233,7 @@ ITEMS: Mapping[str, Item[Any]] = named(
     Item(
         "fedepc/privacy",
         "FedEPC's sparsity vectors by how they are sent: grouping and attacks (MNIST, 50 devices; mean, 95 % interval)",
-        tuple(
-            Calculation(
-                f"{form}/{samples}/{way}",
-                partial(told, form, samples, way),
-                {"delta": DELTA, "public": PUBLIC},
-            )
-            for form in PARTITIONS
-            for samples in SAMPLES
-            for way in WAYS
-        ),
+        crossed(told, lambda *_: {"delta": DELTA, "public": PUBLIC}, [*PARTITIONS], SAMPLES, [*WAYS]),
         _rows,
         command="python -m benchmarks.privacy",
     )

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.items import main, mean
+from benchmarks.items import crossed, main, mean
 from coterie.data.sources import load
 from coterie.dp import heuristic
 from coterie.dp.composition import composed
@@ -217,22 +217,14 @@ ITEMS: Mapping[str, Item[Any]] = named(
     Item(
         "ofl/noise",
         "The noise that a budget needs (delta 1e-5, one client against its leader)",
-        tuple(
-            Calculation(f"{epsilon:g}/{uploads}", partial(noise, epsilon, uploads))
-            for epsilon in (1.0, 8.0)
-            for uploads in (1, 10, 100)
-        ),
+        crossed(noise, lambda *_: {}, (1.0, 8.0), (1, 10, 100)),
         _noise,
         command="python -m benchmarks.upload_noise",
     ),
     Item(
         "ofl/membership",
         f"Membership from one upload of each of {CLIENTS} clients (digits, MLP, {EPOCHS} epochs; mean, 95 % interval)",
-        tuple(
-            Calculation(f"{sent}/{share:g}", partial(membership, sent, share), {"delta": DELTA, "clip": CLIP})
-            for sent in SENT
-            for share in SHARES
-        ),
+        crossed(membership, lambda *_: {"delta": DELTA, "clip": CLIP}, [*SENT], SHARES),
         _membership,
         command="python -m benchmarks.upload_noise",
     ),
