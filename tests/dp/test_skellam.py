@@ -4,6 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.pld.privacy_loss_distribution import (
+    from_gaussian_mechanism,
+    from_two_probability_mass_functions,
+)
 from scipy import stats
 
 from coterie.dp import gaussian, skellam
@@ -88,6 +92,26 @@ def test_a_wide_one_costs_as_a_gaussian_by_divergences() -> None:
     together = composed({2.0: 3}, {}, {}, 1e-5, {(2.0, 8000.0, 3e6): 7})
     assert together == pytest.approx(composed({}, {}, {}, 1e-5, {(2.0, 8000.0, 3e6): 10}), rel=1e-4)
     assert composed({}, {}, {0.5: 2}, 1e-5, {(2.0, 8000.0, 3e6): 7}) > composed({}, {}, {}, 1e-5, {(2.0, 8e3, 3e6): 7})
+
+
+@pytest.mark.parametrize(("count", "gaussians"), [(1, 0), (10, 0), (10, 4)])
+def test_epsilon_is_above_that_of_the_composed_distributions(count: int, gaussians: int) -> None:
+    """Of one number, whose losses dp-accounting convolves from all its probabilities: also at orders between the whole
+    ones, and beside Gaussians.
+    """
+    variance, moved = 400.0, 15
+    values = np.arange(-350, 351)
+    here, there = log_pmf(values, variance), log_pmf(values - moved, variance)
+    one = from_two_probability_mass_functions(
+        dict(enumerate(here)), dict(enumerate(there)), value_discretization_interval=1e-3
+    )
+    whole = one.self_compose(count)
+    if gaussians:
+        whole = whole.compose(from_gaussian_mechanism(4.0, value_discretization_interval=1e-3).self_compose(gaussians))
+    z = math.sqrt(variance) / moved
+    found = composed({4.0: gaussians} if gaussians else {}, {}, {}, 1e-5, {(z, moved, moved): count})
+    exact = whole.get_epsilon_for_delta(1e-5)
+    assert 0.999 * exact < found < 1.12 * exact
 
 
 @pytest.mark.parametrize("target", [0.5, 8.0, 40.0])
