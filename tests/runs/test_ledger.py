@@ -180,8 +180,10 @@ def test_dp_sgd_gives_what_follows_from_training_a_proof_for_a_sample_in_every_s
         "choice of the cluster",
         "cluster, in sums",
         "label histogram",
+        "label statistics, in a sum",
         "loss",
         "set of cluster identities",
+        "signature, in differences without a name",
         "sparsity vector and noise floor",
     }
 
