@@ -32,7 +32,7 @@ def test_a_change_is_clipped_weighted_and_rounded_without_bias(norm: float, weig
 
 
 def test_running_statistics_are_clipped_apart() -> None:
-    grid, apart = Grid(1.0, 1 << 12, 4), np.array([False, False, True, True])
+    grid, apart = Grid(1.0, 1 << 12, 4, parts=2), np.array([False, False, True, True])
     words = signed(grid.words(np.array([0.3, 0.4, 30.0, 40.0]), 1.0, np.random.default_rng(1), apart))
     assert np.abs(words - np.array([0.3, 0.4, 0.6, 0.8]) * 4096).max() <= 1
 

@@ -21,7 +21,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +36,7 @@ OLDEST = PARTS - 1
 """Rounds: by so many an upload may be late."""
 MOST_WEIGHT = 2 * PARTS
 ROOM = 1 << 30
+NOISE_ROOM = 128
 FINEST, COARSEST = 1 << 17, 1 << 10
 """Steps that a length of C has."""
 
@@ -46,24 +46,34 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Grid:
-    """clip: C.  steps: S C, to which C is rounded.  length: d."""
+    """clip: C.  steps: S C, which a length of C has.  length: d.  parts: of a vector, each of which is clipped."""
 
     clip: float
     steps: int
     length: int
+    parts: int = 1
 
     @classmethod
-    def of(cls, clip: float, clients: int, length: int) -> Grid:
-        """The finest grid on which a round of so many clients fits. Raises UserError if none does."""
-        steps = FINEST
-        while MOST_WEIGHT * clients * (steps + length**0.5) >= ROOM:
+    def of(cls, clip: float, clients: int, length: int, parts: int = 1, noise: float = 0.0) -> Grid:
+        """The finest grid on which a round of so many clients fits. Raises UserError if none does.
+
+        noise: standard deviation of each server's noise, over C. Rows have room for what 500 rounds add up to.
+        """
+        steps, taken = FINEST, clients + NOISE_ROOM * noise
+        while MOST_WEIGHT * taken * (steps + length**0.5) >= ROOM:
             steps //= 2
             if steps < COARSEST:
                 raise UserError(
                     f"sums of {clients} clients and {length} weights do not fit words of 32 bits: of so many weights "
                     f"at most {int(ROOM / MOST_WEIGHT / (COARSEST + length**0.5))} clients can take part"
                 )
-        return cls(clip, steps, length)
+        return cls(clip, steps, length, parts)
+
+    @property
+    def longest(self) -> float:
+        """The most that the length of a client's words may be, in steps."""
+        one = self.steps**2 + self.length / 4 + self.steps + self.length**0.5 / 2
+        return float((self.parts * one) ** 0.5)
 
     def words(
         self, change: Floats, weight: float, rng: np.random.Generator, apart: NDArray[np.bool_] | None = None
@@ -77,15 +87,13 @@ class Grid:
         if change.shape != (self.length,) or not np.isfinite(change).all():
             raise CryptoError(f"a change {change.shape} that is not finite, or not of {self.length} numbers")
         scaled = np.array(change, np.float64)
-        parts: list[Any] = [slice(None)] if apart is None or not apart.any() else [apart, ~apart]
-        for part in parts:
+        for part in (slice(None),) if apart is None or not apart.any() else (apart, ~apart):
             norm = float(np.linalg.norm(scaled[part]))
             scaled[part] *= weight * self.steps / max(norm, self.clip)
         whole: Floats = np.floor(scaled)
-        most = len(parts) * (self.steps**2 + self.length / 4 + self.steps + self.length**0.5 / 2)
         while True:
             x = whole + (rng.random(self.length) < scaled - whole)
-            if float(x @ x) <= most:
+            if float(x @ x) <= self.longest**2:
                 return x.astype(np.int64).astype(np.uint32)
 
     def change(self, total: NDArray[np.int32], weight: int) -> Floats:

@@ -20,6 +20,7 @@ from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.names import LazyMapping
 from coterie.protocol.party import Component, To, from_hub, on
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each
+from coterie.protocols.hidden_settings import shows_few
 from coterie.protocols.hidden_sums import (
     SIGNATURE_BYTES,
     Counted,
@@ -38,7 +39,6 @@ from coterie.protocols.hidden_sums import (
     context_of,
     opened_from,
     said,
-    shows_few,
     verify_rows,
 )
 
@@ -153,7 +153,7 @@ class ServerRows(Component):
         secret.added = {adding.round: name, **{q: one for q, one in secret.added.items() if q + 2 > adding.round}}
         clients = len(party.clients)
         on_time = shared_rows.upload_weight(0, party.config.expected(clients), adding.on_time)
-        deviation = party.config.noise * party.config.grid(clients, self.length).steps * on_time
+        deviation = on_time * party.config.noise_on(party.config.grid(clients, party.spec))
         noise = shared_rows.noise(fresh.shape, deviation, party.kept("noise of rows", name, adding.round))
         totals = secret.totals + fresh + noise
         nonce = party.secrets("nonce of rows", adding.round).bytes(shared_rows.NONCE_BYTES)
@@ -315,6 +315,8 @@ class HelperRows(ServerRows):
         """Whether an upload is counted: then it is added."""
         secret = self.secret
         taken = tuple(q for q in secret.taken.get(name, ()) if q >= r - self.party.config.max_staleness)
+        if any(name == one for one, _ in secret.adding.of):  # a second upload in a round would count twice for noise
+            return False
         if name not in secret.queries or not 0 <= r - of <= self.party.config.max_staleness or of in taken:
             return False
         word = self.words(data, self.length)

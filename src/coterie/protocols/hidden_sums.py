@@ -16,15 +16,11 @@ neither, as long as no client helps. docs/systems/coterie.md says what coalition
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
-from math import comb
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from coterie.crypto import one_hot, shared_rows
@@ -32,13 +28,9 @@ from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, message
-from coterie.protocol.options import NotNegative, Positive
 from coterie.protocol.party import Component, from_hub
-from coterie.protocols.late import LateTraining
-from coterie.protocols.local_training import sample_size
 
 Words = NDArray[np.uint32]
-RISK = 1e-6
 SIGNATURE_BYTES = 64
 
 
@@ -141,30 +133,6 @@ class RowOpened(OfRound, frozen=True):
     """The client has opened its row."""
 
 
-@dataclass(frozen=True)
-class HiddenSums(LateTraining):
-    """Settings of local training, and of sums in hidden groups.
-
-    clip: C, the L2 norm to which a client's change is clipped; running statistics are clipped by themselves.
-    fewest: a round is skipped if, by its public absences, some group's sum may be of fewer clients, but not of none.
-    min_cluster: the smallest group.
-    noise: standard deviation, over C, of the Gaussian noise that each server adds to a row's sum in every round.
-    """
-
-    clip: Positive = 5.0
-    fewest: Annotated[int, Meta(ge=1)] = 2
-    min_cluster: Annotated[int, Meta(ge=1)] = 3
-    noise: NotNegative = 0.005
-
-    def grid(self, clients: int, length: int) -> shared_rows.Grid:
-        """Raises UserError for more clients or weights than fit the words."""
-        return shared_rows.Grid.of(self.clip, clients, length)
-
-    def expected(self, clients: int) -> int:
-        """How many clients a round asks."""
-        return sample_size(clients, self.participation)
-
-
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
@@ -257,25 +225,6 @@ def opened_from(party: Any, sender: str, data: bytes, *bound: bytes | int | str)
     signature, sealed = data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
     verify_key(party.common, sender).verify(signature, "sealed", party.name, *bound, sealed)
     return OpeningKey.load(party.own.identity.opening).open(sealed, sender, party.name, *bound)
-
-
-@lru_cache(maxsize=256)
-def shows_few(enlisted: int, added: int, groups: int, smallest: int, fewest: int) -> str:
-    """Why the uploads of ``added`` of so many clients must not be added up in groups, or "".
-
-    Some group of at least ``smallest`` would have fewer than ``fewest`` of them, but not none, with a probability above
-    ``RISK`` if absences are by chance (hypergeometric, over all groups).
-    """
-    if not added:
-        return "no upload is counted"
-    size = min(smallest, enlisted) if groups > 1 else enlisted
-    ways = sum(comb(size, k) * comb(enlisted - size, added - k) for k in range(1, min(fewest, size + 1)) if k <= added)
-    if groups * ways <= RISK * comb(enlisted, added):
-        return ""
-    return (
-        f"{added} uploads of {enlisted} clients: a group's sum might be of fewer than {fewest} (lower fewest, or raise "
-        "min_cluster)"
-    )
 
 
 def context_of(party: Any, name: str, r: int, groups: int) -> bytes:

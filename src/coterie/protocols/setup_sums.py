@@ -25,7 +25,7 @@ from coterie.clustering.signature import HOLDERS
 from coterie.crypto.one_hot import SEED_BYTES, keystream
 from coterie.crypto.signing import digest
 from coterie.crypto.sketch import project
-from coterie.protocol.effects import Local
+from coterie.protocol.effects import Compute, Local
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, OfRound, bundle, message, unbundle
 from coterie.protocol.party import Component, Work, from_hub, on
@@ -227,11 +227,8 @@ class ClientSums(Component):
         values = yield from self._term(msg.number)
         seed = party.secrets(f"share of sum {msg.number}").bytes(SEED_BYTES)
         words = np.rint(values * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64)
-        words = (
-            words
-            + _mask(clients_seed(self.party, "term", msg.number, party.name), len(words))
-            - _mask(seed, len(words))
-        )
+        own = _derived(party.keys.own_bytes(CLIENTS), "term", msg.number, party.name)
+        words = words + _mask(own, len(words)) - _mask(seed, len(words))
         sealed = sealed_to(party, self.helper, seed, "term", msg.number)
         return Summand(msg.round, msg.number, words.tobytes(), sealed)
 
@@ -256,14 +253,14 @@ class ClientSums(Component):
         map_seed = digest("coterie/map/1", party.keys.own_bytes(CLIENTS))
         shown = np.concatenate([project(half, signatures.DIMENSION, map_seed) for half in both])
         words = np.rint(shown * 2.0**ROW_BITS).astype(np.int64).astype(np.uint32)
-        words += np.frombuffer(keystream(clients_seed(party, "signature"), 4 * len(words)), "<u4")
+        words += np.frombuffer(keystream(_derived(party.keys.own_bytes(CLIENTS), "signature"), 4 * len(words)), "<u4")
         return words
 
     def kept(self) -> NDArray[np.bool_]:
         return np.asarray(np.rint(self.secret.totals[HELD][:-SIZES]) >= HOLDERS)
 
     @on(OpenSum, answers=SumOpened)
-    def open_sum(self, msg: OpenSum, src: str) -> SumOpened:
+    def open_sum(self, msg: OpenSum, src: str) -> Work[SumOpened]:
         """Take the clients' masks off. Raises PeerError for a sum that it has, or of too few terms."""
         from_hub(self.party, msg, src)
         totals, names = self.secret.totals, msg.names.split("\n")
@@ -272,9 +269,8 @@ class ClientSums(Component):
             raise PeerError(f"sum {msg.number} after the sums {sorted(totals)}")
         if not FEWEST <= len(set(names)) == len(names) or not set(names) <= set(self.party.clients):
             raise PeerError(f"a sum of {len(names)} terms; of fewer than {FEWEST} it shows too much")
-        words = _words(msg.words, length).copy()
-        for name in names:
-            words -= _mask(clients_seed(self.party, "term", msg.number, name), length)
+        masks = yield Compute(_masks, (self.party.keys.own_bytes(CLIENTS), msg.number, msg.names, length))
+        words = _words(msg.words, length) - masks
         totals[msg.number] = np.asarray(words.view(np.int64) * 2.0**-FRACTION_BITS, np.float64)
         if msg.number == HELD:
             largest = 2.0 ** int(np.flatnonzero(np.rint(totals[HELD][-SIZES:]) > 0).max(initial=0))
@@ -282,6 +278,14 @@ class ClientSums(Component):
         return SumOpened(msg.round, msg.number)
 
 
-def clients_seed(client: Any, use: str, *of: int | str) -> bytes:
-    """16 bytes that all clients know, and no server."""
-    return digest(f"coterie/{use}/1", client.keys.own_bytes(CLIENTS), *of)[:SEED_BYTES]
+def _masks(seed: bytes, number: int, names: str, length: int) -> Words64:
+    """The sum of these clients' masks, one name a line."""
+    total = np.zeros(length, np.uint64)
+    for name in names.split("\n"):
+        total += _mask(_derived(seed, "term", number, name), length)
+    return total
+
+
+def _derived(seed: bytes, use: str, *of: int | str) -> bytes:
+    """16 bytes that all clients know, and no server. seed: the clients'."""
+    return digest(f"coterie/{use}/1", seed, *of)[:SEED_BYTES]

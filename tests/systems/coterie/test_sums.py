@@ -15,7 +15,8 @@ from coterie.crypto import shared_rows
 from coterie.crypto.shared_rows import Grid
 from coterie.protocol.errors import UserError
 from coterie.protocols import hidden_servers
-from coterie.protocols.hidden_sums import ClientRow, shows_few
+from coterie.protocols.hidden_settings import shows_few
+from coterie.protocols.hidden_sums import ClientRow
 from coterie.runs import RunConfig, run
 from coterie.runs.experiment import Experiment, build
 
@@ -113,7 +114,7 @@ def test_a_model_is_the_mean_of_its_group(seen: Seen, monkeypatch: pytest.Monkey
     experiment = made({"noise": 0.0, "clip": 0.5})
     with played(experiment, 1) as (groups, _):
         by_x = {x.tobytes(): change for change, x in changes.values()}
-        grid = experiment.settings.grid(12, experiment.common.spec.size)
+        grid = experiment.settings.grid(12, experiment.common.spec)
         for client in experiment.federation.of_role("client"):
             members = [name for name, k in groups.items() if k == groups[client.name]]
             clipped = [
@@ -128,7 +129,7 @@ def test_noise_of_both_servers_is_in_every_row(seen: Seen) -> None:
     z = 0.05
     experiment = made({"noise": z})
     with played(experiment, 1) as (groups, _):
-        grid = experiment.settings.grid(12, experiment.common.spec.size)
+        grid = experiment.settings.grid(12, experiment.common.spec)
         for (name, _), total in seen.opened.items():
             members = [n for n, k in groups.items() if k == groups[name]]
             exact = sum(16 * seen.x[n, 1].view(np.int32).astype(np.int64) for n in members)

@@ -10,11 +10,10 @@ sums: ``protocols/hidden_sums.py``. Assumes that hub and helper do not collude, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import coterie.method as fl
-from coterie.protocols.hidden_sums import HiddenUpdate
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Seed
 from coterie.protocols.sealed_groups import ENTRY, Signature
 from coterie.protocols.setup_sums import CLIENTS, Summand
@@ -41,6 +40,13 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
     return {"membership": [[k] if k >= 0 else [] for k in groups]}
 
 
+def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
+    """What groups are made from, for the ledger. With one group of all nothing but numbers of samples is sent."""
+    if config.clusters == 1:
+        return {}
+    return {Summand: ("label statistics, in a sum",), Signature: ("signature, in differences without a name",)}
+
+
 LEARNS = {
     KEY_CENTRE: "when keys are wanted; it draws the clients' seeds and forgets them",
     HUB: "who takes part, when and how late, and how many groups there are; no model, sum, size or group. With a "
@@ -63,11 +69,6 @@ SYSTEM = fl.System(
     learns=LEARNS,
     encrypted=True,
     observe=observe,
-    releases=fl.telling(
-        {
-            HiddenUpdate: (fl.FromTraining("update, in sums of a hidden group"),),
-            Summand: ("label statistics, in a sum",),
-            Signature: ("signature, in differences without a name",),
-        }
-    ),
+    ledger=lambda federation: {client.name: client.releases() for client in federation.of_role(CLIENT)},
+    releases=releases,
 )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto import shared_rows
+from coterie.dp.ledger import Release
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowOpened
 from coterie.protocols.key_centre import HeldKeys
+from coterie.protocols.noise import affords
 from coterie.protocols.sealed_groups import ClientGroups
 from coterie.protocols.setup_sums import ClientSums
 from coterie.systems.coterie.config import CoterieConfig
@@ -26,11 +30,13 @@ class Client(fl.Party, role=CLIENT):
     class State(fl.State):
         """weights: (d,) its group's model, as it was sent last.  round: the last one that it has trained for.
 
+        uploads: the rounds in which it has sent one.
         alarmed: the group's sum left the range in which it cannot have wrapped; the model stays as it was.
         """
 
         weights: fl.Vector = fl.initial
         round: int = 0
+        uploads: tuple[int, ...] = ()
         alarmed: bool = False
 
     state: State
@@ -38,19 +44,32 @@ class Client(fl.Party, role=CLIENT):
 
     @property
     def grid(self) -> shared_rows.Grid:
-        return self.config.grid(len(self.clients), self.spec.size)
+        return self.config.grid(len(self.clients), self.spec)
+
+    def lasts(self, state: Any, secret: Any) -> None:
+        """Uploads count in any attempt of a round."""
+        super().lasts(state, secret)
+        self.state.uploads = state.uploads
+
+    def releases(self) -> list[Release]:
+        """What has left this client in the rounds."""
+        return [self.config.release(self.grid, r) for r in self.state.uploads]
 
     @fl.on(Train, fl.training, answers=HiddenUpdate)
     def train(self, msg: Train, src: str) -> fl.Work[HiddenUpdate]:
         """Train for a round, once. An upload that is made again has the same numbers, in fresh shares."""
         if msg.round <= self.state.round:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
+        uploads = self.state.uploads
+        if msg.round not in uploads and not affords(self.config.budget(), self.config.release(self.grid), len(uploads)):
+            raise fl.PeerError(f"{self.name} has spent its privacy budget, and uploads nothing in round {msg.round}")
         start = self.state.weights
         fitted: fl.Fitted = yield fl.fit(self, start, msg.round)
         change = fitted.weights.astype(np.float64) - start
         weight = self.sums.secret.weight / shared_rows.PARTS * self.config.server_step(msg.round)
         x = self.grid.words(change, weight, self.rng("rounding", msg.round), self.spec.buffers)
         self.state.round = msg.round
+        self.state.uploads = tuple(dict.fromkeys((*uploads, msg.round)))
         return self.row.upload(x, msg.round, HELPER)
 
     @fl.on(GroupRow, answers=RowOpened)

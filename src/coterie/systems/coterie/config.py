@@ -9,8 +9,9 @@ from msgspec import Meta
 
 import coterie.method as fl
 from coterie.crypto import shared_rows
-from coterie.protocols.hidden_sums import HiddenSums, shows_few
+from coterie.protocols.hidden_settings import HiddenSums, shows_few
 from coterie.protocols.masked_sums import FEWEST
+from coterie.protocols.noise import warn_of_silence
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,13 @@ class CoterieConfig(HiddenSums):
 def check(config: CoterieConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients."""
     clients = len(common.clients)
+    if config.server_lr > 1:
+        raise fl.UserError(f"server_lr={config.server_lr:g}: at most 1, or a client's upload is longer than clip")
     if clients < FEWEST:
         raise fl.UserError(f"coterie needs at least {FEWEST} clients, not {clients}: smaller sums show too much")
-    config.grid(clients, common.spec.size)
+    grid = config.grid(clients, common.spec)
+    if (budget := config.budget()) is not None:
+        warn_of_silence(budget, config.release(grid))
     groups = 1 if config.clusters == 1 else 2
     if why := shows_few(clients, config.expected(clients), groups, config.min_cluster, config.fewest):
         raise fl.UserError(f"participation={config.participation:g}: {why}")

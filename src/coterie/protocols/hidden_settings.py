@@ -1,0 +1,102 @@
+"""Settings of sums of hidden groups (``hidden_sums``): their grid, their noise, and when a round shows too few."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
+from typing import Annotated
+
+from msgspec import Meta
+
+from coterie.crypto.shared_rows import Grid
+from coterie.dp.budget import Budget
+from coterie.dp.gaussian import noise_multiplier
+from coterie.dp.ledger import Release
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.options import AtLeastOne, Positive
+from coterie.protocols.late import LateTraining
+from coterie.protocols.local_training import sample_size
+
+LITTLE_NOISE = 0.005
+RISK = 1e-6
+UPDATE = "update, in sums of a hidden group"
+
+
+@dataclass(frozen=True)
+class HiddenSums(LateTraining):
+    """Settings of local training, and of sums in hidden groups.
+
+    clip: C, the L2 norm to which a client's change is clipped; running statistics are clipped by themselves.
+    fewest: a round is skipped if, by its public absences, some group's sum may be of fewer clients, but not of none.
+    min_cluster: the smallest group.
+    noise: standard deviation, over C, of the Gaussian noise that each server adds to a row's sum in every round; None
+    for what ``epsilon`` asks for, or .005, which ends differencing and protects by no proof worth its name.
+    epsilon: budget of a client, which uploads nothing that would take it beyond this; None for no budget.
+    private_rounds: the uploads that this budget is for, where ``noise`` follows from it.  dp_delta: of the budget.
+    """
+
+    clip: Positive = 5.0
+    fewest: Annotated[int, Meta(ge=1)] = 2
+    min_cluster: Annotated[int, Meta(ge=1)] = 3
+    noise: Annotated[float | None, Meta(ge=0)] = None
+    epsilon: float | None = None
+    private_rounds: AtLeastOne = 10
+    dp_delta: float = 1e-5
+
+    def grid(self, clients: int, spec: ModelSpec) -> Grid:
+        """Raises UserError for more clients, weights or noise than fit the words."""
+        parts = 1 + bool(spec.buffers.any())
+        return Grid.of(self.clip, clients, spec.size, parts, self._noise(1.1 * parts**0.5))
+
+    def noise_on(self, grid: Grid) -> float:
+        """The standard deviation of each server's noise, in steps of an upload of weight 1."""
+        return self._noise(grid.longest / grid.steps) * grid.steps
+
+    def _noise(self, longest: float) -> float:
+        """Over C. longest: the most that a client's words may be long, over C."""
+        if self.noise is None and self.epsilon is not None:
+            return 2 * longest * noise_multiplier(self.epsilon, self.dp_delta, self.private_rounds)
+        return LITTLE_NOISE if self.noise is None else self.noise
+
+    def budget(self) -> Budget | None:
+        """Raises UserError for an impossible one."""
+        return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
+
+    def release(self, grid: Grid, r: int = 0) -> Release:
+        """An upload's, in a sum with the noise of one server: the other may know its own."""
+        noise, sensitivity = self.noise_on(grid), 2 * grid.longest
+        if not noise:
+            return Release(UPDATE, round=r)
+        return Release(
+            UPDATE,
+            "gaussian",
+            noise / sensitivity,
+            sensitivity * grid.clip / grid.steps,
+            "replace one client",
+            r,
+            against=("hub", "helper", "other clients"),
+        )
+
+    def expected(self, clients: int) -> int:
+        """How many clients a round asks."""
+        return sample_size(clients, self.participation)
+
+
+@lru_cache(maxsize=256)
+def shows_few(enlisted: int, added: int, groups: int, smallest: int, fewest: int) -> str:
+    """Why the uploads of ``added`` of so many clients must not be added up in groups, or "".
+
+    Some group of at least ``smallest`` would have fewer than ``fewest`` of them, but not none, with a probability above
+    ``RISK`` if absences are by chance (hypergeometric, over all groups).
+    """
+    if not added:
+        return "no upload is counted"
+    size = min(smallest, enlisted) if groups > 1 else enlisted
+    ways = sum(comb(size, k) * comb(enlisted - size, added - k) for k in range(1, min(fewest, size + 1)) if k <= added)
+    if groups * ways <= RISK * comb(enlisted, added):
+        return ""
+    return (
+        f"{added} uploads of {enlisted} clients: a group's sum might be of fewer than {fewest} (lower fewest, or raise "
+        "min_cluster)"
+    )

@@ -1,0 +1,100 @@
+"""Noise of the servers: what the ledger says of it, and when a client sends nothing more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.crypto.shared_rows import Grid
+from coterie.deploy.account import account_of
+from coterie.dp.gaussian import epsilon
+from coterie.protocol.errors import CoterieWarning, UserError
+from coterie.runs import RunConfig, run
+from coterie.runs.experiment import Experiment, build
+from coterie.systems.coterie.config import CoterieConfig
+
+OPTIONS: dict[str, Any] = {"clients": 6, "partition": "iid", "crypto": "emulated", "model": "linear", "rounds": 5}
+
+
+def made(**settings: Any) -> Experiment:
+    experiment = build(
+        RunConfig("coterie", settings={"clusters": 1, "lr": 0.1, "max_epochs": 1, **settings}, **OPTIONS)
+    )
+    experiment.set_up()
+    return experiment
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_no_upload_is_longer_than_the_stated_bound(parts: int) -> None:
+    rng, apart = np.random.default_rng(parts), np.arange(400) < 100
+    for clients, scale in ((10, 0.01), (1000, 3.0), (30_000, 1000.0)):
+        grid = Grid.of(2.0, clients, 400, parts)
+        for _ in range(20):
+            change = scale * rng.normal(size=400)
+            x = grid.words(change, 1.0, rng, apart if parts == 2 else None).view(np.int32).astype(np.float64)
+            assert np.linalg.norm(x) <= grid.longest
+        assert grid.longest <= 1.1 * parts**0.5 * grid.steps, "what the room for noise is reckoned with"
+
+
+def test_epsilon_sets_the_noise_of_each_server_alone() -> None:
+    """Replacing a client moves a sum by at most twice the longest upload; a Gaussian of ten rounds has epsilon 8."""
+    experiment = made(epsilon=8.0)
+    config, spec = experiment.settings, experiment.common.spec
+    grid = config.grid(6, spec)
+    release = config.release(grid, 3)
+    deviation = config.noise_on(grid)
+    assert release.noise_multiplier == pytest.approx(deviation / (2 * grid.longest))
+    assert release.sensitivity_l2 == pytest.approx(2 * grid.longest * grid.clip / grid.steps)
+    assert release.neighbours == "replace one client"
+    assert epsilon(deviation / (2 * grid.longest), 1e-5, 10) == pytest.approx(8.0, rel=1e-4)
+    experiment.close()
+
+
+def test_the_ledger_counts_rounds_with_an_upload_once_in_process_and_between_machines() -> None:
+    experiment = made(epsilon=8.0)
+    for r in (1, 2, 3):
+        experiment.round(r)
+    client = experiment.federation.alter("client/2")
+    account = account_of(experiment.system, client, experiment.settings)
+    assert [one.round for one in client.releases()] == [one.round for one in account.new()] == [1, 2, 3]
+    client.state.round = 2  # a round that is tried again
+    assert client.state.uploads == (1, 2, 3)
+    experiment.close()
+
+
+def test_a_spent_budget_ends_uploads() -> None:
+    experiment = made(epsilon=4.0, private_rounds=2)
+    lines = [experiment.round(r) for r in (1, 2, 3)]
+    assert [line["notes"]["added"] for line in lines] == [6, 6, 0]
+    assert any("spent its privacy budget" in why for why in lines[2]["refused"])
+    experiment.close()
+
+
+def test_a_result_says_against_whom_and_groups_have_no_proof(tmp_path: Path) -> None:
+    found = {}
+    for name, settings in {"one": {"clusters": 1, "epsilon": 8.0}, "several": {"epsilon": 8.0}}.items():
+        run(RunConfig("coterie", settings=settings, out=str(tmp_path / name), **{**OPTIONS, "rounds": 2}))
+        found[name] = json.loads((tmp_path / name / "result.json").read_bytes())["ledger"]["client/0"]
+    assert found["one"]["against"].keys() == {"hub", "helper", "other clients"}
+    assert 0 < found["one"]["epsilon"]["replace one client"] < 8
+    assert found["several"]["epsilon"]["replace one client"] == "infinite"
+    assert {row["what"] for row in found["several"]["releases"] if row["mechanism"] == "none"} == {
+        "label statistics, in a sum",
+        "signature, in differences without a name",
+    }
+
+
+def test_a_budget_without_room_for_one_upload_is_said() -> None:
+    with pytest.warns(CoterieWarning, match="allows no upload"):
+        build(RunConfig("coterie", settings={"clusters": 1, "epsilon": 0.5, "noise": 0.01}, **OPTIONS)).close()
+
+
+def test_noise_beyond_the_words_is_refused() -> None:
+    experiment = made()
+    with pytest.raises(UserError, match="do not fit words"):
+        CoterieConfig(noise=1e5).grid(100, experiment.common.spec)
+    experiment.close()
