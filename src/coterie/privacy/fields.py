@@ -189,7 +189,7 @@ def watched(run: Recorded) -> tuple[Recorded, set[Field]]:
             return seen
         return replace(seen, message=spied(seen.message))
 
-    views = {name: View(view.party, view.role, [*map(retold, view.seen)]) for name, view in run.views.items()}
+    views = {name: replace(view, seen=[*map(retold, view.seen)]) for name, view in run.views.items()}
     return replace(run, views=views), read
 
 

@@ -225,7 +225,7 @@ class HelperGroups(Component):
         """Find groups, once, and place later clients in them."""
         from_hub(self.party, msg, src)
         secret, held = self.secret, self.secret.held if msg.round == self.secret.round else {}
-        opened, keys = dict[int, _Description](), set[bytes]()
+        opened, keys = dict[int, Description](), set[bytes]()
         for at, data in sorted(held.items()):
             one = self._opened(data)
             if one is not None and one.key not in keys:  # a client is described once, wherever the hub puts it
@@ -242,25 +242,21 @@ class HelperGroups(Component):
         why = "" if secret.found is None else secret.found.why
         return Divided(msg.round, groups, np.array(list(labels), np.int64), bundle(sealed), why)
 
-    def _opened(self, sealed: bytes) -> _Description | None:
+    def _opened(self, sealed: bytes) -> Description | None:
         """What a client has sealed, or None for anything else."""
         try:
-            own, entry = OpeningKey.load(self.party.own.identity.opening), self.party.keys.own_bytes(ENTRY)
-            data = own.open(sealed, *_BETWEEN[::-1], entry)
+            key, entry = OpeningKey.load(self.party.own.identity.opening), self.party.keys.own_bytes(ENTRY)
+            return opened_description(key, entry, sealed, described_length(self.party.config))
         except (PeerError, CryptoError):
             return None
-        if len(data) != _DESCRIBED.size + 4 * described_length(self.party.config):
-            return None
-        key, weight = _DESCRIBED.unpack_from(data)
-        return _Description(key, min(max(weight, 1), PARTS), np.frombuffer(data, "<u4", offset=_DESCRIBED.size))
 
-    def _found(self, opened: Mapping[int, _Description]) -> dict[int, int]:
+    def _found(self, opened: Mapping[int, Description]) -> dict[int, int]:
         """Groups by position, of the clients that are described first. Raises PeerError if most are no signatures."""
         secret, config = self.secret, self.party.config
         labels = dict.fromkeys(opened, 0)
         if config.clusters != 1 and opened:
             secret.base = next(iter(opened.values())).row
-            rows = np.stack([_difference(one.row, secret.base) for one in opened.values()])
+            rows = np.stack([difference(one.row, secret.base) for one in opened.values()])
             honest = plausible(rows)
             if 2 * honest.sum() <= len(opened):
                 raise PeerError(f"{len(opened)} signatures, but no majority of them can be some")
@@ -274,18 +270,18 @@ class HelperGroups(Component):
         secret.weights = tuple(int(weight) for weight in weights)
         return labels
 
-    def _placed(self, opened: Mapping[int, _Description]) -> dict[int, int]:
+    def _placed(self, opened: Mapping[int, Description]) -> dict[int, int]:
         """Groups by position, of later clients: the nearest of the existing ones. Their weights do not change."""
         found, base = self.secret.found, self.secret.base
         if found is None or base is None:
             return dict.fromkeys(opened, 0)
-        rows = {at: _difference(one.row, base) for at, one in opened.items()}
+        rows = {at: difference(one.row, base) for at, one in opened.items()}
         near = {at: row for at, row in rows.items() if within_reach(row, found)}
         return dict(zip(near, placed(np.stack(list(near.values())), found).tolist(), strict=True)) if near else {}
 
 
 @dataclass(frozen=True, eq=False)
-class _Description:
+class Description:
     """A client, at the helper. key: for its answer.  weight: in 16ths.  row: its masked signature, words."""
 
     key: bytes
@@ -293,12 +289,21 @@ class _Description:
     row: NDArray[np.uint32]
 
 
+def opened_description(key: OpeningKey, entry: bytes, sealed: bytes, length: int) -> Description:
+    """What a client has sealed to the helper. key, entry: the helper's.  length: of a signature. Raises PeerError."""
+    data = key.open(sealed, *_BETWEEN[::-1], entry)
+    if len(data) != _DESCRIBED.size + 4 * length:
+        raise PeerError(f"a description of {len(data)} bytes")
+    answer, weight = _DESCRIBED.unpack_from(data)
+    return Description(answer, min(max(weight, 1), PARTS), np.frombuffer(data, "<u4", offset=_DESCRIBED.size))
+
+
 def described_length(config: Any) -> int:
     """How many numbers describe a client: of two halves of its samples."""
     return 0 if config.clusters == 1 else 2 * DIMENSION
 
 
-def _difference(row: NDArray[np.uint32], base: NDArray[np.uint32]) -> Floats:
+def difference(row: NDArray[np.uint32], base: NDArray[np.uint32]) -> Floats:
     return np.asarray((row - base).view(np.int32) * 2.0**-ROW_BITS)
 
 

@@ -152,13 +152,15 @@ class Experiment:
         self.keyring = PartyKeys(self.common.roster, each(self.parties.everybody, self._identity))
         self.delays = delays_of(config, self.names, self.settings)
         counted = self.system.counted(self.settings, config.mode)
+        servers = self.system.roles(self.settings, (), config.mode)
+        openings = {name: self._identity(name).opening for name in servers} if config.record else {}
         self.transport = LocalTransport(
             self.parties,
             self.federation.hub,
             self.effects,
             links=FleetLinks(self.devices, config.seed, self.delays, self.traces),
             keyring=self.keyring,
-            transcript=Transcript(config.record_mib << 20) if config.record else None,
+            transcript=Transcript(config.record_mib << 20, openings) if config.record else None,
             counted=frozenset(kind.__name__ for kind in counted),
         )
 

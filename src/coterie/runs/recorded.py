@@ -85,8 +85,7 @@ def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
 
 def _before(round: int, views: Mapping[str, View]) -> dict[str, View]:
     return {
-        name: View(view.party, view.role, [seen for seen in view.seen if seen.round < round])
-        for name, view in views.items()
+        name: replace(view, seen=[seen for seen in view.seen if seen.round < round]) for name, view in views.items()
     }
 
 

@@ -2,7 +2,7 @@
 
 ``views.bin`` begins with a line that names the format. Each record is its length (u32, little-endian) and a msgpack
 array of party, role and the fields of ``Seen``, with the message as its frame (None if the hub only relayed it). The
-file can hold keys, so its mode is 0600.
+first records, of no kind, hold the servers' opening keys. The file can hold keys, so its mode is 0600.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -37,12 +38,14 @@ class ViewLog:
     def append(self) -> None:
         """Write the new records. Raises RunError if the disk is full."""
         parts: list[bytes] = []
+        if not self.log.length():
+            for party, key in self.transcript.openings.items():
+                parts += _record(party, "", 0.0, 0, "", "", "", 0, key)
         for party, view in self.transcript.views.items():
             for seen in view.seen[self._written.get(party, 0) :]:
                 frame = None if seen.message is None else codec.encode(seen.message)
                 fields = (seen.time_s, seen.round, seen.src, seen.dst, seen.kind, seen.size, frame)
-                data = msgspec.msgpack.encode((party, view.role, *fields))
-                parts += [_HEAD.pack(len(data)), data]
+                parts += _record(party, view.role, *fields)
             self._written[party] = len(view.seen)
         if parts:
             self.log.append(b"".join(parts if self.log.length() else (_MAGIC, *parts)))
@@ -52,6 +55,11 @@ class ViewLog:
         self.log.truncate(length)
         read_views(self.log.path, kinds, self.transcript)
         self._written = {party: len(view.seen) for party, view in self.transcript.views.items()}
+
+
+def _record(*fields: Any) -> tuple[bytes, bytes]:
+    data = msgspec.msgpack.encode(fields)
+    return _HEAD.pack(len(data)), data
 
 
 def read_views(path: Path, kinds: Iterable[type[Message]], into: Transcript | None = None) -> Transcript:
@@ -68,10 +76,13 @@ def read_views(path: Path, kinds: Iterable[type[Message]], into: Transcript | No
             (length,) = _HEAD.unpack_from(data, at)
             record = _RECORD.decode(data[at + _HEAD.size : at + _HEAD.size + length])
             party, role, time_s, round, src, dst, kind, size, frame = record
-            message = None if frame is None else codec.decode(frame, by_name[kind])
+            message = None if frame is None or not kind else codec.decode(frame, by_name[kind])
         except (struct.error, msgspec.MsgspecError, DecodeError, KeyError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is damaged or of another system (byte {at}): {error}") from None
+        at += _HEAD.size + length
+        if not kind:
+            transcript.openings[party] = frame or b""
+            continue
         seen = Seen(time_s, round, src, dst, kind, size, message)
         transcript.record(party, role, seen, len(frame or b""))
-        at += _HEAD.size + length
     return transcript

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -31,11 +31,12 @@ class Seen:
 
 @dataclass
 class View:
-    """All that one party received."""
+    """All that one party received. opening: SECRET, of a server, the key that opens what is sealed to it."""
 
     party: str
     role: str
     seen: list[Seen] = field(default_factory=list)
+    opening: bytes = field(default=b"", repr=False)
 
     def messages(self, kind: type[M], round: int | None = None) -> Iterator[tuple[Seen, M]]:
         """Messages of one type, in order of arrival, of one round or of all."""
@@ -52,10 +53,12 @@ class Transcript:
     """Records the views of all parties until ``limit_bytes`` are held. Then it stops, in round ``stopped_at``.
 
     views: by party, and by each other role that it acts in, such as ``"client/0 as leader"``.
+    openings: SECRET, by server, the key that opens what is sealed to it.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, openings: Mapping[str, bytes] | None = None) -> None:
         self.limit_bytes, self.held_bytes = limit_bytes, 0
+        self.openings = dict(openings or {})
         self.stopped_at: int | None = None
         self.views: dict[str, View] = {}
 
@@ -67,7 +70,9 @@ class Transcript:
             self.stopped_at = seen.round
             return
         self.held_bytes += held_bytes
-        self.views.setdefault(party, View(party, role)).seen.append(seen)
+        if party not in self.views:
+            self.views[party] = View(party, role, opening=self.openings.get(party, b""))
+        self.views[party].seen.append(seen)
 
     def of_role(self, role: str) -> list[View]:
         """The views of all parties of a role."""
