@@ -12,9 +12,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,deploy]'
 	@touch $@
 
-demo: $(READY)  ## four groups with tasks of their own: FedAvg, FedCAPrivacy and its hardened mode, attacked; ends with a report
+demo: $(READY)  ## four groups with tasks of their own: FedAvg, FedCAPrivacy and Coterie, attacked; ends with a report
 	rm -rf demo
-	$(BIN)/coterie compare fedavg fedcaprivacy fedcaprivacy@hardened --data digits --clients 24 --partition permute:4 \
+	$(BIN)/coterie compare coterie fedavg fedcaprivacy --data digits --clients 24 --partition permute:4+dirichlet:0.5 \
 		--set clusters=auto --crypto real --audit --out demo
 
 test: $(READY)  ## the fast tests, in two processes; an idle one takes tests of the other
