@@ -342,7 +342,16 @@ def test_the_registry_lists_every_attack():
         assert {one.name for one in own} == {one.name for one in module.AUDIT.attacks}
     for attack in listed:
         assert attack.summary[0].islower()
-        parties = "hub", "cloud service provider", "business server", "server", "helper", "aggregator", "leader", "client"
+        parties = (
+            "hub",
+            "cloud service provider",
+            "business server",
+            "server",
+            "helper",
+            "aggregator",
+            "leader",
+            "client",
+        )
         who = *parties, "all leaders but one", "one client, deviating", "one leader, deviating"
         assert attack.adversary.startswith(who)
 
