@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from tampering import flipped
 from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import SealingKey
+from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import PeerError
 from coterie.protocols.anonymous import Relayed
-from coterie.protocols.hidden_servers import Adding
+from coterie.protocols.hidden_servers import Adding, ServerRows
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowsSealed, Shares, sealed_to
 from coterie.protocols.sealed_groups import Divide, Signature, described_length
 from coterie.protocols.setup_sums import Summand, Unblind
@@ -126,6 +128,38 @@ def test_an_alarm_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in experiment.common.clients:
         assert party(experiment, name).state.alarmed
         assert (party(experiment, name).state.weights == before[name]).all()
+    experiment.close()
+
+
+@pytest.mark.parametrize("server", ["hub", "helper"])
+def test_a_server_that_spoils_a_row_sees_nothing_of_who_is_in_the_group(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members' trainings end in no numbers. They upload zeros, and no message is refused or missing."""
+    experiment, masked = made(), ServerRows.masked
+
+    def spoilt(self: Any, fresh: np.ndarray, adding: Adding) -> Any:
+        if self.party.name == server and adding.round == 1:
+            fresh = fresh.copy()
+            fresh[0] += np.uint32(2**29)
+        return masked(self, fresh, adding)
+
+    monkeypatch.setattr(ServerRows, "masked", spoilt)
+    honest, fitted = experiment.effects.run, []
+
+    def diverged(*args: Any, **kwargs: Any) -> Any:
+        found = honest(*args, **kwargs)
+        return [broken(one) if isinstance(one, Fitted) and np.abs(one.weights).max() > 5 else one for one in found]
+
+    def broken(one: Fitted) -> Fitted:
+        fitted.append(one)
+        return replace(one, weights=np.full_like(one.weights, np.nan))
+
+    monkeypatch.setattr(experiment.effects, "run", diverged)
+    lines = [experiment.round(r) for r in (1, 2, 3)]
+    assert fitted, "some clients' trainings gave no numbers"
+    assert [line["notes"]["added"] for line in lines] == [8, 8, 8]
+    assert not any(line["refused"] for line in lines)
     experiment.close()
 
 

@@ -31,7 +31,8 @@ class Client(fl.Party, role=CLIENT):
         """weights: (d,) its group's model, as it was sent last.  round: the last one that it has trained for.
 
         uploads: the rounds in which it has sent one.
-        alarmed: the group's sum left the range in which it cannot have wrapped; the model stays as it was.
+        alarmed: the group's sum left the range in which it cannot have wrapped, so the model stayed as it was. Or
+            training gave no numbers, so zeros were uploaded.
         """
 
         weights: fl.Vector = fl.initial
@@ -66,6 +67,8 @@ class Client(fl.Party, role=CLIENT):
         start = self.state.weights
         fitted: fl.Fitted = yield fl.fit(self, start, msg.round)
         change = fitted.weights.astype(np.float64) - start
+        if not np.isfinite(change).all():  # unsaid, too: a server can have spoilt one group's row to see who is in it
+            self.state.alarmed, change = True, np.zeros_like(change)
         weight = self.sums.secret.weight / shared_rows.PARTS * self.config.server_step(msg.round)
         x = self.grid.words(change, weight, self.rng("rounding", msg.round), self.spec.buffers)
         self.state.round = msg.round
