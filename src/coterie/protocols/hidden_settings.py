@@ -36,7 +36,7 @@ class HiddenSums(LateTraining):
     private_rounds: the uploads that this budget is for, where ``noise`` follows from it.  dp_delta: of the budget.
     """
 
-    clip: Positive = 5.0
+    clip: Positive = 2.0
     fewest: Annotated[int, Meta(ge=1)] = 2
     min_cluster: Annotated[int, Meta(ge=1)] = 3
     noise: Annotated[float | None, Meta(ge=0)] = None
