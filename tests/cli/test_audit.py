@@ -171,7 +171,7 @@ def test_a_system_without_plain_updates_says_why_nothing_is_attacked(recorded: C
 
 def test_the_systems_with_an_audit_of_their_own() -> None:
     audits = {name: audit for name, system in SYSTEMS.items() if (audit := audit_of(system))}
-    assert set(audits) == {"fedcaprivacy", "fedepc", "mingledpie", "ofl", "pafed", "scaffold"}
+    assert set(audits) == {"coterie", "fedcaprivacy", "fedepc", "mingledpie", "ofl", "pafed", "scaffold"}
     assert [name for name, audit in audits.items() if audit.active] == ["fedepc", "ofl", "pafed"]
 
 
