@@ -1,0 +1,148 @@
+"""The evidence that two clients have one task: label residuals under a normal model of groups.
+
+Each client has, for every label c, n_c samples and the sum R_c of their whitened, projected residuals
+(``clustering/signature.py``). In a group the residuals of a label have one mean, which is normal with variance tau_c;
+samples scatter about it with variance phi_c. The log evidence of a group with N_c samples and residual sum S_c, over
+that of means of 0, is
+
+    f(N, S) = sum_c [-(d/2) ln(1 + t_c N_c) + (tau_c / 2) |S_c / phi_c|^2 / (1 + t_c N_c)],  t_c = tau_c / phi_c    (1)
+
+and two clients gain g_ij = f(i + j) - f(i) - f(j) by being in one group. A label that a client lacks says nothing.
+
+ln(1 + t (x + y)) and 1 / (1 + t (x + y)) are symmetric in whole numbers x and y, and a few eigenvectors give them to
+many digits. So g_ij is a bilinear form x_i . J x_j of rows that each client computes alone (``row``), with a J that
+depends on nothing but lengths (``twisted``). Two servers with shares of the rows get shares of the gains by one
+product, without logarithms or divisions (``protocols/shared_groups.py``).
+
+The marginal likelihood of normal means is textbook (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). Its use
+for hidden groups is this project's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clustering.signature import FEATURES, Reference
+
+DIMENSION = 32  # d: numbers to which a label's residuals are projected
+MOST = 256  # samples of a label that count
+RANK = 8
+BALANCE = 8.0  # of the two factors of a product, which are rounded to the same unit
+BONUS = DIMENSION / 8
+"""Added to the gain of each pair. Without it single clients and small groups are left over."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Of the residuals of each label, per coordinate. tau: (labels,) between groups.  phi: (labels,) within."""
+
+    tau: Floats
+    phi: Floats
+
+
+def residual_map(seed: int) -> Floats:
+    """(FEATURES, DIMENSION) with orthonormal columns, drawn from a seed (of all clients and no server)."""
+    draws = np.random.default_rng(seed).normal(size=(FEATURES, DIMENSION))
+    return np.asarray(np.linalg.qr(draws)[0])
+
+
+def residuals(x: Floats, y: NDArray[Any], to: Reference, by: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Counts (labels,), at most MOST, and residual sums (labels, DIMENSION) of samples x (n, FEATURES), y (n,).
+
+    by: of ``residual_map``. The sums of more than MOST samples are scaled as if there were so many.
+    """
+    shown = to.kept[y]
+    member = np.eye(len(to.kept))[y[shown]]
+    counts = member.sum(axis=0)
+    sums = (member.T @ x[shown] - counts[:, None] * to.means) @ to.whiten @ by
+    scale = np.minimum(1.0, MOST / np.maximum(counts, 1))
+    return np.minimum(counts, MOST).astype(np.int64), sums * scale[:, None]
+
+
+def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[np.int64], Floats]]) -> Floats:
+    """(4 labels,) a client's term of the sum that says the spread. halves: ``residuals`` of two halves.
+
+    Products of the halves' means have the expectation d tau, their squared difference d phi (1/n + 1/n').
+    """
+    (n, first), (m, second) = halves
+    both = (n > 0) & (m > 0)
+    weight = both * np.sqrt(n * m)
+    means = first / np.maximum(n, 1)[:, None], second / np.maximum(m, 1)[:, None]
+    product = weight * (means[0] * means[1]).sum(axis=1)
+    apart = both * ((means[0] - means[1]) ** 2).sum(axis=1) / (1 / np.maximum(n, 1) + 1 / np.maximum(m, 1))
+    return np.concatenate([product, weight, apart, both]).astype(np.float64)
+
+
+def spread(total: Floats) -> Spread:
+    """The spread from the sum of all terms (4 labels,). A label without a pair of halves has tau 0."""
+    product, weight, apart, both = np.split(total, 4)
+    tau = np.maximum(product / np.maximum(weight, 1), 0) / DIMENSION
+    phi = apart / np.maximum(both, 1) / DIMENSION
+    return Spread(np.where(phi > 0, tau, 0.0), np.where(phi > 0, phi, 1.0))
+
+
+def evidence(counts: NDArray[np.int64], sums: Floats, of: Spread) -> float:
+    """f of (1), for a group with these counts (labels,) and residual sums (labels, DIMENSION)."""
+    grown = 1 + of.tau / of.phi * counts
+    squared = ((sums / of.phi[:, None]) ** 2).sum(axis=1)
+    return float((-DIMENSION / 2 * np.log(grown) + of.tau / 2 * squared / grown).sum())
+
+
+def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], Floats], of: Spread) -> float:
+    """g_ij of two clients' ``residuals``."""
+    together = evidence(one[0] + other[0], one[1] + other[1], of)
+    return together - evidence(*one, of) - evidence(*other, of)
+
+
+# --------------------------------------------------------------------------------------------------- as a bilinear form
+
+
+def row_length(labels: int) -> int:
+    """How many numbers a row has."""
+    return labels * RANK * (3 + DIMENSION) + 2
+
+
+def row(counts: NDArray[np.int64], sums: Floats, of: Spread) -> Floats:
+    """(row_length,) x_i of a client's ``residuals``: ``x @ twisted(x')`` is the gain of two, to RANK eigenvectors."""
+    parts = list[Floats]()
+    for n, total, tau, phi in zip(counts, sums, of.tau, of.phi, strict=True):
+        logs, shares = (vectors[n] for vectors in _eigenvectors(float(tau / phi)))
+        scaled = np.sqrt(tau) / phi * total
+        size = 0.5 * float(scaled @ scaled)
+        parts += [np.sqrt(DIMENSION / 2) * logs, size / BALANCE * shares, BALANCE * shares]
+        parts += [np.outer(shares, scaled).ravel()]
+    return np.concatenate([*parts, [-evidence(counts, sums, of), 1.0]])
+
+
+def twisted(rows: NDArray[Any]) -> NDArray[Any]:
+    """J x for each row x of (n, row_length), of any numbers: signs, and the swaps of |S|^2 with what it multiplies."""
+    labels = (rows.shape[1] - 2) // (RANK * (3 + DIMENSION))
+    blocks = rows[:, :-2].reshape(len(rows), labels, -1)
+    out = blocks.copy()
+    out[:, :, 0] = -blocks[:, :, 0]  # -ln: one eigenvalue below 0, the others above
+    out[:, :, RANK : 2 * RANK] = blocks[:, :, 2 * RANK : 3 * RANK]
+    out[:, :, 2 * RANK : 3 * RANK] = blocks[:, :, RANK : 2 * RANK]
+    return np.concatenate([out.reshape(len(rows), -1), rows[:, :-3:-1]], axis=1)
+
+
+@lru_cache(maxsize=64)
+def _eigenvectors(t: float) -> tuple[Floats, Floats]:
+    """(MOST + 1, RANK) each, scaled, of ln(1 + t (x + y)) and 1 / (1 + t (x + y)) for x, y = 0..MOST.
+
+    The second is a mixture of exp(-s x) exp(-s y), so positive. The first is a constant minus such a mixture, so one
+    eigenvalue is above 0 and the others are below.
+    """
+    grid = np.arange(MOST + 1.0)
+    grown = 1 + t * (grid[:, None] + grid)
+    values, vectors = np.linalg.eigh(np.log(grown))
+    chosen = [-1, *range(RANK - 1)]
+    logs = vectors[:, chosen] * np.sqrt(np.maximum(np.array([1.0] + [-1.0] * (RANK - 1)) * values[chosen], 0))
+    values, vectors = np.linalg.eigh(1 / grown)
+    return logs, vectors[:, -RANK:] * np.sqrt(np.maximum(values[-RANK:], 0))
