@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SWEEPS = 4
+RESTARTS = 3
 
 Block = tuple[int, tuple[int, ...], tuple[int, ...]]
 """A sign, and the rows and columns of the gains that are summed."""
@@ -47,6 +48,12 @@ def grouped(orders: Sequence[Sequence[int]], most: int, smallest: int) -> Questi
         (better,) = yield [_score(other) + _score(best, -1)]
         best = other if better else best
     return (yield from _without_small(best, smallest))
+
+
+def most_comparisons(clients: int, most: int) -> int:
+    """How many sums ``grouped`` asks about at most, from RESTARTS orders: joins, moves and merges, and the end."""
+    each = (2 * SWEEPS + 2) * clients * most + SWEEPS * most**3
+    return RESTARTS * each
 
 
 def joined(groups: Sequence[tuple[int, ...]], newcomers: Sequence[int]) -> Questions[list[int]]:
@@ -103,26 +110,27 @@ def side_by_side(searches: Sequence[Questions[T]]) -> Questions[list[T]]:
 def _searched(order: Sequence[int], most: int) -> Questions[Groups]:
     groups: Groups = []
     for one in order:
-        groups = yield from _placed(one, groups)
+        groups = yield from _placed(one, groups, most)
     for _ in range(SWEEPS):
         before = groups
         restless = yield from side_by_side([_wants_to_move(one, groups) for one in order])
         for one in [one for one, moves in zip(order, restless, strict=True) if moves]:
-            groups = yield from _placed(one, _without(one, groups))
-        groups = yield from _merged(groups, most)
+            groups = yield from _placed(one, _without(one, groups), most)
+        groups = yield from _merged(groups)
         if sorted(groups) == sorted(before):
             break
     return groups
 
 
-def _placed(one: int, groups: Groups) -> Questions[Groups]:
-    """The groups with this one in the group that gains most, or in its own."""
+def _placed(one: int, groups: Groups, most: int) -> Questions[Groups]:
+    """The groups with this one in the group that gains most, or in its own if none does and there may be more."""
     if not groups:
         return [(one,)]
     best = yield from _best(_joins(one, groups))
-    (gains,) = yield [[(1, (one,), groups[best])]]
-    if not gains:
-        return [*groups, (one,)]
+    if len(groups) < most:
+        (gains,) = yield [[(1, (one,), groups[best])]]
+        if not gains:
+            return [*groups, (one,)]
     return [tuple(sorted((*group, one))) if at == best else group for at, group in enumerate(groups)]
 
 
@@ -139,15 +147,14 @@ def _wants_to_move(one: int, groups: Groups) -> Questions[bool]:
     return gains or bool(own)
 
 
-def _merged(groups: Groups, most: int) -> Questions[Groups]:
-    """Merge the pair that gains most while one gains, or while there are too many groups."""
+def _merged(groups: Groups) -> Questions[Groups]:
+    """Merge the pair that gains most while one gains."""
     while len(groups) > 1:
         pairs = [(a, b) for a in range(len(groups)) for b in range(a)]
         a, b = pairs[(yield from _best([[(1, groups[a], groups[b])] for a, b in pairs]))]
-        if len(groups) <= most:
-            (gains,) = yield [[(1, groups[a], groups[b])]]
-            if not gains:
-                break
+        (gains,) = yield [[(1, groups[a], groups[b])]]
+        if not gains:
+            break
         both = tuple(sorted(groups[a] + groups[b]))
         groups = [group for at, group in enumerate(groups) if at not in (a, b)] + [both]
     return groups

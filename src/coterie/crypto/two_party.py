@@ -1,0 +1,271 @@
+"""Two parties that hold shares of whole numbers multiply them, shuffle them, and learn which are above 0.
+
+A number z is shared as z_0 + z_1 mod 2^64. A dealer, who takes no part, has given both parties correlated random
+numbers (``deal``). Both run the same generator; what one yields is sent to the other (``Exchange``).
+
+- **Products** x J y of rows, J fixed and symmetric: Beaver's triples for matrices (Beaver, CRYPTO 1991; Mohassel, Zhang,
+  SecureML, IEEE S&P 2017).
+- **A shuffle** that only party 1 knows: a dealt permutation of dealt masks (Chase, Ghosh, Poburinnaya, ASIACRYPT 2020).
+- **Comparisons**: z + r is opened for a dealt r, whose bits are shared. The sign of z follows from the borrow of a
+  subtraction, by a tree of ANDs (Damgard, Fitzi, Kiltz, Nielsen, Toft, TCC 2006; Catrina, de Hoogh, SCN 2010). Only the
+  sign is opened.
+
+Secrecy holds against one party that follows the protocol, unconditionally but for the keystream that stretches seeds. A
+party that deviates can spoil results; what it may learn is not bounded here. No number may be used twice: a caller
+counts what it has used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.crypto.one_hot import SEED_BYTES, keystream
+from coterie.crypto.signing import digest
+from coterie.protocol.errors import DecodeError
+
+T = TypeVar("T")
+Exchange = Generator[bytes, bytes, T]
+"""Yields what the other party is to get, is sent what the other one yields, and returns a result."""
+Words64 = NDArray[np.uint64]
+Bits = NDArray[np.uint8]
+
+_DRAWN, _CORRECTED = 8, 3  # words of a comparison from a seed: r, its bits, u, v, w (2 each); corrected: bits, w
+_BLOCKS = 8 * _DRAWN // 16  # of the keystream
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is dealt. clients, groups: rows and columns of products.  length: of a row.  comparisons: in all.
+
+    placings: how often newcomers' rows can be multiplied with those of groups.
+    """
+
+    clients: int
+    groups: int
+    length: int
+    comparisons: int
+    placings: int
+
+    def products(self) -> dict[str, tuple[int, int]]:
+        """The shapes of dealt products, by name."""
+        some = {"founding": (self.clients, self.clients)}
+        for at in range(self.placings):
+            some |= {f"placing {at} a": (self.clients, self.groups), f"placing {at} b": (self.groups, self.clients)}
+        return some
+
+    def shuffles(self) -> dict[str, tuple[int, int]]:
+        """The shapes of what can be shuffled, by name: rows, and the newcomers' products with groups."""
+        placings = {f"placing {at}": (self.clients, self.groups) for at in range(self.placings)}
+        return {"founding": (self.clients, self.length), **placings}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dealt:
+    """SECRET: one party's part. party: 0 or 1.  key: of its keystreams.  corrections: party 1's, in order of ``deal``."""
+
+    party: int
+    sizes: Sizes
+    key: bytes
+    corrections: bytes = b""
+
+    def corrected(self, at: int, *shape: int) -> Words64:
+        count = int(np.prod(shape))
+        return np.frombuffer(self.corrections, "<u8", count, 8 * at).reshape(shape)
+
+
+def deal(sizes: Sizes, twisted: Callable[[Words64], Words64], keys: tuple[bytes, bytes]) -> bytes:
+    """Party 1's corrections, for these keys of both parties (16 bytes each). twisted: rows -> J rows."""
+    parts = list[Words64]()
+    for name, (rows, columns) in sizes.products().items():
+        own, other = _matrix(keys[0], name, rows, sizes.length), _matrix(keys[1], name, columns, sizes.length)
+        parts.append(own @ twisted(other).T - _matrix(keys[0], f"{name} product", rows, columns))
+    for name, shape in sizes.shuffles().items():
+        moved = _matrix(keys[0], f"{name} mask", *shape)[_order(keys[1], name, shape[0])]
+        parts.append(moved - _matrix(keys[0], f"{name} shuffled", *shape))
+    drawn = [_drawn(key, 0, sizes.comparisons) for key in keys]
+    bits = (drawn[0][:, :1] + drawn[1][:, :1]) ^ drawn[0][:, 1:2]
+    u, v = (drawn[0][:, at : at + 2] ^ drawn[1][:, at : at + 2] for at in (2, 4))
+    parts.append(np.concatenate([bits, u & v ^ drawn[0][:, 6:8]], axis=1))
+    return b"".join(part.astype("<u8").tobytes() for part in parts)
+
+
+def corrections_bytes(sizes: Sizes) -> int:
+    """The length of what ``deal`` returns."""
+    numbers = [rows * columns for shapes in (sizes.products(), sizes.shuffles()) for rows, columns in shapes.values()]
+    return 8 * (sum(numbers) + _CORRECTED * sizes.comparisons)
+
+
+# ------------------------------------------------------------------------------------------------------------- products
+
+
+def squared(dealt: Dealt, x: Words64, twisted: Callable[[Words64], Words64]) -> Exchange[Words64]:
+    """(n, n) this party's share of x J x for the shared rows x (n, length), n at most ``clients``."""
+    cross = yield from _crossed(dealt, ("founding",), (x,), twisted)
+    return x @ twisted(x).T + cross[0] + cross[0].T
+
+
+def multiplied(
+    dealt: Dealt, placing: int, x: Words64, y: Words64, twisted: Callable[[Words64], Words64]
+) -> Exchange[Words64]:
+    """(n, k) this party's share of x J y for shared rows x (n, length) and y (k, length), by the placing's numbers."""
+    names = f"placing {placing} a", f"placing {placing} b"
+    own = (x, y) if dealt.party == 0 else (y, x)
+    cross = yield from _crossed(dealt, names, own, twisted)
+    return x @ twisted(y).T + cross[0] + cross[1].T
+
+
+def _crossed(
+    dealt: Dealt, names: tuple[str, ...], own: tuple[Words64, ...], twisted: Callable[[Words64], Words64]
+) -> Exchange[list[Words64]]:
+    """Shares of a J b for each name, where party 0 has the rows a and party 1 the rows b."""
+    length = dealt.sizes.length
+    masks = [_matrix(dealt.key, name, len(rows), length) for name, rows in zip(names, own, strict=True)]
+    hidden = [rows - mask for rows, mask in zip(own, masks, strict=True)]
+    data = yield b"".join(one.astype("<u8").tobytes() for one in hidden)
+    counts = _others([len(rows) for rows in own])
+    theirs = np.split(_words(data, sum(counts), length), np.cumsum(counts)[:-1])
+    shares = list[Words64]()
+    for name, rows, mask, other in zip(names, own, masks, theirs, strict=True):
+        if dealt.party == 0:
+            wide = dealt.sizes.products()[name][1]
+            product = _matrix(dealt.key, f"{name} product", len(rows), wide)[:, : len(other)]
+            shares.append(rows @ twisted(other).T + product)
+        else:
+            product = _correction(dealt, name)[: len(other), : len(rows)]
+            shares.append(other @ twisted(mask).T + product)
+    return shares
+
+
+def _others(counts: list[int]) -> list[int]:
+    """Of each cross product, the other party's number of rows: with two products the rows are each other's."""
+    return counts[::-1]
+
+
+def _correction(dealt: Dealt, name: str) -> Words64:
+    at = 0
+    for one, shape in (*dealt.sizes.products().items(), *((f"{n} mask", s) for n, s in dealt.sizes.shuffles().items())):
+        if one == name:
+            return dealt.corrected(at, *shape)
+        at += shape[0] * shape[1]
+    raise KeyError(name)
+
+
+# -------------------------------------------------------------------------------------------------------------- shuffles
+
+
+def shuffled(dealt: Dealt, name: str, share: Words64) -> Exchange[tuple[Words64, NDArray[np.int64]]]:
+    """The share with its rows in an order that only party 1 knows.
+
+    Returns it with, at party 1, the row at each new place; at party 0 the latter is empty.
+    """
+    rows, columns = dealt.sizes.shuffles()[name]
+    n, k = share.shape
+    if dealt.party == 0:
+        mask = _matrix(dealt.key, f"{name} mask", rows, columns)[:n, :k]
+        data = yield (share - mask).astype("<u8").tobytes()
+        where = np.frombuffer(data, "<u4").astype(np.int64)
+        if len(where) != n or len(set(where.tolist())) != n or (where >= rows).any():
+            raise DecodeError(f"{len(where)} places of {n} rows among {rows}")
+        return _matrix(dealt.key, f"{name} shuffled", rows, columns)[where, :k], np.empty(0, np.int64)
+    order = _order(dealt.key, name, rows)
+    where = np.flatnonzero(order < n)
+    data = yield where.astype("<u4").tobytes()
+    moved = (share + _words(data, n, k))[order[where]]
+    return moved + _correction(dealt, f"{name} mask")[where, :k], order[where]
+
+
+def _order(key: bytes, name: str, count: int) -> NDArray[np.int64]:
+    """A permutation: the order of random numbers, of which two are hardly ever equal."""
+    return np.argsort(_matrix(key, f"{name} order", 1, count)[0], kind="stable").astype(np.int64)
+
+
+# ----------------------------------------------------------------------------------------------------------- comparisons
+
+
+def above_zero(dealt: Dealt, used: int, values: Words64) -> Exchange[list[bool]]:
+    """Which of the shared numbers (b,), read as signed, are above 0; both parties learn it, and nothing else.
+
+    used: comparisons so far.
+    """
+    count = len(values)
+    if used + count > dealt.sizes.comparisons:
+        raise DecodeError(f"{used + count} comparisons; {dealt.sizes.comparisons} were dealt")
+    numbers = _drawn(dealt.key, used, count)
+    if dealt.party == 1:
+        fixed = dealt.corrected(len(dealt.corrections) // 8 - _CORRECTED * (dealt.sizes.comparisons - used), count, 3)
+        numbers = np.concatenate([numbers[:, :1], fixed[:, :1], numbers[:, 2:6], fixed[:, 1:]], axis=1)
+    own = numbers[:, 0] - values  # -z is negative where z is above 0
+    data = yield own.astype("<u8").tobytes()
+    opened = _bits((own + _words(data, 1, count)[0])[:, None])
+    secret = _bits(numbers[:, 1:2])
+    leading = secret[:, 63] ^ (opened[:, 63] if dealt.party == 0 else 0)
+    borrow = yield from _borrow(dealt.party, opened[:, :63], secret[:, :63], [_bits(numbers[:, at : at + 2]) for at in (2, 4, 6)])
+    sign = leading ^ borrow
+    data = yield np.packbits(sign).tobytes()
+    both = sign ^ _unpacked(data, count)
+    return [bool(bit) for bit in both]
+
+
+def _borrow(party: int, opened: Bits, secret: Bits, triples: list[Bits]) -> Exchange[Bits]:
+    """(b,) shares of whether the opened numbers are below the secret ones. Both are bits (b, 63), lowest first."""
+    generate = (1 ^ opened) & secret
+    propagate = secret ^ (1 ^ opened) if party == 0 else secret
+    last = np.zeros((len(opened), 1), np.uint8)
+    generate = np.concatenate([generate, last], axis=1)
+    propagate = np.concatenate([propagate, last + (party == 0)], axis=1)
+    at = 0
+    while generate.shape[1] > 1:
+        high, half = propagate[:, 1::2], generate.shape[1] // 2
+        some = [triple[:, at : at + 2 * half] for triple in triples]
+        at += 2 * half
+        left = np.concatenate([high, high], axis=1)
+        right = np.concatenate([generate[:, ::2], propagate[:, ::2]], axis=1)
+        product = yield from _and(party, left, right, some)
+        generate, propagate = generate[:, 1::2] ^ product[:, :half], product[:, half:]
+    return generate[:, 0]
+
+
+def _and(party: int, left: Bits, right: Bits, triple: list[Bits]) -> Exchange[Bits]:
+    """Shares of the bitwise AND of shared bits (b, m): Beaver's triple u v = w."""
+    u, v, w = triple
+    own = np.stack([left ^ u, right ^ v])
+    data = yield np.packbits(own).tobytes()
+    d, e = own ^ _unpacked(data, own.size).reshape(own.shape)
+    return w ^ (d & v) ^ (e & u) ^ (d & e if party == 0 else 0)
+
+
+# --------------------------------------------------------------------------------------------------------------- streams
+
+
+def _matrix(key: bytes, name: str, rows: int, columns: int) -> Words64:
+    """(rows, columns) random words; the first rows do not depend on how many there are."""
+    own = digest("coterie/two-party/1", key, name)[:SEED_BYTES]
+    return np.frombuffer(keystream(own, 8 * rows * columns), "<u8").reshape(rows, columns)
+
+
+def _drawn(key: bytes, used: int, count: int) -> Words64:
+    own = digest("coterie/comparisons/1", key)[:SEED_BYTES]
+    data = keystream(own, 8 * _DRAWN * count, (_BLOCKS * used).to_bytes(16, "big"))
+    return np.frombuffer(data, "<u8").reshape(count, _DRAWN)
+
+
+def _words(data: bytes, rows: int, columns: int) -> Words64:
+    if len(data) != 8 * rows * columns:
+        raise DecodeError(f"{len(data)} bytes where {rows} x {columns} words were expected")
+    return np.frombuffer(data, "<u8").reshape(rows, columns)
+
+
+def _bits(words: Words64) -> Bits:
+    """(b, 64 k) the bits of words (b, k), lowest first."""
+    return np.unpackbits(np.ascontiguousarray(words).astype("<u8").view(np.uint8), axis=1, bitorder="little")
+
+
+def _unpacked(data: bytes, count: int) -> Bits:
+    if len(data) != -(-count // 8):
+        raise DecodeError(f"{len(data)} bytes for {count} bits")
+    return np.unpackbits(np.frombuffer(data, np.uint8), count=count)
