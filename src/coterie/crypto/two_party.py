@@ -1,10 +1,10 @@
 """Two parties that hold shares of whole numbers multiply them, shuffle them, and learn which are above 0.
 
-A number z is shared as z_0 + z_1 mod 2^64. A dealer, who takes no part, has given both parties correlated random
-numbers (``deal``). Both run the same generator; what one yields is sent to the other (``Exchange``).
+A number z is shared as z_0 + z_1 mod 2^64. A dealer, who takes no part, has given both correlated random numbers
+(``deal``). Both run the same generator; what one yields is sent to the other (``Exchange``).
 
-- **Products** x J y of rows, J fixed and symmetric: Beaver's triples for matrices (Beaver, CRYPTO 1991; Mohassel, Zhang,
-  SecureML, IEEE S&P 2017).
+- **Products** x J y of rows, J fixed and symmetric: Beaver's triples for matrices (Beaver, CRYPTO 1991; Mohassel,
+  Zhang, SecureML, IEEE S&P 2017).
 - **A shuffle** that only party 1 knows: a dealt permutation of dealt masks (Chase, Ghosh, Poburinnaya, ASIACRYPT 2020).
 - **Comparisons**: z + r is opened for a dealt r, whose bits are shared. The sign of z follows from the borrow of a
   subtraction, by a tree of ANDs (Damgard, Fitzi, Kiltz, Nielsen, Toft, TCC 2006; Catrina, de Hoogh, SCN 2010). Only the
@@ -66,7 +66,7 @@ class Sizes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dealt:
-    """SECRET: one party's part. party: 0 or 1.  key: of its keystreams.  corrections: party 1's, in order of ``deal``."""
+    """SECRET: one party's part. party: 0 or 1.  key: of its keystreams.  corrections: of party 1, from ``deal``."""
 
     party: int
     sizes: Sizes
@@ -155,7 +155,7 @@ def _correction(dealt: Dealt, name: str) -> Words64:
     raise KeyError(name)
 
 
-# -------------------------------------------------------------------------------------------------------------- shuffles
+# ------------------------------------------------------------------------------------------------------------ shuffles
 
 
 def shuffled(dealt: Dealt, name: str, share: Words64) -> Exchange[tuple[Words64, NDArray[np.int64]]]:
@@ -184,7 +184,7 @@ def _order(key: bytes, name: str, count: int) -> NDArray[np.int64]:
     return np.argsort(_matrix(key, f"{name} order", 1, count)[0], kind="stable").astype(np.int64)
 
 
-# ----------------------------------------------------------------------------------------------------------- comparisons
+# --------------------------------------------------------------------------------------------------------- comparisons
 
 
 def above_zero(dealt: Dealt, used: int, values: Words64) -> Exchange[list[bool]]:
@@ -204,7 +204,9 @@ def above_zero(dealt: Dealt, used: int, values: Words64) -> Exchange[list[bool]]
     opened = _bits((own + _words(data, 1, count)[0])[:, None])
     secret = _bits(numbers[:, 1:2])
     leading = secret[:, 63] ^ (opened[:, 63] if dealt.party == 0 else 0)
-    borrow = yield from _borrow(dealt.party, opened[:, :63], secret[:, :63], [_bits(numbers[:, at : at + 2]) for at in (2, 4, 6)])
+    borrow = yield from _borrow(
+        dealt.party, opened[:, :63], secret[:, :63], [_bits(numbers[:, at : at + 2]) for at in (2, 4, 6)]
+    )
     sign = leading ^ borrow
     data = yield np.packbits(sign).tobytes()
     both = sign ^ _unpacked(data, count)
@@ -214,10 +216,9 @@ def above_zero(dealt: Dealt, used: int, values: Words64) -> Exchange[list[bool]]
 def _borrow(party: int, opened: Bits, secret: Bits, triples: list[Bits]) -> Exchange[Bits]:
     """(b,) shares of whether the opened numbers are below the secret ones. Both are bits (b, 63), lowest first."""
     generate = (1 ^ opened) & secret
-    propagate = secret ^ (1 ^ opened) if party == 0 else secret
-    last = np.zeros((len(opened), 1), np.uint8)
-    generate = np.concatenate([generate, last], axis=1)
-    propagate = np.concatenate([propagate, last + (party == 0)], axis=1)
+    propagate: Bits = (secret ^ 1 ^ opened).astype(np.uint8) if party == 0 else secret
+    generate = np.pad(generate, ((0, 0), (0, 1)))
+    propagate = np.pad(propagate, ((0, 0), (0, 1)), constant_values=1 - party)
     at = 0
     while generate.shape[1] > 1:
         high, half = propagate[:, 1::2], generate.shape[1] // 2
@@ -236,10 +237,10 @@ def _and(party: int, left: Bits, right: Bits, triple: list[Bits]) -> Exchange[Bi
     own = np.stack([left ^ u, right ^ v])
     data = yield np.packbits(own).tobytes()
     d, e = own ^ _unpacked(data, own.size).reshape(own.shape)
-    return w ^ (d & v) ^ (e & u) ^ (d & e if party == 0 else 0)
+    return np.asarray(w ^ (d & v) ^ (e & u) ^ (d & e & (1 - party)), np.uint8)
 
 
-# --------------------------------------------------------------------------------------------------------------- streams
+# ------------------------------------------------------------------------------------------------------------- streams
 
 
 def _matrix(key: bytes, name: str, rows: int, columns: int) -> Words64:

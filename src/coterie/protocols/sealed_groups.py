@@ -1,13 +1,15 @@
-"""Groups that the hub never learns, made by a helper that gets no names.
+"""Groups that no server learns by name, made by two servers from shares of the clients' rows.
 
-    hub     --AskForSignature / Signature-->  client       its signature, sealed to the helper
-    hub     --Relayed, Divide / Divided-->    helper       signatures at shuffled positions, and the group of each
-    hub     --Join / Queries-->               client       its group, sealed to it alone; its queries for both servers
-    hub     --Enlist / Enlisted-->            helper       (``hidden_sums``)
+    hub     --AskForRow / SharedRow-->   client       its row in shares: a seed for the hub, the rest for the helper
+    hub     --Relayed, Open / Opened-->  helper       what is sealed, at shuffled positions, and which can be opened
+    hub     --Step / Stepped-->          helper       the grouping (``shared_groups``), step by step
+    hub     --Settle / Settled-->        helper       the group of each position
+    hub     --Join / Queries-->          client       its group, sealed to it alone; its queries for both servers
+    hub     --Enlist / Enlisted-->       helper       (``hidden_sums``)
 
-Signatures are those of ``clustering/signature.py``, under one mask that all clients know, from ``setup_sums``. The
-helper learns which positions are alike, and how many. The hub learns which name is at which position, and how many
-groups there are. A client learns its group and the group's weight.
+Rows are those of ``clustering/evidence.py``. The helper learns which positions are in one group, and so the sizes. The
+hub learns which name is at which position, how many groups there are, and the steps of the grouping at places that it
+cannot relate to positions. A client learns its group and the group's weight.
 
 **Newcomers** are placed in batches: a lone one would show the helper its name, as it gets uploads by name.
 """
@@ -25,17 +27,32 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from coterie.clustering.signature import FoundGroups, find_groups, placed, plausible, within_reach
+from coterie.clustering.correlation import labelled
+from coterie.clustering.evidence import row_length
+from coterie.crypto.one_hot import SEED_BYTES, keystream
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
 from coterie.crypto.signing import OpeningKey, SealingKey
+from coterie.crypto.two_party import Exchange, Words64
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message, unbundle
 from coterie.protocol.party import Component, To, Work, from_hub, on
 from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, post
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_sums import Enlist, Enlisted, sealed_to
-from coterie.protocols.setup_sums import ROW_BITS, OpenSum, shown, summed, sums_of
-from coterie.protocols.signatures import DIMENSION
+from coterie.protocols.setup_sums import OpenSum, shown, summed, sums_of
+from coterie.protocols.shared_groups import (
+    CORRELATIONS,
+    FOUNDERS,
+    FOUNDING,
+    FRACTION_BITS,
+    Shared,
+    begin,
+    found,
+    place,
+    placing_name,
+    sizes_of,
+)
+from coterie.protocols.signatures import labels
 
 ENTRY = "entry"
 """The grant: a seed of all clients and the helper, without which nothing can be placed among the signatures."""
@@ -45,37 +62,59 @@ _PLACE = struct.Struct(f"<HHI{KEY_BYTES}s")  # group, groups, the group's weight
 _DESCRIBED = struct.Struct("<32sB")  # the key for the answer, the client's weight in 16ths
 _BETWEEN = "helper", "client"  # the ends of sealed bytes that name no client
 
-Floats = NDArray[np.float64]
+
+@message(src=ANY, dst=ANY)
+class AskForRow(OfRound, frozen=True):
+    """Send your row in shares."""
 
 
 @message(src=ANY, dst=ANY)
-class AskForSignature(OfRound, frozen=True):
-    """Send your signature."""
+class SharedRow(OfRound, frozen=True):
+    """seed: of the hub's share of the row.  sealed: the other share, and a key for the answer, to the helper."""
 
-
-@message(src=ANY, dst=ANY)
-class Signature(OfRound, frozen=True):
-    """A signature, sealed to the helper."""
-
+    seed: bytes
     sealed: bytes
 
 
 @message(src=ANY, dst=ANY)
-class Divide(OfRound, frozen=True):
-    """All signatures were sent: find groups, or place these in the existing ones."""
+class Open(OfRound, frozen=True):
+    """All rows were sent: open them."""
 
 
 @message(src=ANY, dst=ANY)
-class Divided(OfRound, frozen=True):
-    """groups: how many there are.  positions: (m,), those with a signature.  places: of each, sealed to its client.
+class Opened(OfRound, frozen=True):
+    """positions: (m,), those with a row, ascending."""
 
-    why: a reason for fewer groups, or "".
-    """
+    positions: Integers
+
+
+@message(src=ANY, dst=ANY)
+class Step(OfRound, frozen=True):
+    """data: what the hub's side of the grouping yields in this step, from 0."""
+
+    number: int
+    data: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Stepped(OfRound, frozen=True):
+    """The helper's side of the same step."""
+
+    number: int
+    data: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Settle(OfRound, frozen=True):
+    """Seal the places."""
+
+
+@message(src=ANY, dst=ANY)
+class Settled(OfRound, frozen=True):
+    """groups: how many there are.  places: of each opened position, sealed to its client."""
 
     groups: int
-    positions: Integers
     places: Bundle
-    why: str
 
 
 @message(src=ANY, dst=ANY)
@@ -100,18 +139,56 @@ class Queries(OfRound, frozen=True):
 class Grouping(msgspec.Struct, frozen=True):
     """The hub's state. sums: as sent to clients.  has: the clients that have all sums.  groups: how many there are.
 
-    joined: the clients with a place.  why: a reason for fewer groups, or "".
+    joined: the clients with a place.  placings: batches that have joined since.
     """
 
     sums: tuple[OpenSum, ...] = ()
     has: frozenset[str] = frozenset()
     groups: int = 0
     joined: frozenset[str] = frozenset()
-    why: str = ""
+    placings: int = 0
 
 
-class HubGroups(Component):
-    """Steps of the hub, which has ``rows`` (``HubRows``) and ``state.founded``."""
+class ServerGroups(Component):
+    """What both servers do. party_number: 0 at the hub, 1 at the helper."""
+
+    party_number: int
+    secret: Any
+
+    def lasts(self, secret: Any) -> None:
+        """What was begun, in any attempt of a round."""
+        self.secret.shared.begun |= secret.shared.begun
+
+    def program(self, placing: int, rows: Words64, r: int) -> Exchange[tuple[list[int], NDArray[np.int64]]]:
+        """This side of a grouping: the group at each place, and at the helper the row at each place.
+
+        placing: -1 for the founding. rows: (n, length), this server's share.
+        """
+        party, shared = self.party, self.secret.shared
+        clients, key = len(party.clients), party.keys.own_bytes(CORRELATIONS)
+        sizes = sizes_of(party.config, clients, party.spec)
+        name = FOUNDING if placing < 0 else placing_name(placing)
+        dealt = begin(shared, key, sizes, name, self.party_number)
+        if placing >= 0:
+            return (yield from place(dealt, party.config, clients, placing, rows, shared))
+        groups = yield from found(dealt, party.config, rows, party.secrets("order of joining", r).bytes(SEED_BYTES))
+        shared.rows, shared.members = groups.rows, tuple(len(members) for members in groups.groups)
+        labels = labelled(groups.groups, len(rows)).tolist()
+        return labels, groups.order
+
+
+class HubSecret(msgspec.Struct):
+    """SECRET: of the hub."""
+
+    shared: Shared = msgspec.field(default_factory=Shared)
+
+
+class HubGroups(ServerGroups):
+    """Steps of the hub, which has ``keys`` with ``CORRELATIONS``, ``rows`` (``HubRows``) and ``state.founded``."""
+
+    Secret = HubSecret
+    secret: HubSecret
+    party_number = 0
 
     def found(self, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
         """Before round 1: the set-up sums over these clients, and their groups.
@@ -129,27 +206,39 @@ class HubGroups(Component):
 
     def place(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
         """In round r: give these clients a place, as far as possible. Raises NoAnswerError without the helper."""
-        hub, founded, described = self.party, self.party.state.founded, dict[str, bytes]()
+        hub, founded, described = self.party, self.party.state.founded, dict[str, SharedRow]()
         has = founded.has
         for total in founded.sums:
             late = [name for name in names if name not in founded.has]
             has |= frozenset((yield from shown(replace(total, round=r), late, deadline_s)))
 
-        def fold(name: str, answer: Signature) -> None:
-            if answer.round != r:
-                raise PeerError(f"{name}: a signature of round {answer.round} in round {r}")
-            described[name] = answer.sealed
+        def fold(name: str, answer: SharedRow) -> None:
+            if answer.round != r or len(answer.seed) != SEED_BYTES:
+                raise PeerError(f"{name}: a row of round {answer.round} in round {r}, or half a seed")
+            described[name] = answer
 
-        asked = {name: AskForSignature(r) for name in names if name in has}
-        yield from for_each(asked, Signature, fold, deadline_s=deadline_s)
-        hub.state.founded = founded = replace(founded, has=has)
-        if len(described) < (TOGETHER if founded.joined else 1):
-            return
+        asked = {name: AskForRow(r) for name in names if name in has}
+        yield from for_each(asked, SharedRow, fold, deadline_s=deadline_s)
+        hub.state.founded = replace(founded, has=has)
         order = sorted(described, key=hub.clients.index)
         order = [order[at] for at in hub.secrets("shuffle", r).permutation(len(order))]
-        relayed = {at: To(helper, Relayed(r, at, described[name])) for at, name in enumerate(order)}
-        yield from post(relayed)
-        groups, places, why = yield from ask(helper, Divide(r), Divided, partial(self._divided, r, order))
+        for at in range(0, len(order), FOUNDERS):
+            some = order[at : at + FOUNDERS]
+            if len(some) >= (TOGETHER if hub.state.founded.joined else 1):
+                yield from self._join(r, helper, some, described, deadline_s)
+
+    def _join(
+        self, r: int, helper: str, order: Sequence[str], rows: Mapping[str, SharedRow], deadline_s: float | None
+    ) -> Steps[None]:
+        """Give places to these clients, at positions in this order."""
+        hub, founded = self.party, self.party.state.founded
+        yield from post({at: To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(order)})
+        order = yield from ask(helper, Open(r), Opened, partial(_opened, r, order))
+        if hub.config.clusters != 1:
+            length = row_length(labels(hub.spec))
+            shares = np.stack([row_share(rows[name].seed, length) for name in order])
+            yield from self._step(r, helper, founded.placings - 1 if founded.groups else -1, shares)
+        groups, places = yield from ask(helper, Settle(r), Settled, partial(self._settled, r, order))
         if not founded.groups:
             hub.rows.found(groups)
         hub.rows.secret.members += len(places)
@@ -167,18 +256,42 @@ class HubGroups(Component):
         if queries:
             enlist = Enlist(r, "\n".join(queries), bundle(list(queries.values())))
             yield from ask(helper, enlist, Enlisted, partial(_of_round, r))
-        joined = founded.joined | frozenset(queries)
-        hub.state.founded = replace(founded, groups=groups, joined=joined, why=founded.why or why)
+        joined, placings = founded.joined | frozenset(queries), founded.placings + 1
+        hub.state.founded = replace(founded, groups=groups, joined=joined, placings=placings)
 
-    def _divided(self, r: int, order: Sequence[str], answer: Divided) -> tuple[int, dict[str, bytes], str]:
-        """Places by name. Raises PeerError for unsent or repeated positions, and impossible numbers of groups."""
-        where, before = answer.positions.tolist(), self.party.state.founded.groups
-        if answer.round != r or len(set(where)) < len(where) or not set(where) <= set(range(len(order))):
-            raise PeerError(f"positions {where} of round {answer.round} in round {r}")
-        if not 1 <= answer.groups <= len(self.party.clients) or (before and answer.groups != before):
-            raise PeerError(f"{answer.groups} groups, after {before}")
-        places = unbundle(answer.places, len(where))
-        return answer.groups, {order[at]: place for at, place in zip(where, places, strict=True)}, answer.why
+    def _step(self, r: int, helper: str, placing: int, rows: Words64) -> Steps[None]:
+        """Run the hub's side of the grouping against the helper's."""
+        program, number = self.program(placing, rows, r), 0
+        data = next(program)
+        while True:
+            answer = yield from ask(helper, Step(r, number, data), Stepped, partial(_stepped, r, number))
+            try:
+                data = program.send(answer)
+            except StopIteration:
+                return
+            number += 1
+
+    def _settled(self, r: int, order: Sequence[str], answer: Settled) -> tuple[int, dict[str, bytes]]:
+        """Places by name. Raises PeerError for impossible numbers of groups and places."""
+        before = self.party.state.founded.groups
+        most = len(self.secret.shared.members) or 1
+        if answer.round != r or not answer.groups == most == (before or most):
+            raise PeerError(f"{answer.groups} groups of round {answer.round}, after {before}, in round {r}")
+        return answer.groups, dict(zip(order, unbundle(answer.places, len(order)), strict=True))
+
+
+def _opened(r: int, order: Sequence[str], answer: Opened) -> list[str]:
+    """Names at the positions that can be opened. Raises PeerError for unsent, repeated or unordered ones."""
+    where = answer.positions.tolist()
+    if answer.round != r or where != sorted(set(where)) or not where or not set(where) <= set(range(len(order))):
+        raise PeerError(f"positions {where} of round {answer.round} in round {r}")
+    return [order[at] for at in where]
+
+
+def _stepped(r: int, number: int, answer: Stepped) -> bytes:
+    if (answer.round, answer.number) != (r, number):
+        raise PeerError(f"step {answer.number} of round {answer.round} in step {number} of round {r}")
+    return answer.data
 
 
 def _of_round(r: int, answer: OfRound) -> None:
@@ -190,26 +303,51 @@ def _of_round(r: int, answer: OfRound) -> None:
 
 
 class GroupsFound(msgspec.Struct):
-    """SECRET: of the helper. base: the first masked signature, from which differences are taken.  found: the groups.
+    """SECRET: of the helper. shared: as the hub's.  weights: of each group, in 16ths.  placings: batches since.
 
-    weights: of each group, in 16ths.  held: described clients by position, of ``round``.
+    held: sealed rows by position, of ``round``.  opened: of it, by position.
     """
 
-    base: NDArray[np.uint32] | None = None
-    found: FoundGroups | None = None
+    shared: Shared = msgspec.field(default_factory=Shared)
     weights: tuple[int, ...] = ()
+    placings: int = 0
     round: int = -1
     held: dict[int, bytes] = msgspec.field(default_factory=dict)
+    opened: dict[int, bytes] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<GroupsFound {len(self.weights)}>"
 
 
-class HelperGroups(Component):
-    """The helper's part. It has ``rows`` (``HelperRows``), and config ``clusters`` and ``min_cluster``."""
+class Running:
+    """A grouping that is under way at the helper. It is not kept: one that was cut off begins anew, with the round."""
+
+    def __init__(self, program: Exchange[tuple[list[int], NDArray[np.int64]]]) -> None:
+        self.program, self.number, self.data = program, 0, next(program)
+        self.labels: list[int] | None = None
+        self.order: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def step(self, number: int, data: bytes) -> bytes:
+        """What the other side gets for this. Raises PeerError for another step."""
+        if number != self.number or self.labels is not None:
+            raise PeerError(f"step {number} of a grouping after step {self.number}")
+        answer, self.number = self.data, self.number + 1
+        try:
+            self.data = self.program.send(data)
+        except StopIteration as end:
+            self.labels, self.order = end.value
+        return answer
+
+
+class HelperGroups(ServerGroups):
+    """The helper's part. It has ``keys`` with ``CORRELATIONS``, ``rows`` (``HelperRows``), and config ``clusters``.
+
+    Its party has ``running``, a ``Running`` or None.
+    """
 
     Secret = GroupsFound
     secret: GroupsFound
+    party_number = 1
 
     @on(Relayed)
     def hold(self, msg: Relayed, src: str) -> None:
@@ -220,91 +358,102 @@ class HelperGroups(Component):
             self.secret.round, self.secret.held = msg.round, {}
         self.secret.held[msg.position] = msg.cipher
 
-    @on(Divide, answers=Divided)
-    def divide(self, msg: Divide, src: str) -> Divided:
-        """Find groups, once, and place later clients in them."""
+    @on(Open, answers=Opened)
+    def open(self, msg: Open, src: str) -> Opened:
+        """Open what was relayed, and begin to group it. A client counts once, wherever the hub puts it."""
         from_hub(self.party, msg, src)
         secret, held = self.secret, self.secret.held if msg.round == self.secret.round else {}
-        opened, keys = dict[int, Description](), set[bytes]()
+        secret.held, secret.opened, keys, shares = {}, {}, set[bytes](), list[Words64]()
         for at, data in sorted(held.items()):
-            one = self._opened(data)
-            if one is not None and one.key not in keys:  # a client is described once, wherever the hub puts it
-                opened[at] = one
+            one = self._description(data)
+            if one is not None and one.key not in keys:
+                secret.opened[at] = _DESCRIBED.pack(one.key, one.weight)
                 keys.add(one.key)
-        secret.held = {}
-        labels = self._placed(opened) if secret.weights else self._found(opened)
-        rows, groups = self.party.rows, len(secret.weights)
+                shares.append(one.row)
+        if not secret.opened:
+            raise PeerError("nobody has sent a row")
+        self.party.running = None
+        if self.party.config.clusters != 1:
+            placing = secret.placings - 1 if secret.weights else -1
+            self.party.running = Running(self.program(placing, np.stack(shares), msg.round))
+        return Opened(msg.round, np.array(list(secret.opened), np.int64))
+
+    @on(Step, answers=Stepped)
+    def step(self, msg: Step, src: str) -> Stepped:
+        """The next step of the grouping."""
+        from_hub(self.party, msg, src)
+        running: Running | None = self.party.running
+        if running is None:
+            raise PeerError("no grouping is under way")
+        return Stepped(msg.round, msg.number, running.step(msg.number, msg.data))
+
+    @on(Settle, answers=Settled)
+    def settle(self, msg: Settle, src: str) -> Settled:
+        """Seal to each position its place. Groups' weights are fixed when groups are made."""
+        from_hub(self.party, msg, src)
+        secret, rows = self.secret, self.party.rows
+        described = [_DESCRIBED.unpack(data) for data in secret.opened.values()]
+        labels = self._labels(len(described))
+        if not secret.weights:
+            weights = np.bincount(labels, weights=[weight for _, weight in described])
+            secret.weights = tuple(int(weight) for weight in weights)
+        groups = len(secret.weights)
         if not rows.groups:
             rows.found(groups)
         rows.secret.members += len(labels)
-        places = [_PLACE.pack(k, groups, secret.weights[k], rows.secret.masks[k]) for k in labels.values()]
-        sealed = [SealingKey(opened[at].key).seal(one, *_BETWEEN) for at, one in zip(labels, places, strict=True)]
-        why = "" if secret.found is None else secret.found.why
-        return Divided(msg.round, groups, np.array(list(labels), np.int64), bundle(sealed), why)
+        secret.placings, secret.opened = secret.placings + 1, {}
+        places = [_PLACE.pack(k, groups, secret.weights[k], rows.secret.masks[k]) for k in labels]
+        keys = [SealingKey(key) for key, _ in described]
+        return Settled(
+            msg.round, groups, bundle([key.seal(one, *_BETWEEN) for key, one in zip(keys, places, strict=True)])
+        )
 
-    def _opened(self, sealed: bytes) -> Description | None:
+    def _labels(self, count: int) -> list[int]:
+        """The group of each opened position. Raises PeerError before they are grouped."""
+        if self.party.config.clusters == 1:
+            return [0] * count
+        running, self.party.running = self.party.running, None
+        if running is None or running.labels is None or len(running.labels) != count or not count:
+            raise PeerError("the positions are not grouped")
+        labels = np.empty(count, np.int64)
+        labels[running.order] = running.labels
+        return [int(k) for k in labels]
+
+    def _description(self, sealed: bytes) -> Description | None:
         """What a client has sealed, or None for anything else."""
         try:
             key, entry = OpeningKey.load(self.party.own.identity.opening), self.party.keys.own_bytes(ENTRY)
-            return opened_description(key, entry, sealed, described_length(self.party.config))
+            return opened_description(key, entry, sealed, described_length(self.party))
         except (PeerError, CryptoError):
             return None
-
-    def _found(self, opened: Mapping[int, Description]) -> dict[int, int]:
-        """Groups by position, of the clients that are described first. Raises PeerError if most are no signatures."""
-        secret, config = self.secret, self.party.config
-        labels = dict.fromkeys(opened, 0)
-        if config.clusters != 1 and opened:
-            secret.base = next(iter(opened.values())).row
-            rows = np.stack([difference(one.row, secret.base) for one in opened.values()])
-            honest = plausible(rows)
-            if 2 * honest.sum() <= len(opened):
-                raise PeerError(f"{len(opened)} signatures, but no majority of them can be some")
-            source = self.party.rng("signs of signatures")
-            secret.found = find_groups(rows[honest], source, config.clusters, config.min_cluster)
-            where = [at for at, fits in zip(opened, honest, strict=True) if fits]
-            labels = dict(zip(where, secret.found.labels.tolist(), strict=True))
-        if not labels:
-            raise PeerError("nobody has sent a signature")
-        weights = np.bincount(list(labels.values()), weights=[opened[at].weight for at in labels])
-        secret.weights = tuple(int(weight) for weight in weights)
-        return labels
-
-    def _placed(self, opened: Mapping[int, Description]) -> dict[int, int]:
-        """Groups by position, of later clients: the nearest of the existing ones. Their weights do not change."""
-        found, base = self.secret.found, self.secret.base
-        if found is None or base is None:
-            return dict.fromkeys(opened, 0)
-        rows = {at: difference(one.row, base) for at, one in opened.items()}
-        near = {at: row for at, row in rows.items() if within_reach(row, found)}
-        return dict(zip(near, placed(np.stack(list(near.values())), found).tolist(), strict=True)) if near else {}
 
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """A client, at the helper. key: for its answer.  weight: in 16ths.  row: its masked signature, words."""
+    """A client, at the helper. key: for its answer.  weight: in 16ths.  row: the helper's share, words."""
 
     key: bytes
     weight: int
-    row: NDArray[np.uint32]
+    row: Words64
 
 
 def opened_description(key: OpeningKey, entry: bytes, sealed: bytes, length: int) -> Description:
-    """What a client has sealed to the helper. key, entry: the helper's.  length: of a signature. Raises PeerError."""
+    """What a client has sealed to the helper. key, entry: the helper's.  length: of a row. Raises PeerError."""
     data = key.open(sealed, *_BETWEEN[::-1], entry)
-    if len(data) != _DESCRIBED.size + 4 * length:
+    if len(data) != _DESCRIBED.size + 8 * length:
         raise PeerError(f"a description of {len(data)} bytes")
     answer, weight = _DESCRIBED.unpack_from(data)
-    return Description(answer, min(max(weight, 1), PARTS), np.frombuffer(data, "<u4", offset=_DESCRIBED.size))
+    return Description(answer, min(max(weight, 1), PARTS), np.frombuffer(data, "<u8", offset=_DESCRIBED.size))
 
 
-def described_length(config: Any) -> int:
-    """How many numbers describe a client: of two halves of its samples."""
-    return 0 if config.clusters == 1 else 2 * DIMENSION
+def described_length(party: Any) -> int:
+    """How many words a row has; none with one group of all, which may be no classifier and is told by its samples."""
+    return 0 if party.config.clusters == 1 else row_length(labels(party.spec))
 
 
-def difference(row: NDArray[np.uint32], base: NDArray[np.uint32]) -> Floats:
-    return np.asarray((row - base).view(np.int32) * 2.0**-ROW_BITS)
+def row_share(seed: bytes, length: int) -> Words64:
+    """The hub's share of a row."""
+    return np.frombuffer(keystream(seed, 8 * length), "<u8")
 
 
 # -------------------------------------------------------------------------------------------------------- the clients
@@ -332,19 +481,21 @@ class ClientGroups(Component):
         super().__init__()
         self.helper = helper
 
-    @on(AskForSignature, answers=Signature)
-    def describe(self, msg: AskForSignature, src: str) -> Work[Signature]:
-        """Its signature under the clients' mask, with a fresh key for the answer, sealed to the helper."""
+    @on(AskForRow, answers=SharedRow)
+    def describe(self, msg: AskForRow, src: str) -> Work[SharedRow]:
+        """Its row in fresh shares, with a fresh key for the answer."""
         from_hub(self.party, msg, src)
-        party, secret = self.party, self.secret
-        words = np.zeros(described_length(party.config), np.uint32)
-        if len(words):
-            words = yield from party.sums.signature()
+        party, secret, length = self.party, self.secret, described_length(self.party)
+        seed = party.secrets("share of a row", msg.round).bytes(SEED_BYTES)
+        words = np.zeros(0, np.uint64)
+        if length:
+            row = yield from party.sums.row()
+            words = np.rint(row * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64) - row_share(seed, length)
         key = OpeningKey.generate(party.secrets("key of a place", msg.round).bytes)
         secret.key = key.to_bytes()
         sealing = SealingKey(party.common.roster.by_name[self.helper].sealing_key)
         data = _DESCRIBED.pack(key.public.to_bytes(), party.sums.secret.weight) + words.tobytes()
-        return Signature(msg.round, sealing.seal(data, *_BETWEEN[::-1], party.keys.own_bytes(ENTRY)))
+        return SharedRow(msg.round, seed, sealing.seal(data, *_BETWEEN[::-1], party.keys.own_bytes(ENTRY)))
 
     @on(Join, answers=Queries)
     def join(self, msg: Join, src: str) -> Queries:

@@ -8,7 +8,8 @@ A client's numbers x travel as x + m - P(s) to the hub and s to the helper, as w
 clients' seed and the client's name. The hub adds up, gets the sum of all P(s), and so has the sum of x under the sum of
 the m. Clients take that off. Each sum is formed once, so nobody gets two that differ by a client.
 
-The sums are those that ``clustering/signature.py`` needs, and how many clients have how many samples.
+The sums are those that ``clustering/signature.py`` and ``clustering/evidence.py`` need, and how many clients have how
+many samples.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from numpy.typing import NDArray
 from coterie.clustering.signature import HOLDERS
 from coterie.crypto.one_hot import SEED_BYTES, keystream
 from coterie.crypto.signing import digest
-from coterie.crypto.sketch import project
 from coterie.protocol.effects import Compute, Local
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, OfRound, bundle, message, unbundle
@@ -37,7 +37,10 @@ from coterie.protocols.signatures import HELD, STATISTICS
 
 CLIENTS = "clients"
 """The grant: a seed of all clients, which no server has."""
-FRACTION_BITS, ROW_BITS = 32, 20  # after the point, of a sum's numbers and of a signature's
+SPREAD = 2
+"""The number of the third sum: of how far residuals lie apart (``evidence.spread_terms``)."""
+FRACTION_BITS = 32  # after the point, of a sum's numbers
+LARGEST = 2.0**17  # of a client's term of the spread, so that those of 10,000 clients do not wrap
 SIZES = 24  # powers of two that a client's number of samples may reach
 
 Floats = NDArray[np.float64]
@@ -95,7 +98,7 @@ class SumOpened(OfRound, frozen=True):
 
 def sums_of(config: Any) -> tuple[int, ...]:
     """The numbers of the set-up sums."""
-    return (HELD,) if config.clusters == 1 else (HELD, STATISTICS)
+    return (HELD,) if config.clusters == 1 else (HELD, STATISTICS, SPREAD)
 
 
 def length_of(party: Any, number: int) -> int:
@@ -104,7 +107,7 @@ def length_of(party: Any, number: int) -> int:
         raise PeerError(f"there is no sum {number}")
     if number == HELD:  # which labels a client holds, and of what size it is
         return SIZES + (0 if party.config.clusters == 1 else signatures.labels(party.spec))
-    return signatures.lengths(party.spec)[number]
+    return 4 * signatures.labels(party.spec) if number == SPREAD else signatures.lengths(party.spec)[number]
 
 
 def _words(data: bytes, length: int) -> Words64:
@@ -236,6 +239,10 @@ class ClientSums(Component):
         if number == STATISTICS:
             statistics: Floats = yield Local(signatures.label_statistics, (self.kept(),))
             return statistics
+        if number == SPREAD:
+            seed = int(self.party.rng("halves").integers(1 << 62))
+            terms: Floats = yield Local(signatures.residual_spread, (*self._reference(), seed, self._map_seed()))
+            return np.clip(terms, -LARGEST, LARGEST)
         size: Floats = np.zeros(SIZES)
         size[min(self.party.samples.bit_length(), SIZES - 1)] = 1.0
         if self.party.config.clusters == 1:
@@ -243,18 +250,19 @@ class ClientSums(Component):
         held: Floats = yield Local(signatures.labels_held, (signatures.labels(self.party.spec),))
         return np.concatenate([held, size])
 
-    def signature(self) -> Work[NDArray[np.uint32]]:
-        """(2 DIMENSION,) words: its two signatures, under the clients' mask. Raises PeerError before the sums."""
-        party, totals = self.party, self.secret.totals
-        if totals.keys() != {HELD, STATISTICS}:
-            raise PeerError(f"asked for a signature after the sums {sorted(totals)}")
-        seed = int(party.rng("halves").integers(1 << 62))
-        both: Floats = yield Local(signatures.label_residuals, (self.kept(), totals[STATISTICS], seed))
-        map_seed = digest("coterie/map/1", party.keys.own_bytes(CLIENTS))
-        shown = np.concatenate([project(half, signatures.DIMENSION, map_seed) for half in both])
-        words = np.rint(shown * 2.0**ROW_BITS).astype(np.int64).astype(np.uint32)
-        words += np.frombuffer(keystream(_derived(party.keys.own_bytes(CLIENTS), "signature"), 4 * len(words)), "<u4")
-        return words
+    def row(self) -> Work[Floats]:
+        """(row_length,) what it shares with the servers for the grouping. Raises PeerError before the sums."""
+        totals = self.secret.totals
+        if totals.keys() != {HELD, STATISTICS, SPREAD}:
+            raise PeerError(f"asked for a row after the sums {sorted(totals)}")
+        row: Floats = yield Local(signatures.residual_row, (*self._reference(), totals[SPREAD], self._map_seed()))
+        return row
+
+    def _reference(self) -> tuple[NDArray[np.bool_], Floats]:
+        return self.kept(), self.secret.totals[STATISTICS]
+
+    def _map_seed(self) -> int:
+        return int.from_bytes(_derived(self.party.keys.own_bytes(CLIENTS), "map"), "big")
 
     def kept(self) -> NDArray[np.bool_]:
         return np.asarray(np.rint(self.secret.totals[HELD][:-SIZES]) >= HOLDERS)

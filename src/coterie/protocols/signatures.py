@@ -27,9 +27,11 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from coterie.clustering import evidence
 from coterie.clustering.signature import (
     HOLDERS,
     FoundGroups,
+    Reference,
     find_groups,
     halves,
     mapped,
@@ -253,13 +255,35 @@ def label_statistics(own: OwnData, kept: NDArray[np.bool_]) -> Floats:
 @local("label residuals")
 def label_residuals(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
     """(2, (labels + 1) m) the signatures of two halves of its samples. Raises PeerError for a total of no data."""
+    x, y, to = _against(own, kept, total)
+    first = halves(y, np.random.default_rng(seed))
+    return np.stack([signature(x[half], y[half], to) for half in (first, ~first)])
+
+
+@local("residual spread")
+def residual_spread(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: int, map_seed: int) -> Floats:
+    """A client's ``evidence.spread_terms``, (4 labels,). seed: of the halves. Raises as ``label_residuals``."""
+    x, y, to = _against(own, kept, total)
+    first, by = halves(y, np.random.default_rng(seed)), evidence.residual_map(map_seed)
+    one, other = (evidence.residuals(x[half], y[half], to, by) for half in (first, ~first))
+    return evidence.spread_terms((one, other))
+
+
+@local("residual row")
+def residual_row(own: OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, map_seed: int) -> Floats:
+    """A client's ``evidence.row``. spread: the sum of all ``residual_spread``."""
+    x, y, to = _against(own, kept, total)
+    return evidence.row(*evidence.residuals(x, y, to, evidence.residual_map(map_seed)), evidence.spread(spread))
+
+
+def _against(own: OwnData, kept: NDArray[np.bool_], total: Floats) -> tuple[Floats, NDArray[np.int64], Reference]:
+    """Mapped samples, labels, and the reference of this total. Raises PeerError for a total of no data."""
     y = _labels(own, len(kept))
     try:
         to = reference(total, kept)
     except UserError as error:
         raise PeerError(str(error)) from None
-    x, first = mapped(own.x), halves(y, np.random.default_rng(seed))
-    return np.stack([signature(x[half], y[half], to) for half in (first, ~first)])
+    return mapped(own.x), y, to
 
 
 def _labels(own: OwnData, count: int) -> NDArray[np.int64]:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.affinity import pairwise_distances
 from coterie.clustering.spectral import unit_rows
 from coterie.crypto.one_hot import SEED_BYTES, fold, seeds_of
 from coterie.crypto.signing import OpeningKey
@@ -20,50 +19,49 @@ from coterie.privacy.views import by_round, granted
 from coterie.protocol.errors import PeerError
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_sums import HiddenUpdate, opened_from
-from coterie.protocols.sealed_groups import ENTRY, Signature, described_length, difference, opened_description
+from coterie.protocols.sealed_groups import ENTRY, SharedRow, described_length, opened_description, row_share
 from coterie.systems.coterie.messages import HELPER, HUB
 
 Floats = NDArray[np.float64]
 TOGETHER = "hub with helper"
+BY_DESIGN = "it knows the groups of positions, by design; no name belongs to a position at the helper"
 NO_KEY = "clients' keys are not in a real run's folder, and the helper checks signatures: give --crypto emulated"
-
-
-def _words(updates: dict[str, HiddenUpdate]) -> Floats:
-    """(n, d) the hub's words, read as numbers."""
-    return np.stack([np.frombuffer(one.word, "<u4").view(np.int32).astype(np.float64) for one in updates.values()])
 
 
 @attack("hidden-words", "hub", "labels", "reads uploads' words as numbers, by name: labels, and who is alike")
 def hidden_words(run: Recorded) -> Iterator[Measured]:
     for updates in by_round(run.views[HUB], HiddenUpdate).values():
-        names = [name for name in updates if name in run.clients]
-        if len(names) > 2:
-            words, who = _words({name: updates[name] for name in names}), np.array(run.numbers(names))
-            yield from profiles(HUB, words, run.label_counts[who], run.spec)
-            yield from alike(HUB, "uploads", unit_rows(words) @ unit_rows(words).T, who, run.label_counts, run.groups)
+        yield from _by_name(run, HUB, "uploads", {name: one.word for name, one in updates.items()}, "<i4")
 
 
-@attack("hidden-signatures", "helper", "groups", "tells which positions have similar data by their signatures")
-def unnamed_signatures(run: Recorded) -> Iterator[Measured]:
-    """By position. Whose it is takes the hub's view, for the score alone."""
-    length = described_length(run.settings)
-    name_of = {message.sealed: seen.src for seen, message in run.views[HUB].messages(Signature)}
-    sent = [message.cipher for _, message in run.views[HELPER].messages(Relayed)]
+@attack("hidden-rows", "both", "groups", "reads one server's shares of clients' rows as numbers: labels, who is alike")
+def hidden_rows(run: Recorded) -> Iterator[Measured]:
+    """The hub's by name; the helper's by position. Whose those are takes the hub's view, for the score alone."""
+    length = described_length(run.federation.look(HUB))
+    sent = {one.sealed: (seen.src, one) for seen, one in run.views[HUB].messages(SharedRow)}
     if not length or len(sent) < 3:
         return
-    key = OpeningKey.load(run.views[HELPER].opening)
-    entry = granted(run.views[HELPER])[f"secret {ENTRY}"]
-    rows, names = list[NDArray[np.uint32]](), list[str]()
-    for sealed in sent:
+    seeds = {name: one.seed for name, one in sent.values()}
+    shares = {name: row_share(seed, length).tobytes() for name, seed in seeds.items()}
+    key, entry = OpeningKey.load(run.views[HELPER].opening), granted(run.views[HELPER])[f"secret {ENTRY}"]
+    theirs = dict[str, bytes]()
+    for _, message in run.views[HELPER].messages(Relayed):
         with suppress(PeerError):  # the helper cannot open it either
-            rows.append(opened_description(key, entry, sealed, length).row)
-            names.append(name_of[sealed])
-    if len(rows) < 3:
-        return
-    who = np.array(run.numbers(names))
-    near = -pairwise_distances(np.stack([difference(row, rows[0]) for row in rows]))
-    for _ in by_round(run.views[HUB], HiddenUpdate):  # it knows this in every round
-        yield from alike(HELPER, "signatures", near, who, run.label_counts, run.groups)
+            theirs[sent[message.cipher][0]] = opened_description(key, entry, message.cipher, length).row.tobytes()
+    for _ in by_round(run.views[HUB], HiddenUpdate):  # they have them in every round
+        yield from _by_name(run, HUB, "rows", shares, "<i8")
+        yield from _by_name(run, HELPER, "rows", theirs, "<i8")
+        yield Measured(HELPER, "which positions are of one group", None, why=BY_DESIGN)
+
+
+def _by_name(run: Recorded, who: str, by: str, data: dict[str, bytes], kind: str) -> Iterator[Measured]:
+    """Labels, and who is alike, from words that are read as numbers."""
+    names = [name for name in data if name in run.clients]
+    if len(names) > 2:
+        numbers = np.stack([np.frombuffer(data[name], kind).astype(np.float64) for name in names])
+        clients, units = np.array(run.numbers(names)), unit_rows(numbers)
+        yield from profiles(who, numbers, run.label_counts[clients], run.spec)
+        yield from alike(who, by, units @ units.T, clients, run.label_counts, run.groups)
 
 
 @attack(
@@ -95,6 +93,6 @@ def _joined(helper: Any, name: str, r: int, one: HiddenUpdate) -> tuple[int, Flo
 
 
 AUDIT = Audit(
-    lambda run: [*hidden_words(run), *unnamed_signatures(run), *both_servers(run)],
-    attacks=(hidden_words, unnamed_signatures, both_servers),
+    lambda run: [*hidden_words(run), *hidden_rows(run), *both_servers(run)],
+    attacks=(hidden_words, hidden_rows, both_servers),
 )

@@ -15,8 +15,9 @@ from typing import Any
 
 import coterie.method as fl
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Seed
-from coterie.protocols.sealed_groups import ENTRY, Signature
+from coterie.protocols.sealed_groups import ENTRY, SharedRow
 from coterie.protocols.setup_sums import CLIENTS, Summand
+from coterie.protocols.shared_groups import CORRELATIONS, Correlations, sizes_of
 from coterie.systems.coterie.client import Client
 from coterie.systems.coterie.config import CoterieConfig, check
 from coterie.systems.coterie.helper import Helper
@@ -25,8 +26,10 @@ from coterie.systems.coterie.messages import CLIENT, HELPER, HUB
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: CoterieConfig) -> KeyCentre:
-    """A seed of all clients, and one of all clients and the helper."""
-    return KeyCentre(own, common, [Seed(CLIENTS, CLIENT), Seed(ENTRY, CLIENT, also=(HELPER,))])
+    """A seed of all clients, one of all clients and the helper, and what both servers need to group in shares."""
+    sizes = sizes_of(config, len(common.clients), common.spec)
+    shares = Correlations(CORRELATIONS, HELPER, HUB, sizes)
+    return KeyCentre(own, common, [Seed(CLIENTS, CLIENT), Seed(ENTRY, CLIENT, also=(HELPER,)), shares])
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
@@ -44,17 +47,18 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
     """What groups are made from, for the ledger. With one group of all nothing but numbers of samples is sent."""
     if config.clusters == 1:
         return {}
-    return {Summand: ("label statistics, in a sum",), Signature: ("signature, in differences without a name",)}
+    return {Summand: ("label statistics, in a sum",), SharedRow: ("which group, without a name",)}
 
 
 LEARNS = {
     KEY_CENTRE: "when keys are wanted; it draws the clients' seeds and forgets them",
-    HUB: "who takes part, when and how late, and how many groups there are; no model, sum, size or group. With a "
-    "member of a group, that group's sums by name, and in time who is in it",
-    HELPER: "the same; once, the differences of signatures without names, so which positions are alike and their "
-    "number. With any client all groups' sums, and what a signature is of",
+    HUB: "who takes part, when and how late, and how many groups of what sizes there are; no model, no sum, and no "
+    "name's group. With a member of a group, that group's sums by name, and in time who is in it",
+    HELPER: "the same; at the grouping, which positions without names are in one group. With any client all groups' "
+    "sums",
     CLIENT: "its group's mean model of every round and the group's weight; of all together, how many hold each label, "
-    "the labels' shares and means, the second moments of the data, and how many clients have how many samples",
+    "the labels' shares and means, the second moments of the data, how far residuals scatter, and how many clients "
+    "have how many samples",
 }
 
 SYSTEM = fl.System(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import coterie.method as fl
 from coterie.protocols.hidden_servers import HelperRows
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.sealed_groups import HelperGroups
+from coterie.protocols.sealed_groups import HelperGroups, Running
 from coterie.protocols.setup_sums import HelperSums
 from coterie.systems.coterie.config import CoterieConfig
 from coterie.systems.coterie.messages import HELPER
@@ -19,3 +19,4 @@ class Helper(fl.Party, role=HELPER):
     sums = HelperSums()
     groups = HelperGroups()
     config: CoterieConfig
+    running: Running | None = None

@@ -75,7 +75,7 @@ class Hub(fl.Party, role=HUB):
             self.state.behind = joined
             yield from self._give(r, tuple(requests))
         founded = self.state.founded
-        found = {"groups": founded.groups, "why_fewer": founded.why, "without_group": len(self.clients) - len(joined)}
+        found = {"groups": founded.groups, "without_group": len(self.clients) - len(joined)}
         return {**gathering.notes(), "added": added, **found, **skipped}
 
     def _place(self, r: int, gathering: Gathering) -> fl.Steps[None]:
