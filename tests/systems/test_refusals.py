@@ -19,7 +19,7 @@ from coterie.protocols.cluster_sums import Convert
 from coterie.protocols.hidden_sums import Enlist
 from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted
 from coterie.protocols.masked_sums import AskForTerm, Total
-from coterie.protocols.sealed_groups import AskForSignature, Divide, Join
+from coterie.protocols.sealed_groups import AskForRow, Join, OpenRows, Settle, Step
 from coterie.protocols.setup_sums import AskForSummand, OpenSum, Unblind
 from coterie.protocols.signatures import Characterise, Group
 from coterie.report.summary import results
@@ -78,8 +78,8 @@ def refuse(party: Any, message: Message, answer: Any) -> None:
 
 
 BEFORE_ROUNDS = {
-    "helper": (Unblind, Relayed, Divide, Enlist),
-    "client": (AskForSummand, OpenSum, AskForSignature, Join),
+    "helper": (Unblind, Relayed, OpenRows, Step, Settle, Enlist),
+    "client": (AskForSummand, OpenSum, AskForRow, Join),
 }
 """Of Coterie."""
 

@@ -82,7 +82,7 @@ def sums(asked: Asked, gains: NDArray[Any]) -> NDArray[Any]:
     for at, blocks in enumerate(asked):
         for sign, rows, columns in blocks:
             part = gains[np.ix_(rows, columns)].sum(dtype=gains.dtype)
-            totals[at] = totals[at] + part if sign > 0 else totals[at] - part
+            totals[at : at + 1] += part if sign > 0 else np.negative(part, dtype=gains.dtype)
     return totals
 
 

@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class ResidualSpread:
     """Of the residuals of each label, per coordinate. tau: (labels,) between groups.  phi: (labels,) within."""
 
     tau: Floats
@@ -80,22 +80,22 @@ def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[n
     return np.concatenate([product, weight, apart, both]).astype(np.float64)
 
 
-def spread(total: Floats) -> Spread:
+def spread(total: Floats) -> ResidualSpread:
     """The spread from the sum of all terms (4 labels,). A label without a pair of halves has tau 0."""
     product, weight, apart, both = np.split(total, 4)
     tau = np.maximum(product / np.maximum(weight, 1), 0) / DIMENSION
     phi = apart / np.maximum(both, 1) / DIMENSION
-    return Spread(np.where(phi > 0, tau, 0.0), np.where(phi > 0, phi, 1.0))
+    return ResidualSpread(np.where(phi > 0, tau, 0.0), np.where(phi > 0, phi, 1.0))
 
 
-def evidence(counts: NDArray[np.int64], sums: Floats, of: Spread) -> float:
+def evidence(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> float:
     """f of (1), for a group with these counts (labels,) and residual sums (labels, DIMENSION)."""
     grown = 1 + of.tau / of.phi * counts
     squared = ((sums / of.phi[:, None]) ** 2).sum(axis=1)
     return float((-DIMENSION / 2 * np.log(grown) + of.tau / 2 * squared / grown).sum())
 
 
-def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], Floats], of: Spread) -> float:
+def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], Floats], of: ResidualSpread) -> float:
     """g_ij of two clients' ``residuals``."""
     together = evidence(one[0] + other[0], one[1] + other[1], of)
     return together - evidence(*one, of) - evidence(*other, of)
@@ -109,7 +109,7 @@ def row_length(labels: int) -> int:
     return labels * RANK * (3 + DIMENSION) + 2
 
 
-def row(counts: NDArray[np.int64], sums: Floats, of: Spread) -> Floats:
+def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
     """(row_length,) x_i of a client's ``residuals``: ``x @ twisted(x')`` is the gain of two, to RANK eigenvectors."""
     parts = list[Floats]()
     for n, total, tau, phi in zip(counts, sums, of.tau, of.phi, strict=True):

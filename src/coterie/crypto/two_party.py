@@ -228,7 +228,7 @@ def _borrow(party: int, opened: Bits, secret: Bits, triples: list[Bits]) -> Exch
         right = np.concatenate([generate[:, ::2], propagate[:, ::2]], axis=1)
         product = yield from _and(party, left, right, some)
         generate, propagate = generate[:, 1::2] ^ product[:, :half], product[:, half:]
-    return generate[:, 0]
+    return np.ascontiguousarray(generate[:, 0])
 
 
 def _and(party: int, left: Bits, right: Bits, triple: list[Bits]) -> Exchange[Bits]:

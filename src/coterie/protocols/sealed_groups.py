@@ -1,7 +1,7 @@
 """Groups that no server learns by name, made by two servers from shares of the clients' rows.
 
     hub     --AskForRow / SharedRow-->   client       its row in shares: a seed for the hub, the rest for the helper
-    hub     --Relayed, Open / Opened-->  helper       what is sealed, at shuffled positions, and which can be opened
+    hub     --Relayed, OpenRows / RowsRead--> helper      what is sealed, at shuffled positions, and what can be opened
     hub     --Step / Stepped-->          helper       the grouping (``shared_groups``), step by step
     hub     --Settle / Settled-->        helper       the group of each position
     hub     --Join / Queries-->          client       its group, sealed to it alone; its queries for both servers
@@ -20,16 +20,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from coterie.clustering.correlation import labelled
-from coterie.clustering.evidence import row_length
-from coterie.crypto.one_hot import SEED_BYTES, keystream
+from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
 from coterie.crypto.signing import OpeningKey, SealingKey
 from coterie.crypto.two_party import Exchange, Words64
@@ -41,18 +37,15 @@ from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_sums import Enlist, Enlisted, sealed_to
 from coterie.protocols.setup_sums import OpenSum, shown, summed, sums_of
 from coterie.protocols.shared_groups import (
-    CORRELATIONS,
     FOUNDERS,
-    FOUNDING,
     FRACTION_BITS,
+    Placed,
+    Running,
+    ServerGroups,
     Shared,
-    begin,
-    found,
-    place,
-    placing_name,
-    sizes_of,
+    described_length,
+    row_share,
 )
-from coterie.protocols.signatures import labels
 
 ENTRY = "entry"
 """The grant: a seed of all clients and the helper, without which nothing can be placed among the signatures."""
@@ -77,12 +70,14 @@ class SharedRow(OfRound, frozen=True):
 
 
 @message(src=ANY, dst=ANY)
-class Open(OfRound, frozen=True):
-    """All rows were sent: open them."""
+class OpenRows(OfRound, frozen=True):
+    """All rows were sent: open them. placing: of newcomers, or -1 for the founding."""
+
+    placing: int
 
 
 @message(src=ANY, dst=ANY)
-class Opened(OfRound, frozen=True):
+class RowsRead(OfRound, frozen=True):
     """positions: (m,), those with a row, ascending."""
 
     positions: Integers
@@ -139,42 +134,13 @@ class Queries(OfRound, frozen=True):
 class Grouping(msgspec.Struct, frozen=True):
     """The hub's state. sums: as sent to clients.  has: the clients that have all sums.  groups: how many there are.
 
-    joined: the clients with a place.  placings: batches that have joined since.
+    joined: the clients with a place.
     """
 
     sums: tuple[OpenSum, ...] = ()
     has: frozenset[str] = frozenset()
     groups: int = 0
     joined: frozenset[str] = frozenset()
-    placings: int = 0
-
-
-class ServerGroups(Component):
-    """What both servers do. party_number: 0 at the hub, 1 at the helper."""
-
-    party_number: int
-    secret: Any
-
-    def lasts(self, secret: Any) -> None:
-        """What was begun, in any attempt of a round."""
-        self.secret.shared.begun |= secret.shared.begun
-
-    def program(self, placing: int, rows: Words64, r: int) -> Exchange[tuple[list[int], NDArray[np.int64]]]:
-        """This side of a grouping: the group at each place, and at the helper the row at each place.
-
-        placing: -1 for the founding. rows: (n, length), this server's share.
-        """
-        party, shared = self.party, self.secret.shared
-        clients, key = len(party.clients), party.keys.own_bytes(CORRELATIONS)
-        sizes = sizes_of(party.config, clients, party.spec)
-        name = FOUNDING if placing < 0 else placing_name(placing)
-        dealt = begin(shared, key, sizes, name, self.party_number)
-        if placing >= 0:
-            return (yield from place(dealt, party.config, clients, placing, rows, shared))
-        groups = yield from found(dealt, party.config, rows, party.secrets("order of joining", r).bytes(SEED_BYTES))
-        shared.rows, shared.members = groups.rows, tuple(len(members) for members in groups.groups)
-        labels = labelled(groups.groups, len(rows)).tolist()
-        return labels, groups.order
 
 
 class HubSecret(msgspec.Struct):
@@ -188,7 +154,7 @@ class HubGroups(ServerGroups):
 
     Secret = HubSecret
     secret: HubSecret
-    party_number = 0
+    number = 0
 
     def found(self, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
         """Before round 1: the set-up sums over these clients, and their groups.
@@ -232,12 +198,17 @@ class HubGroups(ServerGroups):
     ) -> Steps[None]:
         """Give places to these clients, at positions in this order."""
         hub, founded = self.party, self.party.state.founded
+        length, placing = described_length(hub), -1
+        if founded.groups and length:
+            if (left := self.unused()) is None:
+                return  # newcomers wait until groups are made anew
+            placing = left
+        dealt = self.begin(placing) if length else None
         yield from post({at: To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(order)})
-        order = yield from ask(helper, Open(r), Opened, partial(_opened, r, order))
-        if hub.config.clusters != 1:
-            length = row_length(labels(hub.spec))
+        order = yield from ask(helper, OpenRows(r, placing), RowsRead, partial(_opened, r, order))
+        if dealt is not None:
             shares = np.stack([row_share(rows[name].seed, length) for name in order])
-            yield from self._step(r, helper, founded.placings - 1 if founded.groups else -1, shares)
+            yield from self._step(r, helper, self.program(dealt, placing, shares, r))
         groups, places = yield from ask(helper, Settle(r), Settled, partial(self._settled, r, order))
         if not founded.groups:
             hub.rows.found(groups)
@@ -256,13 +227,11 @@ class HubGroups(ServerGroups):
         if queries:
             enlist = Enlist(r, "\n".join(queries), bundle(list(queries.values())))
             yield from ask(helper, enlist, Enlisted, partial(_of_round, r))
-        joined, placings = founded.joined | frozenset(queries), founded.placings + 1
-        hub.state.founded = replace(founded, groups=groups, joined=joined, placings=placings)
+        hub.state.founded = replace(founded, groups=groups, joined=founded.joined | frozenset(queries))
 
-    def _step(self, r: int, helper: str, placing: int, rows: Words64) -> Steps[None]:
+    def _step(self, r: int, helper: str, program: Exchange[Placed]) -> Steps[None]:
         """Run the hub's side of the grouping against the helper's."""
-        program, number = self.program(placing, rows, r), 0
-        data = next(program)
+        data, number = next(program), 0
         while True:
             answer = yield from ask(helper, Step(r, number, data), Stepped, partial(_stepped, r, number))
             try:
@@ -280,7 +249,7 @@ class HubGroups(ServerGroups):
         return answer.groups, dict(zip(order, unbundle(answer.places, len(order)), strict=True))
 
 
-def _opened(r: int, order: Sequence[str], answer: Opened) -> list[str]:
+def _opened(r: int, order: Sequence[str], answer: RowsRead) -> list[str]:
     """Names at the positions that can be opened. Raises PeerError for unsent, repeated or unordered ones."""
     where = answer.positions.tolist()
     if answer.round != r or where != sorted(set(where)) or not where or not set(where) <= set(range(len(order))):
@@ -303,40 +272,19 @@ def _of_round(r: int, answer: OfRound) -> None:
 
 
 class GroupsFound(msgspec.Struct):
-    """SECRET: of the helper. shared: as the hub's.  weights: of each group, in 16ths.  placings: batches since.
+    """SECRET: of the helper. shared: as the hub's.  weights: of each group, in 16ths.
 
     held: sealed rows by position, of ``round``.  opened: of it, by position.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
     weights: tuple[int, ...] = ()
-    placings: int = 0
     round: int = -1
     held: dict[int, bytes] = msgspec.field(default_factory=dict)
     opened: dict[int, bytes] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<GroupsFound {len(self.weights)}>"
-
-
-class Running:
-    """A grouping that is under way at the helper. It is not kept: one that was cut off begins anew, with the round."""
-
-    def __init__(self, program: Exchange[tuple[list[int], NDArray[np.int64]]]) -> None:
-        self.program, self.number, self.data = program, 0, next(program)
-        self.labels: list[int] | None = None
-        self.order: NDArray[np.int64] = np.empty(0, np.int64)
-
-    def step(self, number: int, data: bytes) -> bytes:
-        """What the other side gets for this. Raises PeerError for another step."""
-        if number != self.number or self.labels is not None:
-            raise PeerError(f"step {number} of a grouping after step {self.number}")
-        answer, self.number = self.data, self.number + 1
-        try:
-            self.data = self.program.send(data)
-        except StopIteration as end:
-            self.labels, self.order = end.value
-        return answer
 
 
 class HelperGroups(ServerGroups):
@@ -347,7 +295,7 @@ class HelperGroups(ServerGroups):
 
     Secret = GroupsFound
     secret: GroupsFound
-    party_number = 1
+    number = 1
 
     @on(Relayed)
     def hold(self, msg: Relayed, src: str) -> None:
@@ -358,8 +306,8 @@ class HelperGroups(ServerGroups):
             self.secret.round, self.secret.held = msg.round, {}
         self.secret.held[msg.position] = msg.cipher
 
-    @on(Open, answers=Opened)
-    def open(self, msg: Open, src: str) -> Opened:
+    @on(OpenRows, answers=RowsRead)
+    def open(self, msg: OpenRows, src: str) -> RowsRead:
         """Open what was relayed, and begin to group it. A client counts once, wherever the hub puts it."""
         from_hub(self.party, msg, src)
         secret, held = self.secret, self.secret.held if msg.round == self.secret.round else {}
@@ -374,9 +322,11 @@ class HelperGroups(ServerGroups):
             raise PeerError("nobody has sent a row")
         self.party.running = None
         if self.party.config.clusters != 1:
-            placing = secret.placings - 1 if secret.weights else -1
-            self.party.running = Running(self.program(placing, np.stack(shares), msg.round))
-        return Opened(msg.round, np.array(list(secret.opened), np.int64))
+            if (msg.placing >= 0) != bool(secret.weights):
+                raise PeerError(f"placing {msg.placing} with {len(secret.weights)} groups")
+            program = self.program(self.begin(msg.placing), msg.placing, np.stack(shares), msg.round)
+            self.party.running = Running(program)
+        return RowsRead(msg.round, np.array(list(secret.opened), np.int64))
 
     @on(Step, answers=Stepped)
     def step(self, msg: Step, src: str) -> Stepped:
@@ -401,7 +351,7 @@ class HelperGroups(ServerGroups):
         if not rows.groups:
             rows.found(groups)
         rows.secret.members += len(labels)
-        secret.placings, secret.opened = secret.placings + 1, {}
+        secret.opened = {}
         places = [_PLACE.pack(k, groups, secret.weights[k], rows.secret.masks[k]) for k in labels]
         keys = [SealingKey(key) for key, _ in described]
         return Settled(
@@ -444,16 +394,6 @@ def opened_description(key: OpeningKey, entry: bytes, sealed: bytes, length: int
         raise PeerError(f"a description of {len(data)} bytes")
     answer, weight = _DESCRIBED.unpack_from(data)
     return Description(answer, min(max(weight, 1), PARTS), np.frombuffer(data, "<u8", offset=_DESCRIBED.size))
-
-
-def described_length(party: Any) -> int:
-    """How many words a row has; none with one group of all, which may be no classifier and is told by its samples."""
-    return 0 if party.config.clusters == 1 else row_length(labels(party.spec))
-
-
-def row_share(seed: bytes, length: int) -> Words64:
-    """The hub's share of a row."""
-    return np.frombuffer(keystream(seed, 8 * length), "<u8")
 
 
 # -------------------------------------------------------------------------------------------------------- the clients

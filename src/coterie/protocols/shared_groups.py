@@ -19,13 +19,24 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.correlation import RESTARTS, Groups, Questions, T, grouped, joined, most_comparisons, sums
+from coterie.clustering.correlation import (
+    RESTARTS,
+    Groups,
+    Questions,
+    T,
+    grouped,
+    joined,
+    labelled,
+    most_comparisons,
+    sums,
+)
 from coterie.clustering.evidence import BONUS, row_length, twisted
 from coterie.crypto import two_party
-from coterie.crypto.one_hot import SEED_BYTES
+from coterie.crypto.one_hot import SEED_BYTES, keystream
 from coterie.crypto.signing import digest
 from coterie.crypto.two_party import Dealt, Exchange, Sizes, Words64
 from coterie.protocol.errors import PeerError
+from coterie.protocol.party import Component
 from coterie.protocols.key_centre import DealtKeys, Draw, Grant
 from coterie.protocols.signatures import labels
 
@@ -36,6 +47,9 @@ PLACINGS = 4  # batches of newcomers, and one more for each FOUNDERS clients
 FRACTION_BITS = 18  # of a row's numbers
 
 FOUNDING = "founding"
+
+Placed = tuple[list[int], NDArray[np.int64]]
+"""The group at each place of a shuffle, and the row at each place, which party 1 alone knows."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +67,7 @@ class Correlations(Grant):
 
 
 def sizes_of(config: Any, clients: int, spec: Any) -> Sizes:
-    """How much is dealt for a config with ``clusters`` and ``min_cluster``; nothing for one group of all."""
-    if config.clusters == 1:
-        return Sizes(0, 0, 0, 0, 0)
+    """How much is dealt for a config with ``clusters`` and ``min_cluster``."""
     founders, most = min(clients, FOUNDERS), most_groups(config, clients)
     placings = PLACINGS + (clients - 1) // FOUNDERS
     return Sizes(founders, most, row_length(labels(spec)), _first(config, clients, placings), placings)
@@ -88,7 +100,7 @@ class Shared(msgspec.Struct):
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SharedGroups:
     """What one server has of a grouping. groups: places of members.  order: at party 1, the row at each place."""
 
     groups: Groups
@@ -96,20 +108,11 @@ class Found:
     rows: Words64
 
 
-def begin(shared: Shared, key: bytes, sizes: Sizes, name: str, party: int) -> Dealt:
-    """This party's randomness for a part of that name, once. Raises PeerError the second time, and if none is dealt."""
-    used = digest("coterie/grouping/1", key[:SEED_BYTES], name)
-    if used in shared.begun:
-        raise PeerError(f"{name} has been begun with this randomness, which must not be used twice: deal anew")
-    if name not in sizes.shuffles():
-        raise PeerError(f"nothing is dealt for {name}")
-    if len(key) != SEED_BYTES + party * two_party.corrections_bytes(sizes):
-        raise PeerError(f"{len(key)} bytes of dealt randomness, which is not for these clients")
-    shared.begun |= {used}
-    return Dealt(party, sizes, key[:SEED_BYTES], key[SEED_BYTES:])
+def _used(key: bytes, name: str) -> bytes:
+    return digest("coterie/grouping/1", key[:SEED_BYTES], name)
 
 
-def found(dealt: Dealt, config: Any, rows: Words64, nonce: bytes) -> Exchange[Found]:
+def found(dealt: Dealt, config: Any, rows: Words64, nonce: bytes) -> Exchange[SharedGroups]:
     """Groups of these clients, of whose rows this is a share (n, length). nonce: 16 random bytes."""
     seed = yield from _tossed(nonce)
     rows, order = yield from two_party.shuffled(dealt, FOUNDING, rows)
@@ -120,24 +123,24 @@ def found(dealt: Dealt, config: Any, rows: Words64, nonce: bytes) -> Exchange[Fo
     orders = [draw.permutation(count).tolist() for _ in range(RESTARTS)]
     questions = grouped(orders, dealt.sizes.groups, config.min_cluster)
     groups = sorted((yield from _answered(dealt, 0, questions, gains)), key=min)
-    return Found(groups, order, np.stack([rows[list(members)].sum(axis=0, dtype=np.uint64) for members in groups]))
+    return SharedGroups(
+        groups, order, np.stack([rows[list(members)].sum(axis=0, dtype=np.uint64) for members in groups])
+    )
 
 
-def place(
-    dealt: Dealt, config: Any, clients: int, placing: int, rows: Words64, shared: Shared
-) -> Exchange[tuple[list[int], NDArray[np.int64]]]:
+def place(dealt: Dealt, config: Any, clients: int, placing: int, rows: Words64, shared: Shared) -> Exchange[Placed]:
     """The group at each place of a shuffle of newcomers, of whose rows this is a share; and that order at party 1."""
     assert shared.rows is not None
     gains = yield from two_party.multiplied(dealt, placing, rows, shared.rows, twisted)
     if dealt.party == 0:
         gains = gains + np.array([_bonus(count) for count in shared.members], np.uint64)
-    gains, order = yield from two_party.shuffled(dealt, placing_name(placing), gains)
+    gains, order = yield from two_party.shuffled(dealt, _name_of(placing), gains)
     questions = joined([(k,) for k in range(gains.shape[1])], range(len(gains)))
     return (yield from _answered(dealt, _first(config, clients, placing), questions, gains)), order
 
 
-def placing_name(placing: int) -> str:
-    return f"placing {placing}"
+def _name_of(placing: int) -> str:
+    return FOUNDING if placing < 0 else f"placing {placing}"
 
 
 def _answered(dealt: Dealt, used: int, questions: Questions[T], gains: Words64) -> Exchange[T]:
@@ -163,3 +166,81 @@ def _tossed(nonce: bytes) -> Exchange[int]:
 
 def _bonus(pairs: int) -> np.uint64:
     return np.uint64(int(BONUS * pairs * 2.0 ** (2 * FRACTION_BITS)))
+
+
+# --------------------------------------------------------------------------------------------------- at both servers
+
+
+class ServerGroups(Component):
+    """What both servers do. number: 0 at the hub, 1 at the helper. Their parties have ``keys``."""
+
+    number: int
+    secret: Any
+
+    def lasts(self, secret: Any) -> None:
+        """What was begun, in any attempt of a round."""
+        self.secret.shared.begun |= secret.shared.begun
+
+    def begin(self, placing: int) -> Dealt:
+        """The randomness for a placing, or with -1 for the founding; once. Raises PeerError otherwise."""
+        party, shared, name = self.party, self.secret.shared, _name_of(placing)
+        key, sizes = party.keys.own_bytes(CORRELATIONS), sizes_of(party.config, len(party.clients), party.spec)
+        used = _used(key, name)
+        if used in shared.begun:
+            raise PeerError(f"{name} has been begun with this randomness, which must not be used twice: deal anew")
+        if name not in sizes.shuffles():
+            raise PeerError(f"nothing is dealt for {name}")
+        if len(key) != SEED_BYTES + self.number * two_party.corrections_bytes(sizes):
+            raise PeerError(f"{len(key)} bytes of dealt randomness, which is not for these clients")
+        shared.begun |= {used}
+        return Dealt(self.number, sizes, key[:SEED_BYTES], key[SEED_BYTES:])
+
+    def unused(self) -> int | None:
+        """The first placing that this server has not begun, if any is left."""
+        party, begun = self.party, self.secret.shared.begun
+        key, sizes = party.keys.own_bytes(CORRELATIONS), sizes_of(party.config, len(party.clients), party.spec)
+        left = (at for at in range(sizes.placings) if _used(key, _name_of(at)) not in begun)
+        return next(left, None)
+
+    def program(self, dealt: Dealt, placing: int, rows: Words64, r: int) -> Exchange[Placed]:
+        """This side of a grouping: the group at each place, and at the helper the row at each place.
+
+        rows: (n, length), this server's share.
+        """
+        party = self.party
+        if placing >= 0:
+            return (yield from place(dealt, party.config, len(party.clients), placing, rows, self.secret.shared))
+        groups = yield from found(dealt, party.config, rows, party.secrets("order of joining", r).bytes(SEED_BYTES))
+        shared = self.secret.shared
+        shared.rows, shared.members = groups.rows, tuple(len(members) for members in groups.groups)
+        return labelled(groups.groups, len(rows)).tolist(), groups.order
+
+
+class Running:
+    """A grouping that is under way at the helper. It is not kept: one that was cut off begins anew, with the round."""
+
+    def __init__(self, program: Exchange[Placed]) -> None:
+        self.program, self.number, self.data = program, 0, next(program)
+        self.labels: list[int] | None = None
+        self.order: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def step(self, number: int, data: bytes) -> bytes:
+        """What the other side gets for this. Raises PeerError for another step."""
+        if number != self.number or self.labels is not None:
+            raise PeerError(f"step {number} of a grouping after step {self.number}")
+        answer, self.number = self.data, self.number + 1
+        try:
+            self.data = self.program.send(data)
+        except StopIteration as end:
+            self.labels, self.order = end.value
+        return answer
+
+
+def described_length(party: Any) -> int:
+    """How many words a row has; none with one group of all, which may be no classifier and is told by its samples."""
+    return 0 if party.config.clusters == 1 else row_length(labels(party.spec))
+
+
+def row_share(seed: bytes, length: int) -> Words64:
+    """The hub's share of a row."""
+    return np.frombuffer(keystream(seed, 8 * length), "<u8")

@@ -1,4 +1,4 @@
-"""What an audit of Coterie finds: nothing at the hub, likeness without names at the helper, all at both together."""
+"""What an audit of Coterie finds: nothing at hub and helper alone, all at both together."""
 
 from __future__ import annotations
 
@@ -32,17 +32,20 @@ def leak(who: str, what: str) -> float:
     return next(one.leak for (by, about), one in found().items() if by == who and about.startswith(what))
 
 
-def test_the_hub_finds_nothing() -> None:
+@pytest.mark.parametrize("who", ["hub", "helper"])
+def test_a_server_finds_nothing(who: str) -> None:
     """A leak of uniform words is chance: its standard error is about .2 for 24 clients."""
-    hub = {what: one for (who, what), one in found().items() if who == "hub"}
-    assert {"label shares", "top label"} <= hub.keys()
-    assert len(hub) >= 4
-    for what, one in hub.items():
-        assert abs(one.leak) < 0.35, what
+    own = {what: one for (by, what), one in found().items() if by == who and one.results}
+    assert {"label shares", "which pairs are of one group, by rows"} <= own.keys()
+    assert len(own) >= 4
+    for what, one in own.items():
+        assert abs(one.leak) < 0.4, what
 
 
-def test_the_helper_tells_who_is_alike_without_a_name() -> None:
-    assert leak("helper", "which pairs are of one group") > 0.9
+def test_the_groups_of_positions_are_said_to_be_known() -> None:
+    one = found()["helper", "which positions are of one group"]
+    assert not one.results
+    assert "no name belongs to a position" in one.why
 
 
 def test_both_servers_together_learn_everything() -> None:
@@ -51,11 +54,5 @@ def test_both_servers_together_learn_everything() -> None:
     assert leak(TOGETHER, "label shares") > 0.4
 
 
-@pytest.mark.parametrize("who", ["hub", "helper"])
-def test_no_server_alone_gets_labels(who: str) -> None:
-    assert all(abs(one.leak) < 0.35 for (by, _), one in found().items() if by == who and one.topic == "labels")
-
-
 def test_a_real_run_is_audited_with_the_helpers_own_key() -> None:
-    real = found("real")
-    assert any(who == "helper" and one.leak > 0.9 for (who, _), one in real.items())
+    assert ("helper", "which pairs are of one group, by rows") in found("real")

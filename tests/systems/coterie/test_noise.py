@@ -84,7 +84,7 @@ def test_a_result_says_against_whom_and_groups_have_no_proof(tmp_path: Path) -> 
     assert found["several"]["epsilon"]["replace one client"] == "infinite"
     assert {row["what"] for row in found["several"]["releases"] if row["mechanism"] == "none"} == {
         "label statistics, in a sum",
-        "signature, in differences without a name",
+        "which group, without a name",
     }
 
 

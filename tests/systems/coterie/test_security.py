@@ -19,8 +19,9 @@ from coterie.protocol.errors import PeerError
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_servers import Adding, ServerRows
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowsSealed, Shares, sealed_to
-from coterie.protocols.sealed_groups import Divide, Signature, described_length
+from coterie.protocols.sealed_groups import OpenRows, SharedRow, Step, Stepped
 from coterie.protocols.setup_sums import Summand, Unblind
+from coterie.protocols.shared_groups import described_length
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
 
@@ -283,28 +284,73 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
     experiment.close()
 
 
-def test_a_hub_that_relays_one_description_at_several_positions_gets_one_place_for_it() -> None:
+def test_a_hub_that_relays_one_row_at_several_positions_gets_one_place_for_it() -> None:
     experiment = made()
     helper, hub = party(experiment, "helper"), party(experiment, "hub")
-    sealed = [message.sealed for _, message in experiment.transport.transcript.views["hub"].messages(Signature)]
+    sealed = [message.sealed for _, message in experiment.transport.transcript.views["hub"].messages(SharedRow)]
     for at, data in enumerate([sealed[0], sealed[0], sealed[1]]):
         helper.groups.hold(Relayed(0, at, data), "hub")
-    answer = helper.groups.divide(Divide(0), "hub")
-    assert answer.positions.tolist() == [0, 2]
+    assert helper.groups.open(OpenRows(0, 0), "hub").positions.tolist() == [0, 2]
     with pytest.raises(PeerError, match="only the hub"):
-        helper.groups.divide(Divide(0), "client/0")
+        helper.groups.open(OpenRows(0, 1), "client/0")
     assert hub.rows.secret.members == 8
     experiment.close()
 
 
 def test_a_hub_cannot_describe_a_client_of_its_own() -> None:
-    """It lacks the seed of clients and helper, so what it seals is no description."""
+    """It lacks the seed of clients and helper, so what it seals is no row."""
     experiment = made()
     helper, hub = party(experiment, "helper"), party(experiment, "hub")
     key = SealingKey(hub.common.roster.by_name["helper"].sealing_key)
-    forged = key.seal(bytes(33 + 4 * described_length(hub.config)), "client", "helper", bytes(32))
+    forged = key.seal(bytes(33 + 8 * described_length(hub)), "client", "helper", bytes(32))
     helper.groups.hold(Relayed(0, 0, forged), "hub")
-    assert not len(helper.groups.divide(Divide(0), "hub").positions)
+    with pytest.raises(PeerError, match="nobody has sent a row"):
+        helper.groups.open(OpenRows(0, 0), "hub")
+    experiment.close()
+
+
+def test_no_dealt_randomness_is_used_twice() -> None:
+    """A hub that has the same rows grouped again, or newcomers' placed again, would learn differences of gains."""
+    experiment = made()
+    helper = party(experiment, "helper")
+    sealed = [message.sealed for _, message in experiment.transport.transcript.views["hub"].messages(SharedRow)]
+
+    def relayed() -> None:
+        for at, data in enumerate(sealed):
+            helper.groups.hold(Relayed(0, at, data), "hub")
+
+    relayed()
+    with pytest.raises(PeerError, match="placing -1 with 2 groups"):
+        helper.groups.open(OpenRows(0, -1), "hub")
+    relayed()
+    helper.groups.open(OpenRows(0, 3), "hub")
+    relayed()
+    with pytest.raises(PeerError, match="must not be used twice"):
+        helper.groups.open(OpenRows(0, 3), "hub")
+    relayed()
+    with pytest.raises(PeerError, match="nothing is dealt for placing 99"):
+        helper.groups.open(OpenRows(0, 99), "hub")
+    before = helper.secret.groups.shared.begun
+    helper.secret.groups.shared.begun = frozenset()
+    helper.groups.lasts(type("Undone", (), {"shared": type("Share", (), {"begun": before})}))
+    assert helper.secret.groups.shared.begun == before  # also where a round is attempted again
+    experiment.close()
+
+
+def test_steps_of_a_grouping_come_in_order_and_from_the_hub() -> None:
+    experiment = made()
+    helper = party(experiment, "helper")
+    with pytest.raises(PeerError, match="no grouping is under way"):
+        helper.groups.step(Step(0, 0, b""), "hub")
+    sealed = [message.sealed for _, message in experiment.transport.transcript.views["hub"].messages(SharedRow)]
+    helper.groups.hold(Relayed(0, 0, sealed[0]), "hub")
+    helper.groups.open(OpenRows(0, 0), "hub")
+    with pytest.raises(PeerError, match="only the hub"):
+        helper.groups.step(Step(0, 0, b""), "client/0")
+    with pytest.raises(PeerError, match="step 1 of a grouping after step 0"):
+        helper.groups.step(Step(0, 1, b""), "hub")
+    with pytest.raises(PeerError, match="0 bytes where"):
+        helper.groups.step(Step(0, 0, b""), "hub")
     experiment.close()
 
 
@@ -336,11 +382,13 @@ def test_the_servers_views_say_nothing_of_groups_or_updates() -> None:
     blobs = [update.word for _, update in views["hub"].messages(HiddenUpdate)]
     blobs += [sealed.rows for _, sealed in views["hub"].messages(RowsSealed)]
     blobs += [summand.words for _, summand in views["hub"].messages(Summand)]
+    blobs += [step.data for _, step in views["helper"].messages(Step) if len(step.data) > 10_000]  # rows, masked
+    blobs += [step.data for _, step in views["hub"].messages(Stepped) if len(step.data) > 10_000]
     counts = np.bincount(np.frombuffer(b"".join(blobs), np.uint8), minlength=256)
     assert chisquare(counts).pvalue > 1e-6
     kinds = {type(m).__name__ for name in ("hub", "helper") for m in (s.message for s in views[name].seen) if m}
     assert "Deal" not in kinds
-    assert {"HiddenUpdate", "Shares", "RowsSealed", "Signature", "Relayed"} <= kinds
+    assert {"HiddenUpdate", "Shares", "RowsSealed", "SharedRow", "Relayed", "Step", "Stepped"} <= kinds
     experiment.close()
 
 

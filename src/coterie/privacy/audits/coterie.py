@@ -19,7 +19,8 @@ from coterie.privacy.views import by_round, granted
 from coterie.protocol.errors import PeerError
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_sums import HiddenUpdate, opened_from
-from coterie.protocols.sealed_groups import ENTRY, SharedRow, described_length, opened_description, row_share
+from coterie.protocols.sealed_groups import ENTRY, SharedRow, opened_description
+from coterie.protocols.shared_groups import described_length, row_share
 from coterie.systems.coterie.messages import HELPER, HUB
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import coterie.method as fl
-from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Seed
+from coterie.protocols.key_centre import KEY_CENTRE, Grant, KeyCentre, Seed
 from coterie.protocols.sealed_groups import ENTRY, SharedRow
 from coterie.protocols.setup_sums import CLIENTS, Summand
 from coterie.protocols.shared_groups import CORRELATIONS, Correlations, sizes_of
@@ -27,9 +27,11 @@ from coterie.systems.coterie.messages import CLIENT, HELPER, HUB
 
 def key_centre(own: fl.Own, common: fl.Common, config: CoterieConfig) -> KeyCentre:
     """A seed of all clients, one of all clients and the helper, and what both servers need to group in shares."""
-    sizes = sizes_of(config, len(common.clients), common.spec)
-    shares = Correlations(CORRELATIONS, HELPER, HUB, sizes)
-    return KeyCentre(own, common, [Seed(CLIENTS, CLIENT), Seed(ENTRY, CLIENT, also=(HELPER,)), shares])
+    grants: list[Grant] = [Seed(CLIENTS, CLIENT), Seed(ENTRY, CLIENT, also=(HELPER,))]
+    if config.clusters != 1:
+        sizes = sizes_of(config, len(common.clients), common.spec)
+        grants.append(Correlations(CORRELATIONS, HELPER, HUB, sizes))
+    return KeyCentre(own, common, grants)
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:

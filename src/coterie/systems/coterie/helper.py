@@ -5,8 +5,9 @@ from __future__ import annotations
 import coterie.method as fl
 from coterie.protocols.hidden_servers import HelperRows
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.sealed_groups import HelperGroups, Running
+from coterie.protocols.sealed_groups import HelperGroups
 from coterie.protocols.setup_sums import HelperSums
+from coterie.protocols.shared_groups import Running
 from coterie.systems.coterie.config import CoterieConfig
 from coterie.systems.coterie.messages import HELPER
 

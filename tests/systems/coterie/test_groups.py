@@ -1,0 +1,115 @@
+"""Groups that are made on shares: those that the same steps make in the clear, and which newcomers join them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.clustering.correlation import grouped, in_the_clear, labelled
+from coterie.clustering.evidence import BONUS, twisted
+from coterie.protocols.sealed_groups import AskForRow, Step, Stepped
+from coterie.protocols.shared_groups import RESTARTS
+from coterie.runs import RunConfig
+from coterie.runs.experiment import Experiment, build
+
+SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "fewest": 1}
+
+
+def made(partition: str, **settings: Any) -> Experiment:
+    base = {"crypto": "emulated", "model": "linear", "rounds": 3, "record": True, "seed": 11}
+    chosen = {**SETTINGS, **settings}
+    experiment = build(RunConfig("coterie", clients=24, partition=partition, settings=chosen, **base))
+    experiment.set_up()
+    return experiment
+
+
+def groups_of(experiment: Experiment, names: Any) -> list[int]:
+    return [experiment.federation.alter(name).row.secret.group for name in names]
+
+
+@cache
+def founded(partition: str) -> tuple[list[int], list[int], Experiment]:
+    experiment = made(partition)
+    return groups_of(experiment, experiment.common.clients), list(experiment.split.groups), experiment
+
+
+@pytest.mark.parametrize("partition", ["permute:4+dirichlet:0.5", "rotate:4+dirichlet:0.3"])
+def test_tasks_that_differ_are_told_apart_under_label_skew(partition: str) -> None:
+    found, truth, _ = founded(partition)
+    assert adjusted_rand_score(truth, found) > 0.95
+
+
+def test_one_task_is_one_group_however_skewed_its_labels() -> None:
+    experiment = made("dirichlet:0.1")
+    assert set(groups_of(experiment, experiment.common.clients)) == {0}
+    experiment.close()
+
+
+def test_the_servers_together_have_the_gains_of_rows_and_make_the_groups_of_gains_in_the_clear() -> None:
+    """Both servers' sums of rows are those of the groups' members; and gains of the same rows, in the clear and in
+    other orders, give the same groups."""
+    found, _, experiment = founded("permute:4+dirichlet:0.5")
+    names = experiment.common.clients
+    shares = [experiment.federation.alter(name).secret.groups.shared for name in ("hub", "helper")]
+    rows = []
+    for name in names:
+        client = experiment.federation.alter(name)
+        rows.append(drive(client.sums.row(), experiment, name))
+    own = np.stack(rows)
+    gains = own @ twisted(own).T + BONUS
+    orders = [np.random.default_rng(k).permutation(len(names)).tolist() for k in range(RESTARTS)]
+    clear = labelled(in_the_clear(grouped(orders, 10, 3), gains), len(names))
+    assert adjusted_rand_score(clear, found) == 1
+    both = (shares[0].rows + shares[1].rows).view(np.int64) * 2.0**-18
+    for label, total in enumerate(both):
+        members = [at for at, k in enumerate(found) if k == label]
+        assert np.abs(total - own[members].sum(axis=0)).max() < 1e-4
+    assert shares[0].members == shares[1].members == tuple(Counter(found)[k] for k in range(len(both)))
+
+
+def drive(work: Any, experiment: Experiment, name: str) -> Any:
+    """The result of a client's work, whose effects run at once."""
+    effect = next(work)
+    try:
+        while True:
+            effect = work.send(experiment.effects.run([(name, effect)])[0])
+    except StopIteration as end:
+        return end.value
+
+
+def test_newcomers_join_the_group_of_their_task() -> None:
+    experiment = made("permute:2+dirichlet:0.5", founders=14, newcomers=10, join_every=1)
+    assert groups_of(experiment, experiment.common.clients)[14:] == [-1] * 10
+    experiment.round(1)
+    experiment.round(2)
+    found, truth = groups_of(experiment, experiment.common.clients), list(experiment.split.groups)
+    assert -1 not in found
+    assert adjusted_rand_score(truth, found) > 0.95
+    experiment.close()
+
+
+def test_the_steps_of_a_grouping_are_of_a_length_that_rows_do_not_change() -> None:
+    """Up to the first comparison, what travels depends on numbers of clients alone; then on steps that both learn."""
+    lengths = []
+    for partition in ("permute:4+dirichlet:0.5", "dirichlet:0.1"):
+        experiment = founded(partition)[2] if "permute" in partition else made(partition)
+        views = experiment.transport.transcript.views
+        sent = [
+            [len(m.data) for _, m in views[who].messages(kind)] for who, kind in (("helper", Step), ("hub", Stepped))
+        ]
+        lengths.append([data[:4] for data in sent])
+    assert lengths[0] == lengths[1]
+
+
+def test_a_client_shares_its_row_afresh_when_asked_again() -> None:
+    _, _, experiment = founded("permute:4+dirichlet:0.5")
+    name = experiment.common.clients[0]
+    client = experiment.federation.alter(name)
+    one, other = (drive(client.groups.describe(AskForRow(r), "hub"), experiment, name) for r in (1, 2))
+    assert one.seed != other.seed
+    assert one.sealed != other.sealed
