@@ -1,10 +1,11 @@
 """The label-residual signature (``clustering/signature.py``): which groups it finds, and what accuracy comes of them.
 
 Not in a paper. ``signatures/groups`` needs no training: it makes the signatures of all clients and finds groups in
-them, on groups of many kinds and on data without any. ``signatures/accuracy`` trains FedCAPrivacy with it beside other
-methods, where tasks differ and labels are skewed, and where there are no groups. Digits are used whole, with 24
-clients. MNIST and Fashion-MNIST lend 32 clients 6,400 training samples, and 2,000 test samples, so that a run takes
-seconds.
+them, on groups of many kinds and on data without any. ``signatures/evidence`` does the same by the evidence of pairs
+(``clustering/evidence.py``), in the clear; on shares the steps are the same. ``signatures/accuracy`` trains
+FedCAPrivacy with signatures beside other methods, where tasks differ and labels are skewed, and where there are no
+groups. Digits are used whole, with 24 clients. MNIST and Fashion-MNIST lend 32 clients 6,400 training samples, and
+2,000 test samples, so that a run takes seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.items import main
+from coterie.clustering import evidence
+from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
 from coterie.clustering.signature import (
+    SMALLEST,
     FoundGroups,
     find_groups,
     halves,
@@ -34,6 +38,7 @@ from coterie.crypto.sketch import project
 from coterie.data import Dataset, Task, deal, from_arrays, load
 from coterie.protocol.errors import UserError
 from coterie.protocols.masked_sums import FEWEST
+from coterie.protocols.shared_groups import MOST
 from coterie.protocols.signatures import DIMENSION
 from coterie.reproductions.study import Calculation, Cell, Curve, Item, percent
 from coterie.runs.config import RunConfig
@@ -154,6 +159,55 @@ def poisoned(name: str, form: str, clients: int, size: float, seed: int) -> dict
     return {"ari": adjusted_rand_score(truth, found.labels), "groups": found.number, "q": found.quality}
 
 
+def evident(name: str, form: str, clients: int, sizes: Sequence[int], seed: int, change: str = "") -> dict[str, Any]:
+    """As ``indices``, by the evidence of pairs. change: what else differs between groups, or between clients."""
+    data = small(name)
+    samples, truth = clients_of(data, form, clients, seed, sizes)
+    samples, truth = changed(change, data, samples, truth, seed)
+    labels = evident_groups(samples, data.classes, seed)
+    return {"ari": adjusted_rand_score(truth, labels), "groups": int(labels.max()) + 1}
+
+
+def evident_groups(samples: Sequence[Samples], classes: int, seed: int) -> NDArray[np.int64]:
+    """(clients,) the groups that correlation clustering makes of the gains of all pairs."""
+    kept = np.sum([np.bincount(y, minlength=classes) > 0 for _, y in samples], axis=0) >= FEWEST
+    to = reference(np.sum([statistics(x, y, kept) for x, y in samples], axis=0), kept)
+    by, draw = evidence.residual_map(seed), np.random.default_rng([seed, 1])
+    terms = []
+    for x, y in samples:
+        first = halves(y, draw)
+        one, other = (evidence.residuals(x[half], y[half], to, by) for half in (first, ~first))
+        terms.append(evidence.spread_terms((one, other)))
+    of = evidence.spread(np.sum(terms, axis=0))
+    rows = np.stack([evidence.row(*evidence.residuals(x, y, to, by), of) for x, y in samples])
+    gains, count = rows @ evidence.twisted(rows).T + evidence.BONUS, len(rows)
+    orders = [draw.permutation(count).tolist() for _ in range(RESTARTS)]
+    return labelled(in_the_clear(grouped(orders, min(MOST, count // SMALLEST + 2), SMALLEST), gains), count)
+
+
+def changed(
+    change: str, data: Dataset, samples: Sequence[Samples], truth: NDArray[Any], seed: int
+) -> tuple[list[Samples], NDArray[Any]]:
+    """The samples after a change, and the groups that it makes of clients that share a task."""
+    if change == "gain and offset":
+        draw = np.random.default_rng([seed, 3])
+        gains, offsets = draw.normal(1, 0.2, len(samples)), draw.normal(0, 0.2, len(samples))
+        return [(gain * x + at, y) for (x, y), gain, at in zip(samples, gains, offsets, strict=True)], truth
+    if change == "cycles":
+        groups = np.random.default_rng([seed, 4]).permutation(np.arange(len(samples)) % 4)
+        return [(x, _cycled(y, int(k))) for (x, y), k in zip(samples, groups, strict=True)], groups
+    return list(samples), truth
+
+
+def _cycled(y: NDArray[np.int64], group: int) -> NDArray[np.int64]:
+    """Three labels pass on their names in a cycle: other three in each group, and none in group 0."""
+    names = np.arange(max(int(y.max()) + 1, 10))
+    if group:
+        first = 3 * (group - 1)
+        names[first : first + 3] = np.roll(names[first : first + 3], 1)
+    return np.asarray(names[y], np.int64)
+
+
 FORMS: Mapping[str, tuple[str, int, Sequence[int]]] = {
     "permute:4": ("permute:4", 0, ()),
     "rotate:4": ("rotate:4", 0, ()),
@@ -213,6 +267,30 @@ GROUPS = Item(
     "signatures/groups",
     "Groups that the label-residual signature finds, without any training",
     _calculations(),
+    lambda outcomes: [_groups_row(name, found) for name, found in outcomes.items()],
+    command="python -m benchmarks.signatures",
+)
+
+UNEQUAL = "20, 3 and 3 clients, permute:3+dirichlet:0.5", "permute:3+dirichlet:0.5", 26, (20, 3, 3)
+
+
+def _evident_calculations() -> tuple[Calculation[Any], ...]:
+    cells: list[Calculation[Any]] = []
+    for data, usual in CLIENTS.items():
+        for name, (form, clients, sizes) in {**FORMS, UNEQUAL[0]: UNEQUAL[1:]}.items():
+            compute: Callable[[int], Any] = partial(evident, data, form, clients or usual, sizes)
+            cells.append(Calculation(f"{data}/{name}", compute, {"clients": clients or usual}))
+        cycles = partial(evident, data, "dirichlet:0.5", usual, (), change="cycles")
+        cells.append(Calculation(f"{data}/three labels in a cycle, other ones in each group, dirichlet:0.5", cycles))
+        own = partial(evident, data, "dirichlet:0.3", usual, (), change="gain and offset")
+        cells.append(Calculation(f"{data}/no groups, a gain and an offset of each client's own, dirichlet:0.3", own))
+    return tuple(cells)
+
+
+EVIDENCE = Item(
+    "signatures/evidence",
+    "Groups that the evidence of pairs finds, as on shares of two servers",
+    _evident_calculations(),
     lambda outcomes: [_groups_row(name, found) for name, found in outcomes.items()],
     command="python -m benchmarks.signatures",
 )
@@ -291,7 +369,7 @@ ACCURACY = Item(
     _accuracy_table,
     command="python -m benchmarks.signatures",
 )
-ITEMS: Mapping[str, Item[Any]] = {GROUPS.name: GROUPS, ACCURACY.name: ACCURACY}
+ITEMS: Mapping[str, Item[Any]] = {item.name: item for item in (GROUPS, EVIDENCE, ACCURACY)}
 
 if __name__ == "__main__":
     for each in CLIENTS:
