@@ -27,8 +27,8 @@ from msgspec.structs import replace
 
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
-from coterie.crypto.signing import OpeningKey, SealingKey
-from coterie.crypto.two_party import Exchange, Words64
+from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey
+from coterie.crypto.two_party import Words64
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message, unbundle
 from coterie.protocol.party import Component, To, Work, from_hub, on
@@ -39,10 +39,10 @@ from coterie.protocols.setup_sums import OpenSum, shown, summed, sums_of
 from coterie.protocols.shared_groups import (
     FOUNDERS,
     FRACTION_BITS,
-    Placed,
     Running,
     ServerGroups,
     Shared,
+    UnderWay,
     described_length,
     row_share,
 )
@@ -178,9 +178,11 @@ class HubGroups(ServerGroups):
             late = [name for name in names if name not in founded.has]
             has |= frozenset((yield from shown(replace(total, round=r), late, deadline_s)))
 
+        sealed = _DESCRIBED.size + 8 * described_length(hub) + OVERHEAD_BYTES
+
         def fold(name: str, answer: SharedRow) -> None:
-            if answer.round != r or len(answer.seed) != SEED_BYTES:
-                raise PeerError(f"{name}: a row of round {answer.round} in round {r}, or half a seed")
+            if (answer.round, len(answer.seed), len(answer.sealed)) != (r, SEED_BYTES, sealed):
+                raise PeerError(f"{name}: a row of {len(answer.sealed)} bytes, of round {answer.round} in round {r}")
             described[name] = answer
 
         asked = {name: AskForRow(r) for name in names if name in has}
@@ -203,12 +205,16 @@ class HubGroups(ServerGroups):
             if (left := self.unused()) is None:
                 return  # newcomers wait until groups are made anew
             placing = left
-        dealt = self.begin(placing) if length else None
+        if length:
+            self.begin(placing)
         yield from post({at: To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(order)})
         order = yield from ask(helper, OpenRows(r, placing), RowsRead, partial(_opened, r, order))
-        if dealt is not None:
+        if length:
             shares = np.stack([row_share(rows[name].seed, length) for name in order])
-            yield from self._step(r, helper, self.program(dealt, placing, shares, r))
+            running = Running(self.program(placing, shares, self.nonce(r)))
+            while running.placed is None:
+                step = Step(r, running.number, running.data)
+                yield from ask(helper, step, Stepped, partial(_take, r, running))
         groups, places = yield from ask(helper, Settle(r), Settled, partial(self._settled, r, order))
         if not founded.groups:
             hub.rows.found(groups)
@@ -229,17 +235,6 @@ class HubGroups(ServerGroups):
             yield from ask(helper, enlist, Enlisted, partial(_of_round, r))
         hub.state.founded = replace(founded, groups=groups, joined=founded.joined | frozenset(queries))
 
-    def _step(self, r: int, helper: str, program: Exchange[Placed]) -> Steps[None]:
-        """Run the hub's side of the grouping against the helper's."""
-        data, number = next(program), 0
-        while True:
-            answer = yield from ask(helper, Step(r, number, data), Stepped, partial(_stepped, r, number))
-            try:
-                data = program.send(answer)
-            except StopIteration:
-                return
-            number += 1
-
     def _settled(self, r: int, order: Sequence[str], answer: Settled) -> tuple[int, dict[str, bytes]]:
         """Places by name. Raises PeerError for impossible numbers of groups and places."""
         before = self.party.state.founded.groups
@@ -257,10 +252,10 @@ def _opened(r: int, order: Sequence[str], answer: RowsRead) -> list[str]:
     return [order[at] for at in where]
 
 
-def _stepped(r: int, number: int, answer: Stepped) -> bytes:
-    if (answer.round, answer.number) != (r, number):
-        raise PeerError(f"step {answer.number} of round {answer.round} in step {number} of round {r}")
-    return answer.data
+def _take(r: int, running: Running, answer: Stepped) -> None:
+    if (answer.round, answer.number) != (r, running.number):
+        raise PeerError(f"step {answer.number} of round {answer.round} in step {running.number} of round {r}")
+    running.step(answer.data)
 
 
 def _of_round(r: int, answer: OfRound) -> None:
@@ -274,7 +269,7 @@ def _of_round(r: int, answer: OfRound) -> None:
 class GroupsFound(msgspec.Struct):
     """SECRET: of the helper. shared: as the hub's.  weights: of each group, in 16ths.
 
-    held: sealed rows by position, of ``round``.  opened: of it, by position.
+    held: sealed rows by position, of ``round``.  opened: of it, by position.  under_way: how they are grouped.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -282,6 +277,7 @@ class GroupsFound(msgspec.Struct):
     round: int = -1
     held: dict[int, bytes] = msgspec.field(default_factory=dict)
     opened: dict[int, bytes] = msgspec.field(default_factory=dict)
+    under_way: UnderWay | None = None
 
     def __repr__(self) -> str:
         return f"<GroupsFound {len(self.weights)}>"
@@ -290,7 +286,7 @@ class GroupsFound(msgspec.Struct):
 class HelperGroups(ServerGroups):
     """The helper's part. It has ``keys`` with ``CORRELATIONS``, ``rows`` (``HelperRows``), and config ``clusters``.
 
-    Its party has ``running``, a ``Running`` or None.
+    Its party has ``running``, a ``Running`` or None, made again from ``under_way`` after a restart.
     """
 
     Secret = GroupsFound
@@ -320,22 +316,40 @@ class HelperGroups(ServerGroups):
                 shares.append(one.row)
         if not secret.opened:
             raise PeerError("nobody has sent a row")
-        self.party.running = None
+        self.party.running, secret.under_way = None, None
         if self.party.config.clusters != 1:
             if (msg.placing >= 0) != bool(secret.weights):
                 raise PeerError(f"placing {msg.placing} with {len(secret.weights)} groups")
-            program = self.program(self.begin(msg.placing), msg.placing, np.stack(shares), msg.round)
-            self.party.running = Running(program)
+            self.begin(msg.placing)
+            secret.under_way = UnderWay(msg.placing, self.nonce(msg.round), np.stack(shares))
         return RowsRead(msg.round, np.array(list(secret.opened), np.int64))
 
     @on(Step, answers=Stepped)
     def step(self, msg: Step, src: str) -> Stepped:
         """The next step of the grouping."""
         from_hub(self.party, msg, src)
+        running, now = self._running(), self.secret.under_way
+        assert now is not None
+        if msg.number != running.number:
+            raise PeerError(f"step {msg.number} of a grouping after step {running.number}")
+        answer, self.party.running = running.data, None  # a step that fails ends the program, which is then made again
+        running.step(msg.data)
+        self.party.running = running
+        now.heard.append(msg.data)
+        return Stepped(msg.round, msg.number, answer)
+
+    def _running(self) -> Running:
+        """This side of the grouping that is under way. Raises PeerError if none is."""
+        now: UnderWay | None = self.secret.under_way
         running: Running | None = self.party.running
-        if running is None:
+        if now is None:
             raise PeerError("no grouping is under way")
-        return Stepped(msg.round, msg.number, running.step(msg.number, msg.data))
+        if running is None or running.number != len(now.heard):
+            running = Running(self.program(now.placing, now.rows, now.nonce))
+            for data in now.heard:
+                running.step(data)
+            self.party.running = running
+        return running
 
     @on(Settle, answers=Settled)
     def settle(self, msg: Settle, src: str) -> Settled:
@@ -362,11 +376,12 @@ class HelperGroups(ServerGroups):
         """The group of each opened position. Raises PeerError before they are grouped."""
         if self.party.config.clusters == 1:
             return [0] * count
-        running, self.party.running = self.party.running, None
-        if running is None or running.labels is None or len(running.labels) != count or not count:
+        placed = self._running().placed
+        if placed is None or len(placed[0]) != count or not count:
             raise PeerError("the positions are not grouped")
+        self.party.running, self.secret.under_way = None, None
         labels = np.empty(count, np.int64)
-        labels[running.order] = running.labels
+        labels[placed[1]] = placed[0]
         return [int(k) for k in labels]
 
     def _description(self, sealed: bytes) -> Description | None:

@@ -33,11 +33,11 @@ from coterie.clustering.correlation import (
 from coterie.clustering.evidence import BONUS, row_length, twisted
 from coterie.crypto import two_party
 from coterie.crypto.one_hot import SEED_BYTES, keystream
-from coterie.crypto.signing import digest
+from coterie.crypto.signing import OpeningKey, SealingKey, digest
 from coterie.crypto.two_party import Dealt, Exchange, Sizes, Words64
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Component
-from coterie.protocols.key_centre import DealtKeys, Draw, Grant
+from coterie.protocols.key_centre import KEY_CENTRE, DealtKeys, Draw, Grant
 from coterie.protocols.signatures import labels
 
 CORRELATIONS = "correlations"
@@ -54,16 +54,21 @@ Placed = tuple[list[int], NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Correlations(Grant):
-    """Correlated randomness of the hub and a helper, for the grouping of these clients. role: the helper's."""
+    """Correlated randomness of the hub and a helper, for the grouping of these clients. role: the helper's.
+
+    sealing: the hub's key. What the hub is granted travels unsealed, since it relays all grants.
+    """
 
     hub: str
+    sealing: bytes
     sizes: Sizes
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         keys = tuple(draw(f"{self.name} {party}").bytes(SEED_BYTES) for party in (0, 1))
         (helper,) = holders
         corrections = two_party.deal(self.sizes, twisted, (keys[0], keys[1]))
-        return DealtKeys({self.hub: keys[0], helper: keys[1] + corrections})
+        sealed = SealingKey(self.sealing).seal(keys[0], KEY_CENTRE, self.hub, self.name)
+        return DealtKeys({self.hub: sealed, helper: keys[1] + corrections})
 
 
 def sizes_of(config: Any, clients: int, spec: Any) -> Sizes:
@@ -97,6 +102,18 @@ class Shared(msgspec.Struct):
 
     def __repr__(self) -> str:
         return f"<Shared rows of {len(self.members)} groups>"
+
+
+class UnderWay(msgspec.Struct):
+    """SECRET: a grouping that is under way at the helper. nonce: for the toss.  rows: its share, (n, length).
+
+    heard: the hub's side of all steps so far, from which a party that is restarted makes its own side again.
+    """
+
+    placing: int
+    nonce: bytes
+    rows: Words64
+    heard: list[bytes] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,10 +198,21 @@ class ServerGroups(Component):
         """What was begun, in any attempt of a round."""
         self.secret.shared.begun |= secret.shared.begun
 
-    def begin(self, placing: int) -> Dealt:
-        """The randomness for a placing, or with -1 for the founding; once. Raises PeerError otherwise."""
-        party, shared, name = self.party, self.secret.shared, _name_of(placing)
-        key, sizes = party.keys.own_bytes(CORRELATIONS), sizes_of(party.config, len(party.clients), party.spec)
+    @property
+    def sizes(self) -> Sizes:
+        return sizes_of(self.party.config, len(self.party.clients), self.party.spec)
+
+    def key(self) -> bytes:
+        """SECRET: its part of the dealt randomness."""
+        data: bytes = self.party.keys.own_bytes(CORRELATIONS)
+        if self.number == 1:
+            return data
+        own = self.party.own.identity.opening
+        return OpeningKey.load(own).open(data, KEY_CENTRE, self.party.name, CORRELATIONS)
+
+    def begin(self, placing: int) -> None:
+        """Use the randomness for a placing, or with -1 for the founding; once. Raises PeerError otherwise."""
+        shared, name, sizes, key = self.secret.shared, _name_of(placing), self.sizes, self.key()
         used = _used(key, name)
         if used in shared.begun:
             raise PeerError(f"{name} has been begun with this randomness, which must not be used twice: deal anew")
@@ -193,47 +221,46 @@ class ServerGroups(Component):
         if len(key) != SEED_BYTES + self.number * two_party.corrections_bytes(sizes):
             raise PeerError(f"{len(key)} bytes of dealt randomness, which is not for these clients")
         shared.begun |= {used}
-        return Dealt(self.number, sizes, key[:SEED_BYTES], key[SEED_BYTES:])
 
     def unused(self) -> int | None:
         """The first placing that this server has not begun, if any is left."""
-        party, begun = self.party, self.secret.shared.begun
-        key, sizes = party.keys.own_bytes(CORRELATIONS), sizes_of(party.config, len(party.clients), party.spec)
-        left = (at for at in range(sizes.placings) if _used(key, _name_of(at)) not in begun)
-        return next(left, None)
+        key, begun = self.key(), self.secret.shared.begun
+        return next((at for at in range(self.sizes.placings) if _used(key, _name_of(at)) not in begun), None)
 
-    def program(self, dealt: Dealt, placing: int, rows: Words64, r: int) -> Exchange[Placed]:
-        """This side of a grouping: the group at each place, and at the helper the row at each place.
+    def nonce(self, r: int) -> bytes:
+        return bytes(self.party.secrets("order of joining", r).bytes(SEED_BYTES))
+
+    def program(self, placing: int, rows: Words64, nonce: bytes) -> Exchange[Placed]:
+        """This side of a grouping that has begun: the group at each place, and at the helper the row at each place.
 
         rows: (n, length), this server's share.
         """
-        party = self.party
+        party, key = self.party, self.key()
+        dealt = Dealt(self.number, self.sizes, key[:SEED_BYTES], key[SEED_BYTES:])
         if placing >= 0:
             return (yield from place(dealt, party.config, len(party.clients), placing, rows, self.secret.shared))
-        groups = yield from found(dealt, party.config, rows, party.secrets("order of joining", r).bytes(SEED_BYTES))
+        groups = yield from found(dealt, party.config, rows, nonce)
         shared = self.secret.shared
         shared.rows, shared.members = groups.rows, tuple(len(members) for members in groups.groups)
         return labelled(groups.groups, len(rows)).tolist(), groups.order
 
 
 class Running:
-    """A grouping that is under way at the helper. It is not kept: one that was cut off begins anew, with the round."""
+    """One side of a grouping, as far as it has come. data: what the other side gets next.  placed: the result."""
 
     def __init__(self, program: Exchange[Placed]) -> None:
         self.program, self.number, self.data = program, 0, next(program)
-        self.labels: list[int] | None = None
-        self.order: NDArray[np.int64] = np.empty(0, np.int64)
+        self.placed: Placed | None = None
 
-    def step(self, number: int, data: bytes) -> bytes:
-        """What the other side gets for this. Raises PeerError for another step."""
-        if number != self.number or self.labels is not None:
-            raise PeerError(f"step {number} of a grouping after step {self.number}")
-        answer, self.number = self.data, self.number + 1
+    def step(self, data: bytes) -> None:
+        """Take the other side's part of this step. Raises PeerError for an impossible one, or after the last."""
+        if self.placed is not None:
+            raise PeerError(f"a step after the last of {self.number}")
         try:
             self.data = self.program.send(data)
         except StopIteration as end:
-            self.labels, self.order = end.value
-        return answer
+            self.placed = end.value
+        self.number += 1
 
 
 def described_length(party: Any) -> int:

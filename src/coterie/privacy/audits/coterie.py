@@ -35,7 +35,7 @@ def hidden_words(run: Recorded) -> Iterator[Measured]:
         yield from _by_name(run, HUB, "uploads", {name: one.word for name, one in updates.items()}, "<i4")
 
 
-@attack("hidden-rows", "both", "groups", "reads one server's shares of clients' rows as numbers: labels, who is alike")
+@attack("hidden-rows", "helper", "groups", "reads each server's shares of rows as numbers: labels, who is alike")
 def hidden_rows(run: Recorded) -> Iterator[Measured]:
     """The hub's by name; the helper's by position. Whose those are takes the hub's view, for the score alone."""
     length = described_length(run.federation.look(HUB))

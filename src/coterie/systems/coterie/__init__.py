@@ -30,7 +30,8 @@ def key_centre(own: fl.Own, common: fl.Common, config: CoterieConfig) -> KeyCent
     grants: list[Grant] = [Seed(CLIENTS, CLIENT), Seed(ENTRY, CLIENT, also=(HELPER,))]
     if config.clusters != 1:
         sizes = sizes_of(config, len(common.clients), common.spec)
-        grants.append(Correlations(CORRELATIONS, HELPER, HUB, sizes))
+        sealing = common.roster.by_name[HUB].sealing_key
+        grants.append(Correlations(CORRELATIONS, HELPER, HUB, sealing, sizes))
     return KeyCentre(own, common, grants)
 
 
