@@ -49,6 +49,7 @@ FOLDER = Path("reproduction/signatures")
 
 Floats = NDArray[np.float64]
 Samples = tuple[Floats, NDArray[np.int64]]
+Seen = Callable[[int, Floats], Floats]
 
 
 @lru_cache
@@ -83,16 +84,22 @@ def written(data: str) -> None:
 
 
 def clients_of(
-    data: Dataset, form: str, clients: int, seed: int, sizes: Sequence[int] = ()
+    data: Dataset, form: str, clients: int, seed: int, sizes: Sequence[int] = (), seen: Seen = lambda _, x: mapped(x)
 ) -> tuple[list[Samples], Any]:
-    """Mapped samples and labels of every client, and its group, (clients,). sizes: of the groups; by default alike."""
+    """Samples and labels of every client, and its group, (clients,). sizes: of the groups; by default alike.
+
+    seen: a client's number and samples -> (n, FEATURES).
+    """
     split, tasks = deal(form, data, clients, seed)
     groups = np.zeros(clients, np.int64) if split.groups is None or len(tasks) == 1 else split.groups
     if sizes:
         groups = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     truth = split.groups if split.groups is not None else groups
     own: list[Task] = [tasks[k] for k in groups]
-    samples = [(mapped(task.inputs(rows)), task.labels(rows)) for task, rows in zip(own, split.train, strict=True)]
+    samples = [
+        (seen(at, np.asarray(task.inputs(rows))), task.labels(rows))
+        for at, (task, rows) in enumerate(zip(own, split.train, strict=True))
+    ]
     return samples, groups if sizes else truth
 
 
@@ -161,9 +168,17 @@ def poisoned(name: str, form: str, clients: int, size: float, seed: int) -> dict
 
 def evident(name: str, form: str, clients: int, sizes: Sequence[int], seed: int, change: str = "") -> dict[str, Any]:
     """As ``indices``, by the evidence of pairs. change: what else differs between groups, or between clients."""
-    data = small(name)
-    samples, truth = clients_of(data, form, clients, seed, sizes)
-    samples, truth = changed(change, data, samples, truth, seed)
+    data, draw = small(name), np.random.default_rng([seed, 3])
+    gains, offsets = draw.normal(1, 0.2, clients), draw.normal(0, 0.2, clients)
+
+    def shifting(at: int, x: Floats) -> Floats:
+        return evidence.features(gains[at] * x + offsets[at])
+
+    seen: Seen = shifting if change == "gain and offset" else lambda _, x: evidence.features(x)
+    samples, truth = clients_of(data, form, clients, seed, sizes, seen)
+    if change == "cycles":
+        truth = np.random.default_rng([seed, 4]).permutation(np.arange(clients) % 4)
+        samples = [(x, _cycled(y, int(k))) for (x, y), k in zip(samples, truth, strict=True)]
     labels = evident_groups(samples, data.classes, seed)
     return {"ari": adjusted_rand_score(truth, labels), "groups": int(labels.max()) + 1}
 
@@ -183,20 +198,6 @@ def evident_groups(samples: Sequence[Samples], classes: int, seed: int) -> NDArr
     gains, count = rows @ evidence.twisted(rows).T + evidence.BONUS, len(rows)
     orders = [draw.permutation(count).tolist() for _ in range(RESTARTS)]
     return labelled(in_the_clear(grouped(orders, min(MOST, count // SMALLEST + 2), SMALLEST), gains), count)
-
-
-def changed(
-    change: str, data: Dataset, samples: Sequence[Samples], truth: NDArray[Any], seed: int
-) -> tuple[list[Samples], NDArray[Any]]:
-    """The samples after a change, and the groups that it makes of clients that share a task."""
-    if change == "gain and offset":
-        draw = np.random.default_rng([seed, 3])
-        gains, offsets = draw.normal(1, 0.2, len(samples)), draw.normal(0, 0.2, len(samples))
-        return [(gain * x + at, y) for (x, y), gain, at in zip(samples, gains, offsets, strict=True)], truth
-    if change == "cycles":
-        groups = np.random.default_rng([seed, 4]).permutation(np.arange(len(samples)) % 4)
-        return [(x, _cycled(y, int(k))) for (x, y), k in zip(samples, groups, strict=True)], groups
-    return list(samples), truth
 
 
 def _cycled(y: NDArray[np.int64], group: int) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ from coterie.clustering.evidence import (
     MOST,
     ResidualSpread,
     evidence,
+    features,
     gain,
     residual_map,
     residuals,
@@ -22,7 +23,7 @@ from coterie.clustering.evidence import (
     spread_terms,
     twisted,
 )
-from coterie.clustering.signature import FEATURES, Reference
+from coterie.clustering.signature import FEATURES, Reference, mapped
 
 Client = tuple[np.ndarray, np.ndarray]
 
@@ -63,7 +64,7 @@ def test_the_product_of_two_rows_is_the_gain(seed: int, counts: list[int], tau: 
     assert rows.shape == (2, row_length(2))
     products = rows @ twisted(rows).T
     exact = gain(*both, of)
-    assert products[0, 1] == pytest.approx(exact, abs=1e-2 * (1 + abs(exact)))
+    assert products[0, 1] == pytest.approx(exact, abs=0.05 + 1e-2 * abs(exact))
     assert np.allclose(products, products.T)
 
 
@@ -95,6 +96,15 @@ def test_a_label_in_no_pair_of_halves_has_no_spread() -> None:
     found = spread(spread_terms((nothing, nothing)))
     assert found.tau.tolist() == [0.0, 0.0]
     assert (found.phi == 1).all()
+
+
+def test_a_gain_and_an_offset_of_images_change_nothing_and_tables_stay_as_they_are() -> None:
+    draw = np.random.default_rng(6)
+    images, table = draw.normal(size=(5, 1, 8, 8)), draw.normal(size=(5, 13))
+    assert np.allclose(features(images), features(3 * images - 2))
+    assert np.isfinite(features(np.ones((2, 1, 8, 8)))).all()
+    assert (features(table) == mapped(table)).all()
+    assert not np.allclose(features(table), features(3 * table - 2))
 
 
 def test_residuals_are_of_kept_labels_and_count_at_most_so_many() -> None:

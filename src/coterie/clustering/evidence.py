@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.signature import FEATURES, Reference
+from coterie.clustering.signature import FEATURES, Reference, mapped
 
 DIMENSION = 32  # d: numbers to which a label's residuals are projected
+NO_CONTRAST = 1e-6
 MOST = 256  # samples of a label that count
 RANK = 8
 BALANCE = 8.0  # of the two factors of a product, which are rounded to the same unit
@@ -45,6 +46,19 @@ class ResidualSpread:
 
     tau: Floats
     phi: Floats
+
+
+def features(x: NDArray[Any]) -> Floats:
+    """Samples (n, ...) as (n, FEATURES). Images and series are set to a mean of 0 and a deviation of 1, one by one.
+
+    So a gain and an offset of a client's device say nothing. In a table each column has a meaning of its own, and
+    samples stay as they are.
+    """
+    if x.ndim < 3:
+        return mapped(x)
+    flat = np.asarray(x, np.float64).reshape(len(x), -1)
+    centred = flat - flat.mean(axis=1, keepdims=True)
+    return mapped(centred / np.maximum(centred.std(axis=1, keepdims=True), NO_CONTRAST))
 
 
 def residual_map(seed: int) -> Floats:

@@ -237,7 +237,7 @@ class ClientSums(Component):
 
     def _term(self, number: int) -> Work[Floats]:
         if number == STATISTICS:
-            statistics: Floats = yield Local(signatures.label_statistics, (self.kept(),))
+            statistics: Floats = yield Local(signatures.label_statistics, (self.kept(), True))
             return statistics
         if number == SPREAD:
             seed = int(self.party.rng("halves").integers(1 << 62))

@@ -248,14 +248,16 @@ def labels_held(own: OwnData, count: int) -> Floats:
 
 
 @local("label statistics")
-def label_statistics(own: OwnData, kept: NDArray[np.bool_]) -> Floats:
-    return statistics(mapped(own.x), _labels(own, len(kept)), kept)
+def label_statistics(own: OwnData, kept: NDArray[np.bool_], standardised: bool = False) -> Floats:
+    """A client's ``statistics``. standardised: of ``evidence.features``."""
+    x = evidence.features(own.x) if standardised else mapped(own.x)
+    return statistics(x, _labels(own, len(kept)), kept)
 
 
 @local("label residuals")
 def label_residuals(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
     """(2, (labels + 1) m) the signatures of two halves of its samples. Raises PeerError for a total of no data."""
-    x, y, to = _against(own, kept, total)
+    x, y, to = mapped(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = halves(y, np.random.default_rng(seed))
     return np.stack([signature(x[half], y[half], to) for half in (first, ~first)])
 
@@ -263,7 +265,7 @@ def label_residuals(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: 
 @local("residual spread")
 def residual_spread(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: int, map_seed: int) -> Floats:
     """A client's ``evidence.spread_terms``, (4 labels,). seed: of the halves. Raises as ``label_residuals``."""
-    x, y, to = _against(own, kept, total)
+    x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     first, by = halves(y, np.random.default_rng(seed)), evidence.residual_map(map_seed)
     one, other = (evidence.residuals(x[half], y[half], to, by) for half in (first, ~first))
     return evidence.spread_terms((one, other))
@@ -272,18 +274,16 @@ def residual_spread(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: 
 @local("residual row")
 def residual_row(own: OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, map_seed: int) -> Floats:
     """A client's ``evidence.row``. spread: the sum of all ``residual_spread``."""
-    x, y, to = _against(own, kept, total)
+    x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     return evidence.row(*evidence.residuals(x, y, to, evidence.residual_map(map_seed)), evidence.spread(spread))
 
 
-def _against(own: OwnData, kept: NDArray[np.bool_], total: Floats) -> tuple[Floats, NDArray[np.int64], Reference]:
-    """Mapped samples, labels, and the reference of this total. Raises PeerError for a total of no data."""
-    y = _labels(own, len(kept))
+def _reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
+    """Raises PeerError for a total of no data."""
     try:
-        to = reference(total, kept)
+        return reference(total, kept)
     except UserError as error:
         raise PeerError(str(error)) from None
-    return mapped(own.x), y, to
 
 
 def _labels(own: OwnData, count: int) -> NDArray[np.int64]:
