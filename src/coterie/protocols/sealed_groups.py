@@ -49,8 +49,6 @@ from coterie.protocols.shared_groups import (
 
 ENTRY = "entry"
 """The grant: a seed of all clients and the helper, without which nothing can be placed among the signatures."""
-TOGETHER = 8
-"""Newcomers that are placed together, at least."""
 _PLACE = struct.Struct(f"<HHI{KEY_BYTES}s")  # group, groups, the group's weight in 16ths, the helper's mask
 _DESCRIBED = struct.Struct("<32sB")  # the key for the answer, the client's weight in 16ths
 _BETWEEN = "helper", "client"  # the ends of sealed bytes that name no client
@@ -192,7 +190,7 @@ class HubGroups(ServerGroups):
         order = [order[at] for at in hub.secrets("shuffle", r).permutation(len(order))]
         for at in range(0, len(order), FOUNDERS):
             some = order[at : at + FOUNDERS]
-            if len(some) >= (TOGETHER if hub.state.founded.joined else 1):
+            if len(some) >= self.fewest() or hub.config.clusters == 1:
                 yield from self._join(r, helper, some, described, deadline_s)
 
     def _join(
@@ -270,6 +268,7 @@ class GroupsFound(msgspec.Struct):
     """SECRET: of the helper. shared: as the hub's.  weights: of each group, in 16ths.
 
     held: sealed rows by position, of ``round``.  opened: of it, by position.  under_way: how they are grouped.
+    keys: of all that have a place. A row that comes again, beside others, would show what the others add.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -278,6 +277,7 @@ class GroupsFound(msgspec.Struct):
     held: dict[int, bytes] = msgspec.field(default_factory=dict)
     opened: dict[int, bytes] = msgspec.field(default_factory=dict)
     under_way: UnderWay | None = None
+    keys: frozenset[bytes] = frozenset()
 
     def __repr__(self) -> str:
         return f"<GroupsFound {len(self.weights)}>"
@@ -310,7 +310,7 @@ class HelperGroups(ServerGroups):
         secret.held, secret.opened, keys, shares = {}, {}, set[bytes](), list[Words64]()
         for at, data in sorted(held.items()):
             one = self._description(data)
-            if one is not None and one.key not in keys:
+            if one is not None and one.key not in keys | secret.keys:
                 secret.opened[at] = _DESCRIBED.pack(one.key, one.weight)
                 keys.add(one.key)
                 shares.append(one.row)
@@ -318,6 +318,8 @@ class HelperGroups(ServerGroups):
             raise PeerError("nobody has sent a row")
         self.party.running, secret.under_way = None, None
         if self.party.config.clusters != 1:
+            if len(keys) < self.fewest():
+                raise PeerError(f"{len(keys)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
             if (msg.placing >= 0) != bool(secret.weights):
                 raise PeerError(f"placing {msg.placing} with {len(secret.weights)} groups")
             self.begin(msg.placing)
@@ -365,7 +367,7 @@ class HelperGroups(ServerGroups):
         if not rows.groups:
             rows.found(groups)
         rows.secret.members += len(labels)
-        secret.opened = {}
+        secret.opened, secret.keys = {}, secret.keys | {key for key, _ in described}
         places = [_PLACE.pack(k, groups, secret.weights[k], rows.secret.masks[k]) for k in labels]
         keys = [SealingKey(key) for key, _ in described]
         return Settled(
@@ -438,8 +440,10 @@ class ClientGroups(Component):
 
     @on(AskForRow, answers=SharedRow)
     def describe(self, msg: AskForRow, src: str) -> Work[SharedRow]:
-        """Its row in fresh shares, with a fresh key for the answer."""
+        """Its row in fresh shares, with a fresh key for the answer. Raises PeerError once it has a place."""
         from_hub(self.party, msg, src)
+        if self.party.row.secret.group >= 0:
+            raise PeerError("it has its place: rows that come again, beside others, show what the others add")
         party, secret, length = self.party, self.secret, described_length(self.party)
         seed = party.secrets("share of a row", msg.round).bytes(SEED_BYTES)
         words = np.zeros(0, np.uint64)

@@ -38,11 +38,15 @@ from coterie.crypto.two_party import Dealt, Exchange, Sizes, Words64
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Component
 from coterie.protocols.key_centre import KEY_CENTRE, DealtKeys, Draw, Grant
+from coterie.protocols.masked_sums import FEWEST
 from coterie.protocols.signatures import labels
 
 CORRELATIONS = "correlations"
 FOUNDERS = 256  # clients that make groups at most; the others are placed in them
 MOST = 32  # groups
+TOGETHER = 8
+"""Clients that are grouped or placed together, at least; of ten or fewer clients three quarters. With fewer the hub,
+which knows whose rows it relays, would learn groups by name from the steps."""
 PLACINGS = 4  # batches of newcomers, and one more for each FOUNDERS clients
 FRACTION_BITS = 18  # of a row's numbers
 
@@ -201,6 +205,11 @@ class ServerGroups(Component):
     @property
     def sizes(self) -> Sizes:
         return sizes_of(self.party.config, len(self.party.clients), self.party.spec)
+
+    def fewest(self) -> int:
+        """Rows that are grouped or placed together, at least."""
+        clients = len(self.party.clients)
+        return min(TOGETHER, max(FEWEST, clients - clients // 4))
 
     def key(self) -> bytes:
         """SECRET: its part of the dealt randomness."""

@@ -110,6 +110,7 @@ def test_a_client_shares_its_row_afresh_when_asked_again() -> None:
     _, _, experiment = founded("permute:4+dirichlet:0.5")
     name = experiment.common.clients[0]
     client = experiment.federation.alter(name)
+    client.row.secret.group = -1
     one, other = (drive(client.groups.describe(AskForRow(r), "hub"), experiment, name) for r in (1, 2))
     assert one.seed != other.seed
     assert one.sealed != other.sealed

@@ -19,7 +19,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_servers import Adding, ServerRows
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowsSealed, Shares, sealed_to
-from coterie.protocols.sealed_groups import OpenRows, SharedRow, Step, Stepped
+from coterie.protocols.sealed_groups import AskForRow, OpenRows, SharedRow, Step, Stepped
 from coterie.protocols.setup_sums import Summand, Unblind
 from coterie.protocols.shared_groups import described_length
 from coterie.runs import RunConfig
@@ -284,17 +284,56 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
     experiment.close()
 
 
-def test_a_hub_that_relays_one_row_at_several_positions_gets_one_place_for_it() -> None:
-    experiment = made()
-    helper, hub = party(experiment, "helper"), party(experiment, "hub")
-    sealed = [message.sealed for _, message in experiment.transport.transcript.views["hub"].messages(SharedRow)]
-    for at, data in enumerate([sealed[0], sealed[0], sealed[1]]):
+def rows_of(experiment: Experiment) -> list[bytes]:
+    """What clients seal to the helper when they are asked for a row again, as if they had no place."""
+    sealed = []
+    for name in experiment.common.clients:
+        client = party(experiment, name)
+        client.row.secret.group = -1
+        work = client.groups.describe(AskForRow(1), "hub")
+        effect = next(work)
+        try:
+            while True:
+                effect = work.send(experiment.effects.run([(name, effect)])[0])
+        except StopIteration as end:
+            sealed.append(end.value.sealed)
+    return sealed
+
+
+def relay(helper: Any, rows: list[bytes]) -> None:
+    for at, data in enumerate(rows):
         helper.groups.hold(Relayed(0, at, data), "hub")
-    assert helper.groups.open(OpenRows(0, 0), "hub").positions.tolist() == [0, 2]
+
+
+def test_a_row_has_one_place_wherever_the_hub_puts_it() -> None:
+    experiment = made()
+    helper, fresh = party(experiment, "helper"), rows_of(experiment)
+    relay(helper, [fresh[0], fresh[0], *fresh[2:]])
+    assert helper.groups.open(OpenRows(0, 0), "hub").positions.tolist() == [0, 2, 3, 4, 5, 6, 7]
     with pytest.raises(PeerError, match="only the hub"):
         helper.groups.open(OpenRows(0, 1), "client/0")
-    assert hub.rows.secret.members == 8
     experiment.close()
+
+
+def test_a_hub_has_no_few_clients_grouped_and_none_again() -> None:
+    """It knows whose rows it relays. Of two it would learn whether they are alike; of old ones and a new one, which
+    group the new one joins."""
+    experiment = made()
+    helper, fresh = party(experiment, "helper"), rows_of(experiment)
+    relay(helper, fresh[:5])
+    with pytest.raises(PeerError, match="5 rows; of fewer than 6"):
+        helper.groups.open(OpenRows(0, 0), "hub")
+    views = experiment.transport.transcript.views
+    old = [message.sealed for _, message in views["hub"].messages(SharedRow)]
+    relay(helper, old)
+    with pytest.raises(PeerError, match="nobody has sent a row"):
+        helper.groups.open(OpenRows(0, 0), "hub")
+    placed = made()
+    client = party(placed, placed.common.clients[0])
+    with pytest.raises(PeerError, match="it has its place"):
+        next(client.groups.describe(AskForRow(1), "hub"))
+    experiment.close()
+    placed.close()
 
 
 def test_a_hub_cannot_describe_a_client_of_its_own() -> None:
@@ -302,34 +341,25 @@ def test_a_hub_cannot_describe_a_client_of_its_own() -> None:
     experiment = made()
     helper, hub = party(experiment, "helper"), party(experiment, "hub")
     key = SealingKey(hub.common.roster.by_name["helper"].sealing_key)
-    forged = key.seal(bytes(33 + 8 * described_length(hub)), "client", "helper", bytes(32))
-    helper.groups.hold(Relayed(0, 0, forged), "hub")
+    relay(helper, [key.seal(bytes(33 + 8 * described_length(hub)), "client", "helper", bytes(32))])
     with pytest.raises(PeerError, match="nobody has sent a row"):
         helper.groups.open(OpenRows(0, 0), "hub")
     experiment.close()
 
 
 def test_no_dealt_randomness_is_used_twice() -> None:
-    """A hub that has the same rows grouped again, or newcomers' placed again, would learn differences of gains."""
+    """A hub that has rows grouped again under the same masks would learn differences of gains."""
     experiment = made()
-    helper = party(experiment, "helper")
-    sealed = [message.sealed for _, message in experiment.transport.transcript.views["hub"].messages(SharedRow)]
-
-    def relayed() -> None:
-        for at, data in enumerate(sealed):
-            helper.groups.hold(Relayed(0, at, data), "hub")
-
-    relayed()
-    with pytest.raises(PeerError, match="placing -1 with 2 groups"):
-        helper.groups.open(OpenRows(0, -1), "hub")
-    relayed()
+    helper, fresh = party(experiment, "helper"), rows_of(experiment)
+    for placing, why in ((-1, "placing -1 with 2 groups"), (99, "nothing is dealt for placing 99")):
+        relay(helper, fresh)
+        with pytest.raises(PeerError, match=why):
+            helper.groups.open(OpenRows(0, placing), "hub")
+    relay(helper, fresh)
     helper.groups.open(OpenRows(0, 3), "hub")
-    relayed()
+    relay(helper, fresh)
     with pytest.raises(PeerError, match="must not be used twice"):
         helper.groups.open(OpenRows(0, 3), "hub")
-    relayed()
-    with pytest.raises(PeerError, match="nothing is dealt for placing 99"):
-        helper.groups.open(OpenRows(0, 99), "hub")
     before = helper.secret.groups.shared.begun
     helper.secret.groups.shared.begun = frozenset()
     helper.groups.lasts(type("Undone", (), {"shared": type("Share", (), {"begun": before})}))
@@ -339,18 +369,18 @@ def test_no_dealt_randomness_is_used_twice() -> None:
 
 def test_steps_of_a_grouping_come_in_order_and_from_the_hub() -> None:
     experiment = made()
-    helper = party(experiment, "helper")
+    helper, fresh = party(experiment, "helper"), rows_of(experiment)
     with pytest.raises(PeerError, match="no grouping is under way"):
         helper.groups.step(Step(0, 0, b""), "hub")
-    sealed = [message.sealed for _, message in experiment.transport.transcript.views["hub"].messages(SharedRow)]
-    helper.groups.hold(Relayed(0, 0, sealed[0]), "hub")
+    relay(helper, fresh)
     helper.groups.open(OpenRows(0, 0), "hub")
     with pytest.raises(PeerError, match="only the hub"):
         helper.groups.step(Step(0, 0, b""), "client/0")
     with pytest.raises(PeerError, match="step 1 of a grouping after step 0"):
         helper.groups.step(Step(0, 1, b""), "hub")
-    with pytest.raises(PeerError, match="0 bytes where"):
-        helper.groups.step(Step(0, 0, b""), "hub")
+    for _ in range(2):  # a step that fails leaves the grouping where it was
+        with pytest.raises(PeerError, match="0 bytes where"):
+            helper.groups.step(Step(0, 0, b""), "hub")
     experiment.close()
 
 
