@@ -105,6 +105,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     rounds: Count | None = None
     devices: str = ""
     availability: str | None = None
+    samples: Count | None = None
     fine_tune: str = "no"
     budget: SharedSettings | None = None
     budget_from: str | None = None

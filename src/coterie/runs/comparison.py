@@ -285,6 +285,7 @@ def compare(
         shared = ("data", "partition", "clients", "rounds", "model", "devices", "availability", "measures")
         content = {
             **{key: summary[key] for key in shared},
+            "samples": first.samples,
             "fine_tune": first.fine_tune,
             "attack": first.attack,
             "attackers": first.attackers,
