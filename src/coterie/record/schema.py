@@ -266,6 +266,7 @@ class RoundRecord(CostsRecord, frozen=True, kw_only=True):
     local_loss: float | None = None
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
+    prior_local_accuracy: Share | None = None
     backdoor_success: Share | None = None
     metrics: dict[str, float | None] = {}
     grouping: GroupingRecord | None = None
@@ -312,6 +313,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     model: str | None = None
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
+    prior_local_accuracy: Share | None = None
     grouping: GroupingRecord | None = None
     task: str = "classes"
     measures: tuple[Measure, ...] = ()

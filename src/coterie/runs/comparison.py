@@ -119,7 +119,13 @@ def with_budget(
 
 LOCAL = "local"
 """The baseline that every comparison has: training without any federation."""
-ACCURACIES = ("global_accuracy", "local_accuracy", "fine_tuned_global_accuracy", "fine_tuned_local_accuracy")
+ACCURACIES = (
+    "global_accuracy",
+    "local_accuracy",
+    "fine_tuned_global_accuracy",
+    "fine_tuned_local_accuracy",
+    "prior_local_accuracy",
+)
 MEASURES = (
     *ACCURACIES,
     "global_loss",

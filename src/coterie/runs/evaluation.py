@@ -37,6 +37,7 @@ from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.evaluate import Judged, evaluate_many, judge_many, outputs_of_many
 from coterie.training.model import Model
+from coterie.training.prior import looks_like, prior_shift
 from coterie.training.solvers import Sgd
 
 FEW_MODELS = 10
@@ -205,6 +206,34 @@ class Evaluator:
         samples, of = map(sum, zip(*seen, strict=True))
         error = math.sqrt(sum(_variance(*one) for one in seen)) / len(seen)  # of the mean over the clients
         return Scores({"train_accuracy": accuracies}, None if samples == of else Sampled(samples, of, error))
+
+    def with_priors(self, models: Mapping[str, ClientModel], seed: int) -> Scores | None:
+        """``local_accuracy`` of these clients' models with the guarded prior of their own labels; else None.
+
+        A model's mixture of labels is that of the clients that hold the same model. So a model of one client's own is
+        left as it is. seed: of the guard's permutations.
+        """
+        if not self._counts_hits or any(isinstance(model, Mixture) for model in models.values()):
+            return None
+        owns, every, accuracies = [self.data[name] for name in models], list(models.values()), np.empty(len(models))
+        labels = self.model.outputs or 0
+        counts = [np.bincount(own.y.numpy(), minlength=labels) for own in owns]
+        for same in _alike(every):
+            mixture = np.sum([counts[i] for i in same], axis=0)
+            for i in same:
+                own, draw = owns[i], rng(seed, list(models)[i], "guard of the prior")
+                batch = own.test_set.at(own.test)
+                outputs, seen = (self._own_outputs(every[i], one) for one in (batch, TensorSamples(own.x, own.y)))
+                found = [np.bincount(one.argmax(axis=1), minlength=labels) for one in (seen, outputs)]
+                shift = prior_shift(counts[i], mixture) if looks_like(found[0], found[1], draw) else 0.0
+                right = (outputs + shift).argmax(axis=1) == batch.y.numpy()
+                accuracies[i] = right.mean() if np.isfinite(outputs).all() else 0.0
+        return Scores({"local_accuracy": accuracies})
+
+    def _own_outputs(self, model: ClientModel, samples: TensorSamples) -> NDArray[np.float32]:
+        many = outputs_of_many(self.model, _weights(model)[None], samples.x, samples.y, device=self.device)
+        own: NDArray[np.float32] = many[0]
+        return own
 
     def _on_own(
         self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]

@@ -350,6 +350,9 @@ class Experiment:
             line["fine_tuned_epochs"] = [one.epochs for one in tuned.values()]
             untuned = [name for name, one in tuned.items() if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
+            honest = self.attackers.left_out(self.models(r))
+            if (found_prior := self.observer.with_priors(honest, self.config.seed)) is not None:
+                line |= found_prior.line("prior_")
         return line
 
     def observed(self) -> dict[str, Any]:

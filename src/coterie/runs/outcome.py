@@ -36,7 +36,8 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
     honest = experiment.attackers.left_out(experiment.models(len(rounds)))
     trained = experiment.observer.train_accuracies(honest)
     emulated = experiment.crypto == "emulated"
-    measured = {key: value for key, value in last.items() if key.startswith("fine_tuned_") or key == "grouping"}
+    wanted = "fine_tuned_", "prior_", "grouping"
+    measured = {key: value for key, value in last.items() if key.startswith(wanted)}
     if epochs := measured.get("fine_tuned_epochs"):
         measured["fine_tuned_epochs"] = sum(epochs) / len(epochs)
     transcript = experiment.transport.transcript

@@ -1,0 +1,52 @@
+"""What a client can add to a model without training: the prior of its own labels.
+
+A classifier that was trained on a mixture of labels bets on that mixture. A client that expects its own labels adds
+log pi_own - log pi_mixture to the logits (Saerens, Latinne, Decaestecker, Neural Computation 2002, section 2). The bet
+is lost where test labels are others. So a client compares the labels that the model predicts for a batch with those
+that it predicts for the client's own samples, and leaves the prior out where they differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_BATCH = 30
+"""Samples from which on a batch is checked."""
+ALARM = 0.01  # the p-value below which a batch does not look like the client's own samples
+DRAWS = 999
+
+Doubles = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+def prior_shift(own: NDArray[Any], mixture: NDArray[Any]) -> Doubles:
+    """(labels,) what is added to the logits. own, mixture: counts of labels; half a sample is added to each."""
+    return np.asarray(_log_shares(own) - _log_shares(mixture), np.float64)
+
+
+def looks_like(own: Counts, batch: Counts, rng: np.random.Generator) -> bool:
+    """Whether a batch can be of the client's own label mix, by counts (labels,) of what the model predicts for both.
+
+    A two-sample chi-square, by permutation. Batches of fewer than ``LEAST_BATCH`` are not checked.
+    """
+    if batch.sum() < LEAST_BATCH:
+        return True
+    together = own + batch
+    seen = _chi_square(batch[None], together)[0]
+    drawn = rng.multivariate_hypergeometric(together, int(batch.sum()), size=DRAWS)
+    at_least = int((_chi_square(drawn, together) >= seen - 1e-9).sum())
+    return (1 + at_least) / (1 + DRAWS) >= ALARM
+
+
+def _log_shares(counts: NDArray[Any]) -> Doubles:
+    smooth = np.asarray(counts, np.float64) + 0.5
+    return np.asarray(np.log(smooth / smooth.sum()))
+
+
+def _chi_square(some: NDArray[np.int64], together: NDArray[np.int64]) -> Doubles:
+    """(n,) of parts (n, labels) of the same size of what was counted together, up to a factor that all share."""
+    expected = together * (some.sum(axis=1, keepdims=True) / together.sum())
+    return np.asarray(((some - expected) ** 2 / np.maximum(expected, 1e-12)).sum(axis=1))
