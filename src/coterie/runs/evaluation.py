@@ -16,7 +16,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -28,17 +28,15 @@ from torch import Tensor
 
 from coterie.data.targets import Targets
 from coterie.privacy.attacks.active.samples import TARGET, triggered
-from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import rng
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
-from coterie.runs.interpreter import LocalEffects
 from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, TensorSamples
-from coterie.training.evaluate import Judged, evaluate_many, judge_many, outputs_of_many
+from coterie.training.evaluate import Judged, judge_many, outputs_of_many
 from coterie.training.model import Model
 from coterie.training.prior import looks_like, prior_shift
-from coterie.training.solvers import Sgd
 
 FEW_MODELS = 10
 STANDARD_ERROR = 0.01
@@ -452,65 +450,3 @@ def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
             "(participation), run more rounds, or change what they refuse"
         )
     raise AllSkippedError(f"{rounds} skipped, so there is no result: {why}{often}. To get one, {advice}")
-
-
-MOST_EPOCHS = 50
-PATIENCE = 5
-"""Epochs without a lower held-out loss after which a client stops."""
-
-
-@dataclass(frozen=True, eq=False)
-class Tuned:
-    """weights: (d,) float32.  epochs: trained so far.  diverged: whether the next epoch diverged."""
-
-    weights: Vector
-    epochs: int
-    diverged: bool = False
-
-
-def tune_by_held_out(
-    effects: LocalEffects, models: Mapping[str, Vector], solver: Sgd, seed: Callable[[str, int], int]
-) -> dict[str, Tuned]:
-    """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
-
-    models: (d,) by client, the starts.  seed(client, epoch): of the batches.  A client without held-out samples keeps
-    its model. Ties go to fewer epochs. Momentum starts anew in each epoch.
-    """
-    held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
-
-    def loss(name: str, weights: Vector) -> float:
-        own = held_out[name]
-        (seen,) = evaluate_many(effects.model, np.array(weights)[None], own.x, own.y, device=effects.how["device"])
-        return seen.loss if np.isfinite(seen.loss) else np.inf
-
-    best = {name: Tuned(weights, 0) for name, weights in models.items()}
-    least = {name: loss(name, models[name]) for name in held_out}
-    current = {name: models[name] for name in least}
-    for epoch in range(1, MOST_EPOCHS + 1):
-        fits = [(name, Fit(weights, solver, 1, seed(name, epoch))) for name, weights in current.items()]
-        for (name, _), fitted in zip(fits, effects.run(fits), strict=True):
-            if not isinstance(fitted, Fitted):
-                best[name] = replace(best[name], diverged=True)
-                del current[name]
-                continue
-            current[name] = fitted.weights
-            if (now := loss(name, fitted.weights)) < least[name]:
-                least[name], best[name] = now, Tuned(fitted.weights, epoch)
-            elif epoch - best[name].epochs >= PATIENCE:
-                del current[name]
-    return best
-
-
-def tune_by_own_epochs(
-    effects: LocalEffects,
-    models: Mapping[str, Vector],
-    epochs: Mapping[str, int],
-    solver: Sgd,
-    seed: Callable[[str, int], int],
-) -> dict[str, Tuned]:
-    """Each client's model after its own number of ``epochs``. A client that diverges keeps its model."""
-    fits = [(name, Fit(weights, solver, epochs[name], seed(name, 0))) for name, weights in models.items()]
-    return {
-        name: Tuned(fitted.weights, fit.epochs) if isinstance(fitted, Fitted) else Tuned(models[name], 0, True)
-        for (name, fit), fitted in zip(fits, effects.run(fits), strict=True)
-    }

@@ -25,7 +25,7 @@ from coterie.protocol.steps import NoAnswerError, Steps, wake
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.record.summary import Line
-from coterie.runs import evaluation
+from coterie.runs import evaluation, tuning
 from coterie.runs.attackers import Attackers
 from coterie.runs.config import Resolved, RunConfig, resolve
 from coterie.runs.inputs import fingerprint, inputs_digest, inputs_of, start_weights, try_loss
@@ -373,7 +373,7 @@ class Experiment:
         membership, groups = self.observed().get("membership"), self.groups(self.split)
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
-    def fine_tuned(self, r: int) -> tuple[evaluation.Scores, dict[str, evaluation.Tuned]]:
+    def fine_tuned(self, r: int) -> tuple[evaluation.Scores, dict[str, tuning.Tuned]]:
         """Scores of every honest client's model after fine-tuning (``runs/evaluation.py``), and the tuned models."""
         of, models = self.settings, self.attackers.left_out(self.models(r))
         if any(isinstance(model, Mixture) for model in models.values()):
@@ -383,14 +383,14 @@ class Experiment:
         def seed(name: str, epoch: int) -> int:
             return int(rng(self.config.seed, name, "fine-tuning", r, epoch).integers(1 << 62))
 
-        names, tuned = list(models), {}  # type: list[str], dict[str, evaluation.Tuned]
+        names, tuned = list(models), {}  # type: list[str], dict[str, tuning.Tuned]
         for start in range(0, len(names), self.effects.chunk):
             some: dict[str, Any] = {name: models[name] for name in names[start : start + self.effects.chunk]}
             if self.config.fine_tune == "held_out":
-                tuned |= evaluation.tune_by_held_out(self.effects, some, solver, seed)
+                tuned |= tuning.tune_by_held_out(self.effects, some, solver, seed)
             else:
                 epochs = {name: self.owns[name].epochs for name in some}
-                tuned |= evaluation.tune_by_own_epochs(self.effects, some, epochs, solver, seed)
+                tuned |= tuning.tune_by_own_epochs(self.effects, some, epochs, solver, seed)
         return self.observer.scores({name: one.weights for name, one in tuned.items()}), tuned
 
     def close(self) -> None:
