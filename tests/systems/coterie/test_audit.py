@@ -32,12 +32,12 @@ def leak(who: str, what: str) -> float:
     return next(one.leak for (by, about), one in found().items() if by == who and about.startswith(what))
 
 
-@pytest.mark.parametrize("who", ["hub", "helper"])
-def test_a_server_finds_nothing(who: str) -> None:
+@pytest.mark.parametrize(("who", "least"), [("hub", 5), ("helper", 2)])
+def test_a_server_finds_nothing(who: str, least: int) -> None:
     """A leak of uniform words is chance: its standard error is about .2 for 24 clients."""
     own = {what: one for (by, what), one in found().items() if by == who and one.results}
-    assert {"label shares", "which pairs are of one group, by rows"} <= own.keys()
-    assert len(own) >= 4
+    assert "which pairs are of one group, by rows" in own
+    assert len(own) >= least
     for what, one in own.items():
         assert abs(one.leak) < 0.4, what
 

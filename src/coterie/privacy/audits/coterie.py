@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -32,10 +32,14 @@ NO_KEY = "clients' keys are not in a real run's folder, and the helper checks si
 @attack("hidden-words", "hub", "labels", "reads uploads' words as numbers, by name: labels, and who is alike")
 def hidden_words(run: Recorded) -> Iterator[Measured]:
     for updates in by_round(run.views[HUB], HiddenUpdate).values():
-        yield from _by_name(run, HUB, "uploads", {name: one.word for name, one in updates.items()}, "<i4")
+        names = [name for name in updates if name in run.clients]
+        if len(names) > 2:
+            words = _numbers([updates[name].word for name in names], "<i4")
+            yield from profiles(HUB, words, run.label_counts[run.numbers(names)], run.spec)
+            yield from _alike(run, HUB, "uploads", names, words)
 
 
-@attack("hidden-rows", "helper", "groups", "reads each server's shares of rows as numbers: labels, who is alike")
+@attack("hidden-rows", "helper", "groups", "reads each server's shares of rows as numbers: who is alike")
 def hidden_rows(run: Recorded) -> Iterator[Measured]:
     """The hub's by name; the helper's by position. Whose those are takes the hub's view, for the score alone."""
     length = described_length(run.federation.look(HUB))
@@ -50,19 +54,19 @@ def hidden_rows(run: Recorded) -> Iterator[Measured]:
         with suppress(PeerError):  # the helper cannot open it either
             theirs[sent[message.cipher][0]] = opened_description(key, entry, message.cipher, length).row.tobytes()
     for _ in by_round(run.views[HUB], HiddenUpdate):  # they have them in every round
-        yield from _by_name(run, HUB, "rows", shares, "<i8")
-        yield from _by_name(run, HELPER, "rows", theirs, "<i8")
+        for who, rows in ((HUB, shares), (HELPER, theirs)):
+            names = [name for name in rows if name in run.clients]
+            yield from _alike(run, who, "rows", names, _numbers([rows[name] for name in names], "<i8"))
         yield Measured(HELPER, "which positions are of one group", None, why=BY_DESIGN)
 
 
-def _by_name(run: Recorded, who: str, by: str, data: dict[str, bytes], kind: str) -> Iterator[Measured]:
-    """Labels, and who is alike, from words that are read as numbers."""
-    names = [name for name in data if name in run.clients]
-    if len(names) > 2:
-        numbers = np.stack([np.frombuffer(data[name], kind).astype(np.float64) for name in names])
-        clients, units = np.array(run.numbers(names)), unit_rows(numbers)
-        yield from profiles(who, numbers, run.label_counts[clients], run.spec)
-        yield from alike(who, by, units @ units.T, clients, run.label_counts, run.groups)
+def _numbers(words: Sequence[bytes], kind: str) -> Floats:
+    return np.stack([np.frombuffer(one, kind).astype(np.float64) for one in words])
+
+
+def _alike(run: Recorded, who: str, by: str, names: Sequence[str], numbers: Floats) -> Iterator[Measured]:
+    units = unit_rows(numbers)
+    yield from alike(who, by, units @ units.T, np.array(run.numbers(names)), run.label_counts, run.groups)
 
 
 @attack(
