@@ -331,8 +331,14 @@ def from_hub(party: Party, message: Message, src: str) -> None:
         raise PeerError(f"a {type(message).__name__} from {src}; only the hub may send one")
 
 
+_PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
+"""Types whose values neither change nor hold others. Most of what a state holds is of these."""
+
+
 def fork(value: T) -> T:
     """A copy with its own dicts, lists, sets and Structs at any depth."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, msgspec.Struct):
         if value.__struct_config__.frozen:
             return value
@@ -342,15 +348,19 @@ def fork(value: T) -> T:
         return twin
     if isinstance(value, dict):
         changed = copy.copy(value)
-        changed.update({key: fork(item) for key, item in value.items()})
+        for key, item in value.items():
+            if type(item) not in _PLAIN:
+                changed[key] = fork(item)
         return changed
     if isinstance(value, list):
-        return type(value)(map(fork, value))
+        return type(value)(item if type(item) in _PLAIN else fork(item) for item in value)
     return copy.copy(value) if isinstance(value, set) else value
 
 
 def unchanged(old: Any, new: Any) -> bool:
     """Whether a fork still equals its original. Arrays are compared by identity."""
+    if old is new and type(old) in _PLAIN:
+        return True
     if type(old) is not type(new):
         return False
     if isinstance(old, msgspec.Struct):
@@ -366,11 +376,17 @@ def freeze(value: Any) -> None:
     """Make a state's arrays read-only, at any depth."""
     if isinstance(value, np.ndarray):
         value.setflags(write=False)
-    elif isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
-            freeze(getattr(value, name))
-    elif isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
+        return
+    if isinstance(value, msgspec.Struct):
+        held = [getattr(value, name) for name in value.__struct_fields__]
+    elif isinstance(value, dict):
+        held = list(value.values())
+    elif isinstance(value, list | tuple):
+        held = list(value)
+    else:
+        return
+    for item in held:
+        if type(item) not in _PLAIN:
             freeze(item)
 
 
