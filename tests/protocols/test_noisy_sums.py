@@ -14,7 +14,6 @@ from own_system import page_module
 
 from coterie.deploy.account import account_of
 from coterie.dp.distributed import Distributed
-from coterie.dp.ledger import Ledger
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols import sums as module
 from coterie.protocols.sums import SumKeys
@@ -68,7 +67,7 @@ def test_the_opened_sum_is_exact(page: ModuleType, keys: str, emulated: bool, mo
     np.testing.assert_allclose(opened[0], sum(numbers) + sum(shares), rtol=0, atol=0.01)
     models = made.models()
     assert (models == models[0]).all()
-    spread = 0.02 * 2 * 50.0 * np.sqrt(5 / 4) / 5
+    spread = 0.02 * 2 * 50.0 * np.sqrt(5 / 3) / 5
     assert np.abs(models[0] - (before + 0.5 * (TARGETS - before)).mean(axis=0)).max() < 5 * spread
     assert not made.refused
 
@@ -82,7 +81,8 @@ def absent(page: ModuleType, made: Rig, *numbers: int) -> None:
 def test_the_shares_that_are_left_suffice_and_fewer_are_no_sum(page: ModuleType, keys: str) -> None:
     made = rig(page.SYSTEM, TARGETS, keys=keys, **NOISE)
     mechanism = made.hub.noise.mechanism
-    assert 4 * mechanism.variance(made.hub.noise.makers) == pytest.approx((0.02 * mechanism.sensitivity) ** 2)
+    shares = 5 - 1 - 1  # without the absent one's, and that of a client who reads the mean
+    assert shares * mechanism.variance(made.hub.noise.makers) == pytest.approx((0.02 * mechanism.sensitivity) ** 2)
     absent(page, made, 4)
     assert made.round(1)["participants"] == 4
     moved = made.models()
@@ -131,16 +131,26 @@ def test_the_ledger_says_against_whom_and_is_each_clients_own(page: ModuleType, 
         assert [one.against for one in own[2:]] == [("server with a client",)] * (2 if keys == "centre" else 0)
         assert list(account_of(page.SYSTEM, made.party(name), made.config).own()) == list(own)
     if keys == "centre":
-        assert own[2].noise_multiplier == pytest.approx(2.0 / np.sqrt(4))
+        assert own[2].noise_multiplier == pytest.approx(2.0 / np.sqrt(3))
 
 
 @KEYS
-def test_a_client_knows_its_own_share_which_counts_where_none_may_be_missing(page: ModuleType, keys: str) -> None:
-    made = rig(page.SYSTEM, TARGETS, keys=keys, **{**NOISE, "noise": 2.0, "missing": 0})
-    made.round(1)
-    for own in page.SYSTEM.ledger(made.federation).values():
-        epsilons = {name: Ledger(tuple(own)).epsilon(1e-5, "replace one client", name) for name in OBSERVERS}
-        assert epsilons["server"] == epsilons["public"] < epsilons["other clients"]
+@pytest.mark.parametrize("missing", [0, 1])
+def test_the_epsilon_holds_against_a_reader_where_as_many_are_absent_as_may_be(
+    page: ModuleType, keys: str, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader knows its share; those that are left have at least the variance that the ledger states."""
+    _, shares, _ = watched(monkeypatch)
+    made = rig(page.SYSTEM, TARGETS, keys=keys, **{**NOISE, "noise": 2.0, "missing": missing})
+    absent(page, made, *range(5 - missing, 5))
+    assert made.round(1)["participants"] == 5 - missing
+    (stated, *_) = page.SYSTEM.ledger(made.federation)["client/0"]
+    assert set(stated.against) == set(OBSERVERS)
+    unknown = 5 - missing - 1
+    variance = unknown * made.hub.noise.mechanism.variance(made.hub.noise.makers)
+    assert np.sqrt(variance) / stated.sensitivity_l2 == pytest.approx(stated.noise_multiplier)
+    drawn = np.mean(np.square(np.stack(shares).astype(float)))
+    assert unknown * drawn == pytest.approx(variance, rel=0.6)
 
 
 def test_a_spent_budget_ends_training(page: ModuleType) -> None:

@@ -2,13 +2,15 @@
 
 A client seals its change from the last mean that it has read, on the grid of ``dp/distributed.py``. Without a mean that
 is the initial model. Buffers stay with their client. A sum lacks the shares of at most ``missing`` of the clients that
-are asked in a round, and of as many that collude as are not absent.
+are asked in a round, and of as many that collude as are not absent. Whoever reads the mean knows its own share, so one
+share more does not count.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -24,13 +26,17 @@ from coterie.protocol.party import Component
 from coterie.protocols.local_training import sample_size
 from coterie.protocols.noise import affords, mean_change, rotation
 
-CLIENTS, OTHERS, COALITION = ("other clients",), ("server", "public"), ("server with a client",)
-"""Who sees a sum: those that know a share of its noise, and the others; and who opens a single vector, if every client
-has the key.
-"""
+OBSERVERS, COALITION = ("server", "public", "other clients"), ("server with a client",)
+"""Who sees a sum; and who opens a single vector, if every client has the key."""
 REACH = 64.0
 """Of a value in a vector, under the keys of ``sums``."""
 VECTOR = "model, in sums"
+
+
+def mechanism_of(config: Any, length: int) -> Distributed:
+    """Of sums of so many coordinates. The share of a client that reads the mean does not count, beside the missing."""
+    mechanism: Distributed = config.on_sums(length)
+    return replace(mechanism, missing=mechanism.missing + 1)
 
 
 def makers(config: Any, clients: int) -> int:
@@ -70,8 +76,7 @@ class SumNoise(Component):
 
     @property
     def mechanism(self) -> Distributed:
-        mechanism: Distributed = self.party.config.on_sums(len(eligible(self.party.spec)))
-        return mechanism
+        return mechanism_of(self.party.config, len(eligible(self.party.spec)))
 
     @property
     def makers(self) -> int:
@@ -124,7 +129,7 @@ class SumNoise(Component):
 
         opened: (p,) their sum, in units of the cipher.
         """
-        if terms < self.makers - self.mechanism.missing:
+        if terms < self.makers - self.party.config.missing:
             raise PeerError(f"a sum of {terms} vectors: of {self.makers} shares of noise it lacks too many")
         weights, turned = self.weights.astype(np.float64), rotation(self.party.common.roster.session, r)
         change = mean_change(self.mechanism, np.asarray(opened) * self.unit, terms, turned)
@@ -141,10 +146,7 @@ class SumNoise(Component):
         config, sealed = self.party.config, self.secret.sealed
         if not config.noisy:
             return [Release(VECTOR, round=one.round) for one in sealed]
-        # with missing=0 a client knows one of the shares that count: no other is certain than the own
-        far = (*OTHERS, *CLIENTS) if config.missing else OTHERS
-        near = (*(() if config.missing else CLIENTS), *(COALITION if config.keys == "centre" else ()))
-        found = [self.mechanism.release(one.round, far) for one in sealed]
-        if near:
-            found += [self.mechanism.release_alone(VECTOR, self.makers, one.round, near) for one in sealed]
+        found = [self.mechanism.release(one.round, OBSERVERS) for one in sealed]
+        if config.keys == "centre":
+            found += [self.mechanism.release_alone(VECTOR, self.makers, one.round, COALITION) for one in sealed]
         return found

@@ -37,7 +37,7 @@ from coterie.protocol.system import Federation, PartyFactory
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys, Pair
 from coterie.protocols.local_training import LocalTraining, ask_round, fit, refuse_unused
 from coterie.protocols.noise import NoiseSettings, check_sums, warn_of_silence
-from coterie.protocols.noisy_sums import REACH, SumNoise, makers
+from coterie.protocols.noisy_sums import REACH, SumNoise, makers, mechanism_of
 from coterie.protocols.threshold_halves import taken, vouched
 from coterie.protocols.threshold_holder import KeyMaking
 from coterie.protocols.threshold_keys import Joint, JointKeys
@@ -101,7 +101,7 @@ class Sums:
         """For ``System.check``. Raises UserError for noise that is not possible; warns of a budget for no round."""
         if not config.noisy:
             return
-        parties, mechanism = makers(config, len(common.clients)), config.on_sums(len(eligible(common.spec)))
+        parties, mechanism = makers(config, len(common.clients)), mechanism_of(config, len(eligible(common.spec)))
         check_sums(mechanism, parties, "clients", 0.0)
         if config.keys == "centre":
             error = named("ckks-4096-add").error(parties)
@@ -115,8 +115,8 @@ class Sums:
     def ledger(self, federation: Federation) -> Mapping[str, Sequence[Release]]:
         """For ``System.ledger``: all vectors that clients have sealed.
 
-        With noise and keys=threshold the sum has a proof against all, if no more than ``missing`` clients are absent or
-        know their share, as each other client does that reads the mean. With keys=centre the server must also follow
+        With noise and keys=threshold the sum has a proof against all, also a client that reads the mean and knows its
+        own share, if no more than ``missing`` other clients are absent or tell their share. With keys=centre the server must also follow
         the protocol and collude with nobody: with any client it opens single vectors, each with one share of noise.
         """
         return {client.name: client.noise.releases() for client in federation.of_role(CLIENT)}
