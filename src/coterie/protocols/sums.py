@@ -116,8 +116,9 @@ class Sums:
         """For ``System.ledger``: all vectors that clients have sealed.
 
         With noise and keys=threshold the sum has a proof against all, also a client that reads the mean and knows its
-        own share, if no more than ``missing`` other clients are absent or tell their share. With keys=centre the server must also follow
-        the protocol and collude with nobody: with any client it opens single vectors, each with one share of noise.
+        own share, if no more than ``missing`` other clients are absent or tell their share. With keys=centre the server
+        must also follow the protocol and collude with nobody: with any client it opens single vectors, each with one
+        share of noise.
         """
         return {client.name: client.noise.releases() for client in federation.of_role(CLIENT)}
 
