@@ -55,11 +55,15 @@ class NoiseSettings:
             return Standard(self.clip, noise_multiplier(self.epsilon, self.dp_delta, self.private_rounds))
         return Standard(self.clip, LITTLE_NOISE if self.noise is None else self.noise)
 
-    def on_sums(self, length: int) -> Distributed:
-        """Noise on sums of changes of so many coordinates."""
+    def on_sums(self, length: int, *, read_by_makers: bool = False) -> Distributed:
+        """Noise on sums of changes of so many coordinates.
+
+        read_by_makers: each party that adds noise reads the sum less its own share, which does not count either.
+        """
+        uncounted = self.missing + read_by_makers
         if self.noise is None and self.epsilon is not None:
-            return _within(self.clip, length, self.epsilon, self.dp_delta, self.private_rounds, self.missing)
-        return Distributed(self.clip, length, LITTLE_NOISE if self.noise is None else self.noise, self.missing)
+            return _within(self.clip, length, self.epsilon, self.dp_delta, self.private_rounds, uncounted)
+        return Distributed(self.clip, length, LITTLE_NOISE if self.noise is None else self.noise, uncounted)
 
 
 @lru_cache(maxsize=64)
@@ -107,8 +111,8 @@ def check_sums(mechanism: Distributed, parties: int, who: str, error: float) -> 
     """
     if not mechanism.missing < parties:
         raise UserError(
-            f"missing={mechanism.missing}: of {parties} {who} that add noise, as few as there may be in a round, at "
-            "least one must count: lower missing"
+            f"missing: {parties} {who} add noise, as few as there may be in a round, and the shares of "
+            f"{mechanism.missing} need not count, a reader's own among them: lower missing"
         )
     mechanism.variance(parties)
     if error > MOST_ERROR:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -35,8 +34,8 @@ VECTOR = "model, in sums"
 
 def mechanism_of(config: Any, length: int) -> Distributed:
     """Of sums of so many coordinates. The share of a client that reads the mean does not count, beside the missing."""
-    mechanism: Distributed = config.on_sums(length)
-    return replace(mechanism, missing=mechanism.missing + 1)
+    mechanism: Distributed = config.on_sums(length, read_by_makers=True)
+    return mechanism
 
 
 def makers(config: Any, clients: int) -> int:

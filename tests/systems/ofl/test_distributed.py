@@ -70,7 +70,7 @@ def test_the_opened_sum_is_exactly_that_of_the_numbers_and_the_noise(
             upload = uploads(made)[member, 1]
             assert (np.rint(upload.values) == upload.values).all()
             own[shared_set(np.arange(SIZE), len(upload.values), session, member, 1)] -= upload.values
-        assert made.config.on_sums(SIZE).fits(own, len(TARGETS) if noise_by == "members" else 0)
+        assert made.config.sums(SIZE).fits(own, len(TARGETS) if noise_by == "members" else 0)
         assert own.any()
     assert len(noise) == (len(leaders) if noise_by == "leaders" else len(TARGETS))
     total = sum(numbers.values()) + (sum(noise) if noise_by == "leaders" else 0)
@@ -180,7 +180,7 @@ def test_the_server_learns_nothing_of_an_upload_in_a_status_report() -> None:
 def test_the_ledger_says_against_whom(noise_by: str) -> None:
     made = ofl(TARGETS, **{**SUMS, "noise": 2.0, "missing": 1}, noise_by=noise_by)
     made.rounds(2)
-    mechanism = made.config.on_sums(SIZE)
+    mechanism = made.config.sums(SIZE)
     for own in ledger(made.federation).values():
         leader, others = own[0], own[1]
         assert others == mechanism.release(1, others.against)
@@ -191,16 +191,16 @@ def test_the_ledger_says_against_whom(noise_by: str) -> None:
         else:
             assert leader.against == ("own leader", "other leaders")
             assert others.against == ("server", "other clients", "public")
-            assert leader.noise_multiplier == pytest.approx(2.0 / np.sqrt(8))
+            assert leader.noise_multiplier == pytest.approx(2.0 / np.sqrt(len(TARGETS) - 2))
         assert len(own) == 4
 
 
 @pytest.mark.parametrize(
     ("noise_by", "near"),
-    [("leaders", ["own leader", "other leaders"]), ("members", ["own leader", "other leaders", "other clients"])],
+    [("leaders", ["own leader", "other leaders"]), ("members", ["own leader", "other leaders"])],
 )
 def test_whoever_adds_noise_knows_a_share_of_it(noise_by: str, near: list[str]) -> None:
-    """Without ``missing`` none is to spare. Of 9 members' shares one is then sure to be unknown."""
+    """Without ``missing`` no leader's share is to spare. A member's own share never counts against itself."""
     made = ofl(TARGETS, **{**SUMS, "noise": 2.0}, noise_by=noise_by)
     made.round(1)
     for own in ledger(made.federation).values():
@@ -209,11 +209,20 @@ def test_whoever_adds_noise_knows_a_share_of_it(noise_by: str, near: list[str]) 
         assert [name for name, epsilon in epsilons.items() if epsilon > epsilons["public"]] == near
 
 
+@pytest.mark.parametrize("missing", [0, 1, 3])
+def test_a_member_that_reads_the_model_faces_the_noise_of_the_ledger(missing: int) -> None:
+    """It knows its own share, and of the others' as many are absent or tell theirs as may be missing."""
+    mechanism = ofl(TARGETS, **{**SUMS, "noise": 2.0, "missing": missing}, noise_by="members").config.sums(SIZE)
+    unknown = len(TARGETS) - missing - 1
+    counted = (mechanism.release(1, ("other clients",)).noise_multiplier * mechanism.sensitivity) ** 2
+    assert unknown * mechanism.variance(len(TARGETS)) == pytest.approx(counted)
+
+
 def test_a_leader_knows_its_own_members_noise() -> None:
     """The opened sum less what one leader has seen has the noise of the other clusters' members, and no more."""
     made = ofl(TARGETS, **{**SUMS, "noise": 2.0, "missing": 1, "full_samples": 1}, noise_by="members")
     made.round(1)
-    mechanism, leaders = made.config.on_sums(SIZE), list(made.hub.state.leaders.values())
+    mechanism, leaders = made.config.sums(SIZE), list(made.hub.state.leaders.values())
     total = sum(made.party(name).secret.office.numbers for name in leaders)
     rest = total - made.party(leaders[0]).secret.office.numbers
     others = len(TARGETS) - len(made.party(leaders[0]).secret.office.members)
@@ -269,8 +278,8 @@ def test_settings_that_open_more_than_the_sum_are_refused(settings: dict[str, An
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"missing": 2}, "missing=2: of 2 leaders that add noise"),
-        ({"missing": 16, "noise_by": "members"}, "missing=16: of 16 members"),
+        ({"missing": 2}, "missing: 2 leaders add noise, .* shares of 2 need"),
+        ({"missing": 16, "noise_by": "members"}, "missing: 16 members add noise, .* shares of 17 need"),
         ({"noise": 2000.0}, "too large for the cipher"),
         ({"noise": 900.0, "noise_by": "members"}, "too large for uploads"),
         ({"noise": 1e-3}, "noise of variance"),

@@ -256,14 +256,12 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
     def seen_as(self, mechanism: Distributed, r: int) -> tuple[Release, Release]:
         """What its own leader sees of an upload for a sum, and what all see that know too little of the others' noise.
 
-        Whoever adds noise knows a share, which is too much with ``missing=0``. Of members' noise a leader knows all
-        that of its own members. Then no more is certain than the client's own share.
+        A leader that adds noise knows a share, which is too much with ``missing=0``. Of members' noise a leader knows
+        all that of its own members. Then no more is certain than the client's own share.
         """
         by_members, knows = self.config.noise_by == "members", set(OWN_LEADER)
         if by_members or not mechanism.missing:
             knows.add("other leaders")
-        if by_members and not mechanism.missing:
-            knows.add("other clients")
         near, far = (tuple(o for o in OWN_LEADER + OTHERS if (o in knows) == known) for known in (True, False))
         if by_members:
             return mechanism.release_alone(UPLOAD, self.makers(r), r, near), mechanism.release(r, far)

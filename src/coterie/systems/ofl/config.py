@@ -143,9 +143,11 @@ class OFLConfig(NoiseSettings, LocalTraining):
 
         Raises UserError for impossible settings.
         """
-        if self.mechanism == "distributed":
-            return self.on_sums(parameters)
-        return self.standard()
+        return self.sums(parameters) if self.mechanism == "distributed" else self.standard()
+
+    def sums(self, parameters: int) -> Distributed:
+        """Noise on sums of changes. Members read the model; with leaders' noise, ``missing`` counts one that does."""
+        return self.on_sums(parameters, read_by_makers=self.noise_by == "members")
 
     def makers(self, clients: int, leaders: int) -> int:
         """How many parties add noise to a round's sum, of so many clients that have joined, and leaders."""

@@ -78,9 +78,9 @@ def summed(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregated]
     """
     config: OFLConfig = hub.config
     places, session = eligible(hub.spec), hub.common.roster.session
-    mechanism = config.on_sums(len(places))
+    mechanism = config.sums(len(places))
     if config.noise_by == "members":
-        needed = config.makers(len(fl.joined(hub.clients, config, r)), 0) - mechanism.missing
+        needed = config.makers(len(fl.joined(hub.clients, config, r)), 0) - config.missing
         if sum(leaders.values()) < needed:
             raise fl.NoAnswerError(f"{sum(leaders.values())} clients add noise to the sum, which needs {needed}")
     uploads = yield from submitted_by_all(hub, r, tuple(leaders))
