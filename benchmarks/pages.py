@@ -129,6 +129,51 @@ def comparison(record: Record) -> str:
     return grid(head, found)
 
 
+FORMS = ("as it is", "prior", "tuned")
+LEVEL = 0.5
+"""Points: so far below the first a method is level with it."""
+
+
+def _means(record: Record, measure: str) -> dict[tuple[str, str], dict[tuple[str, str], float]]:
+    """By data and partition, by form and method; a training that diverged is left out."""
+    found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    for row in record["rows"]:
+        if measure in row:
+            found.setdefault((row["data"], row["partition"]), {})[row["form"], row["method"]] = fmean(row[measure])
+    return found
+
+
+def cells(record: Record, form: str) -> str:
+    """Local accuracy and that of the worst decile, of one form of all methods."""
+    methods = list(dict.fromkeys(row["method"] for row in record["rows"]))
+    local, worst = (_means(record, measure) for measure in ("by seed", "worst decile, by seed"))
+    aris = {(row["data"], row["partition"]): row["ARI"] for row in record["rows"] if row["method"] == "coterie"}
+    found = []
+    for place, values in local.items():
+        pairs = [(values.get((form, one)), worst[place].get((form, one))) for one in methods]
+        numbers = ["diverged" if mean is None else f"{mean:.1f} / {low:.1f}" for mean, low in pairs]
+        found.append([*place, *numbers, cell(aris[place])])
+    return grid(["data", "partition", *methods, "ARI of coterie"], found)
+
+
+def levels(record: Record) -> str:
+    """In how many cells each method's form is first or level with the first."""
+    methods = list(dict.fromkeys(row["method"] for row in record["rows"]))
+    found = []
+    for form in FORMS:
+        for method in methods:
+            line = []
+            for measure in ("by seed", "worst decile, by seed"):
+                every = _means(record, measure).values()
+                for others in ((form,), FORMS):
+                    best = [max(v for (one, _), v in place.items() if one in others) for place in every]
+                    own = [place.get((form, method), 0.0) for place in every]
+                    line.append(str(sum(a >= b - LEVEL for a, b in zip(own, best, strict=True))))
+            found.append([form, method, *line])
+    head = ["local %: of this form", "of all forms", "worst decile: of this form", "of all forms"]
+    return grid(["form", "method", *head], found)
+
+
 # -- paired differences of learning curves -----------------------------------------------------------------------------
 
 MEASURES = {
@@ -416,6 +461,8 @@ TABLES: dict[str, Table] = {
     "pivot": pivot,
     "signatures": signatures,
     "comparison": comparison,
+    "cells": cells,
+    "levels": lambda record, *kept: part(levels(record), "0", *kept),
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,

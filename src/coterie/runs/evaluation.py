@@ -16,7 +16,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -71,6 +71,11 @@ class Scores:
 
     values: Mapping[str, Doubles]
     sampled: Sampled | None = None
+
+    def beside(self, **others: Scores | None) -> Scores:
+        """With others of the same clients, whose names begin with these words."""
+        more = {f"{word}{name}": values for word, one in others.items() if one for name, values in one.values.items()}
+        return replace(self, values={**self.values, **more})
 
     def means(self) -> dict[str, float]:
         """Means over the clients that have a number. A non-finite loss counts: its model has diverged."""

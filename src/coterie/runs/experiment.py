@@ -342,8 +342,8 @@ class Experiment:
                 line["backdoor_success"] = self.observer.backdoor_success(honest, trigger)
             line |= self.grouping()
         if tunes and self.fine_tunes:
-            found, tuned = self.fine_tuned(r)
-            of_tuned = found.line("fine_tuned_")
+            of_all, tuned = self.fine_tuned(r)
+            of_tuned = of_all.line("fine_tuned_")
             if "metrics" in of_tuned:
                 of_tuned["metrics"] = line.get("metrics", {}) | of_tuned["metrics"]
             line |= of_tuned
@@ -351,8 +351,10 @@ class Experiment:
             untuned = [name for name, one in tuned.items() if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
             honest = self.attackers.left_out(self.models(r))
-            if (found_prior := self.observer.with_priors(honest, self.config.seed)) is not None:
-                line |= found_prior.line("prior_")
+            prior = self.observer.with_priors(honest, self.config.seed)
+            line |= {} if prior is None else prior.line("prior_")
+            if self.scored is not None:
+                self.scored = self.scored.beside(fine_tuned_=of_all, prior_=prior)
         return line
 
     def observed(self) -> dict[str, Any]:
