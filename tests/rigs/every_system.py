@@ -35,7 +35,7 @@ VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"clusters": 2, "min_cluster": 2, "descriptor": "model", "hardening": "rotation"},
         {"clusters": 2, "min_cluster": 2, "descriptor": "signature"},
     ],
-    ("coterie", "paper"): [{"clusters": 2, "min_cluster": 2, "fewest": 1}, {"clusters": 1}],
+    ("coterie", "paper"): [{"clusters": 2, "min_cluster": 2, "fewest": 1}, {"clusters": 1, "check": "norm"}],
     ("mingledpie", "paper"): [{"clusters": 3}, {"clusters": 2, "threshold": 2, "keys": "threshold", "rebuild": "none"}],
     ("mingledpie", "literal"): [{"clusters": 3}],
     ("mingledpie", "hardened"): [

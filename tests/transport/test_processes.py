@@ -47,6 +47,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("pafed", "paper", {"participation": 1.0}),
     ("pafed", "literal", {"participation": 1.0}),
     ("coterie", "paper", {"clusters": 2, "min_cluster": 2, "fewest": 1, "noise": 0.0}),
+    ("coterie", "paper", {"clusters": 2, "min_cluster": 2, "fewest": 1, "noise": 0.0, "check": "norm"}),
     ("krum", "paper", {"faulty": 0.25}),
     ("fltrust", "paper", {}),
     ("tests.privacy.test_attacks_active:SCALING", "paper", {}),  # with a client that misbehaves

@@ -92,6 +92,14 @@ def tag(context: bytes, seeds: bytes, check: bytes, word: Words) -> bytes:
     return told.digest()
 
 
+def share(seeds: bytes, word: Words) -> Words:
+    """(d,) the sum of a server's leaves: its share of x itself, negative at the second server."""
+    total = word * np.uint32(sum(_bit(_seed(seeds, j)) for j in range(len(seeds) // SEED_BYTES)))
+    for j in range(len(seeds) // SEED_BYTES):
+        total += words_of(_seed(seeds, j), len(word))
+    return total
+
+
 def fold(totals: Words, seeds: bytes, word: Words, weight: int) -> None:
     """Add ``weight`` times an upload to every row of ``totals`` (G, d), in place; a negative weight subtracts (7).
 

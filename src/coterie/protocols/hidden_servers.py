@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -39,8 +39,10 @@ from coterie.protocols.hidden_sums import (
     context_of,
     opened_from,
     said,
+    upload_name,
     verify_rows,
 )
+from coterie.protocols.norm_check import Tossing
 
 BATCH = 16
 """Uploads in one message between the servers."""
@@ -53,6 +55,9 @@ class Taken:
     name: str
     round: int
     upload: HiddenUpdate
+
+    def named(self) -> bytes:
+        return upload_name(self.name, self.upload)
 
 
 class Adding(msgspec.Struct, frozen=True):
@@ -190,18 +195,20 @@ class HubRows(ServerRows):
         if (*lengths, len(upload.seeds)) != (4 * self.length, one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed):
             raise PeerError(f"{name}: an upload of {', '.join(map(str, lengths))} and {len(upload.seeds)} bytes")
 
-    def add(self, r: int, helper: str, on_time: int, uploads: Sequence[Any], load: Any) -> Steps[int]:
+    def add(
+        self, r: int, helper: str, on_time: int, uploads: Sequence[Any], load: Any, tossing: Tossing | None = None
+    ) -> Steps[int]:
         """Add the uploads that the helper counts, too, and seal the rows. Returns how many were added.
 
-        on_time: of them that round r has asked for.  load: gives a ``Taken`` for each of ``uploads``. Raises
-        NoAnswerError if the helper does not answer, or refuses.
+        on_time: of them that round r has asked for.  load: gives a ``Taken`` for each of ``uploads``.  tossing: their
+        proofs, if lengths are checked. Raises NoAnswerError if the helper does not answer, or refuses.
         """
         fresh, adding = self.zeros(), Adding(r, on_time)
         for at in range(0, len(uploads), BATCH):
             some: list[Taken] = [load(one) for one in uploads[at : at + BATCH]]
             words = [self.words(one.upload.word, self.length) for one in some]
             seeds = [one_hot.seeds_of(one.upload.master, self.groups) for one in some]
-            request = self._shares(r, on_time, some, seeds, words)
+            request = self._shares(r, on_time, some, seeds, words, tossing)
             flags = yield from ask(helper, request, Counted, partial(_flags, r, len(some)))
             for one, own, word, flag in zip(some, seeds, words, flags, strict=True):
                 if flag:
@@ -214,8 +221,19 @@ class HubRows(ServerRows):
         return len(adding.of)
 
     def _shares(
-        self, r: int, on_time: int, some: Sequence[Taken], seeds: Sequence[bytes], words: Sequence[Words]
+        self,
+        r: int,
+        on_time: int,
+        some: Sequence[Taken],
+        seeds: Sequence[bytes],
+        words: Sequence[Words],
+        tossing: Tossing | None,
     ) -> Shares:
+        coin, proofs = b"", list[bytes]()
+        if tossing is not None:
+            shares = [one_hot.share(own, word) for own, word in zip(seeds, words, strict=True)]
+            names, uploads = [one.name for one in some], [one.named() for one in some]
+            coin, proofs = tossing.hub_part, self.party.norms.told(r, tossing, names, uploads, shares)
         tags = [
             one_hot.tag(self.context(one.name, one.round), own, one.upload.check, word)
             for one, own, word in zip(some, seeds, words, strict=True)
@@ -229,6 +247,8 @@ class HubRows(ServerRows):
             b"".join(one.upload.check for one in some),
             bundle([one.upload.seeds for one in some]),
             b"".join(tags),
+            coin,
+            bundle(proofs),
         )
 
     def _sealed(self, helper: str, r: int, totals: Words, nonce: bytes, own: Words, said: RowsSealed) -> None:
@@ -268,6 +288,17 @@ class HubRows(ServerRows):
         return GroupRow(r, secret.round, secret.nonces, names, secret.signature, ours.tobytes(), theirs)
 
 
+@dataclass(frozen=True, eq=False)
+class _Good:
+    """An upload whose tag is right, at the helper. upload: its name.  seeds: SECRET."""
+
+    name: str
+    round: int
+    upload: bytes
+    seeds: bytes
+    word: Words
+
+
 class HelperRows(ServerRows):
     """The helper's part: what it answers."""
 
@@ -300,35 +331,52 @@ class HelperRows(ServerRows):
         if not len(names) == len(rounds) == len(msg.checks) / wide == len(msg.tags) / tags:
             raise PeerError(f"{len(names)} names, {len(rounds)} rounds, and other numbers of checks and tags")
         words, sealed = unbundle(msg.words, len(names)), unbundle(msg.seeds, len(names))
-        fresh = self.zeros() if secret.fresh is None else secret.fresh.copy()
-        flags = bytearray()
+        good: dict[int, _Good] = {}
         for at, (name, r) in enumerate(zip(names, rounds, strict=True)):
             check, told = msg.checks[wide * at : wide * (at + 1)], msg.tags[tags * at : tags * (at + 1)]
-            counts = self._add(fresh, msg.round, name, r, words[at], check, sealed[at], told)
-            flags.append(counts)
+            upload = HiddenUpdate(r, words[at], check, b"", sealed[at])
+            if name not in names[:at] and (found := self._good(msg.round, name, upload, told)) is not None:
+                good[at] = found
+        if self.party.config.check == "norm":
+            good = self._short(msg, good)
+        elif msg.coin or unbundle(msg.proofs, 0):
+            raise PeerError("proofs of lengths, which are not checked")
+        fresh = self.zeros() if secret.fresh is None else secret.fresh.copy()
+        for one in good.values():
+            secret.taken[one.name] = (*self._taken(msg.round, one.name), one.round)
+            secret.adding = self.add_one(fresh, secret.adding, one.name, one.round, one.seeds, one.word)
         secret.fresh = fresh
-        return Counted(msg.round, bytes(flags))
+        return Counted(msg.round, bytes(at in good for at in range(len(names))))
 
-    def _add(
-        self, fresh: Words, r: int, name: str, of: int, data: bytes, check: bytes, sealed: bytes, told: bytes
-    ) -> bool:
-        """Whether an upload is counted: then it is added."""
-        secret = self.secret
-        taken = tuple(q for q in secret.taken.get(name, ()) if q >= r - self.party.config.max_staleness)
+    def _taken(self, r: int, name: str) -> tuple[int, ...]:
+        return tuple(q for q in self.secret.taken.get(name, ()) if q >= r - self.party.config.max_staleness)
+
+    def _good(self, r: int, name: str, upload: HiddenUpdate, told: bytes) -> _Good | None:
+        """An upload that may be counted, by its tag; else None."""
+        secret, of = self.secret, upload.round
         if any(name == one for one, _ in secret.adding.of):  # a second upload in a round would count twice for noise
-            return False
-        if name not in secret.queries or not 0 <= r - of <= self.party.config.max_staleness or of in taken:
-            return False
-        word = self.words(data, self.length)
+            return None
+        late = r - of
+        if name not in secret.queries or not 0 <= late <= self.party.config.max_staleness or of in self._taken(r, name):
+            return None
+        word = self.words(upload.word, self.length)
         try:
-            seeds = opened_from(self.party, name, sealed, "upload", of, check, sha256(data).digest())
-            if one_hot.tag(self.context(name, of), seeds, check, word) != told:
-                return False
+            bound = "upload", of, upload.check, sha256(upload.word).digest()
+            seeds = opened_from(self.party, name, upload.seeds, *bound)
+            if one_hot.tag(self.context(name, of), seeds, upload.check, word) != told:
+                return None
         except (PeerError, CryptoError):
-            return False
-        secret.taken[name] = (*taken, of)
-        secret.adding = self.add_one(fresh, secret.adding, name, of, seeds, word)
-        return True
+            return None
+        return _Good(name, of, upload_name(name, upload), seeds, word)
+
+    def _short(self, msg: Shares, good: Mapping[int, _Good]) -> dict[int, _Good]:
+        """Those whose proof of length holds."""
+        norms = self.party.norms
+        coin, told = norms.coin(msg.round, msg.coin), unbundle(msg.proofs, len(msg.names.split("\n")))
+        uploads = [(one.name, one.round, one.upload) for one in good.values()]
+        shares = [np.negative(one_hot.share(one.seeds, one.word)) for one in good.values()]
+        short = norms.short(coin, uploads, [told[at] for at in good], shares)
+        return {at: one for (at, one), holds in zip(good.items(), short, strict=True) if holds}
 
     @on(SealRows, answers=RowsSealed)
     def seal(self, msg: SealRows, src: str) -> RowsSealed:

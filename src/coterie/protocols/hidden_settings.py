@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -30,6 +30,7 @@ class HiddenSums(LateTraining):
     clip: C, the L2 norm to which a client's change is clipped; running statistics are clipped by themselves.
     fewest: a round is skipped if, by its public absences, some group's sum may be of fewer clients, but not of none.
     min_cluster: the smallest group.
+    check: of an upload, "tag" that it changes one group alone, or "norm" that it is also as short as clip allows.
     noise: standard deviation, over C, of the Gaussian noise that each server adds to a row's sum in every round; None
     for what ``epsilon`` asks for, or .005, which ends differencing and protects by no proof worth its name.
     epsilon: budget of a client, which uploads nothing that would take it beyond this; None for no budget.
@@ -39,6 +40,7 @@ class HiddenSums(LateTraining):
     clip: Positive = 2.0
     fewest: Annotated[int, Meta(ge=1)] = 2
     min_cluster: Annotated[int, Meta(ge=1)] = 3
+    check: Literal["tag", "norm"] = "tag"
     noise: Annotated[float | None, Meta(ge=0)] = None
     epsilon: float | None = None
     private_rounds: AtLeastOne = 10

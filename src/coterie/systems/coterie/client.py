@@ -13,6 +13,7 @@ from coterie.dp.ledger import Release
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowOpened
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.noise import affords
+from coterie.protocols.norm_check import ClientNorms
 from coterie.protocols.sealed_groups import ClientGroups
 from coterie.protocols.setup_sums import ClientSums
 from coterie.systems.coterie.config import CoterieConfig
@@ -24,6 +25,7 @@ class Client(fl.Party, role=CLIENT):
 
     keys = HeldKeys(bytes, bytes)
     row = ClientRow()
+    norms = ClientNorms(HELPER)
     sums = ClientSums(HELPER)
     groups = ClientGroups(HELPER)
 
@@ -73,7 +75,9 @@ class Client(fl.Party, role=CLIENT):
         x = self.grid.words(change, weight, self.rng("rounding", msg.round), self.spec.buffers)
         self.state.round = msg.round
         self.state.uploads = tuple(dict.fromkeys((*uploads, msg.round)))
-        return self.row.upload(x, msg.round, HELPER)
+        update, sent = self.row.upload(x, msg.round, HELPER)
+        self.norms.keep(msg.round, sent)
+        return update
 
     @fl.on(GroupRow, answers=RowOpened)
     def take(self, msg: GroupRow, src: str) -> RowOpened:

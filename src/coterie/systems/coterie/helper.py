@@ -5,6 +5,7 @@ from __future__ import annotations
 import coterie.method as fl
 from coterie.protocols.hidden_servers import HelperRows
 from coterie.protocols.key_centre import HeldKeys
+from coterie.protocols.norm_check import HelperNorms
 from coterie.protocols.sealed_groups import HelperGroups
 from coterie.protocols.setup_sums import HelperSums
 from coterie.protocols.shared_groups import Running
@@ -17,6 +18,7 @@ class Helper(fl.Party, role=HELPER):
 
     keys = HeldKeys(bytes, bytes)
     rows = HelperRows()
+    norms = HelperNorms()
     sums = HelperSums()
     groups = HelperGroups()
     config: CoterieConfig

@@ -9,9 +9,10 @@ from typing import Any
 import coterie.method as fl
 from coterie.protocol.spool import Spool
 from coterie.protocols.hidden_servers import HubRows, Taken
-from coterie.protocols.hidden_sums import HiddenUpdate
+from coterie.protocols.hidden_sums import HiddenUpdate, upload_name
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering
+from coterie.protocols.norm_check import HubNorms
 from coterie.protocols.sealed_groups import Grouping, HubGroups
 from coterie.systems.coterie.config import CoterieConfig
 from coterie.systems.coterie.messages import HELPER, HUB, Train
@@ -23,6 +24,7 @@ class Hub(fl.Party, role=HUB):
     keys = Keys(bytes, bytes)
     groups = HubGroups()
     rows = HubRows()
+    norms = HubNorms()
     takes = (HiddenUpdate,)
 
     class State(fl.State):
@@ -53,12 +55,14 @@ class Hub(fl.Party, role=HUB):
         skipped: dict[str, Any] = {}
         with closing(Spool()) as spool:
             tickets: list[tuple[str, int, int]] = []
+            names: dict[tuple[str, int], bytes] = {}
 
             def fold(name: str, upload: HiddenUpdate) -> None:
                 self.rows.check(name, upload)
                 if (age := gathering.settle(name, upload.round)) is not None:
                     parts = upload.word, upload.check, upload.master, upload.seeds
                     tickets.append((name, upload.round, spool.put(fl.bundle(parts))))
+                    names[name, upload.round] = upload_name(name, upload)
                     gathering.used[age] += 1
 
             def load(ticket: tuple[str, int, int]) -> Taken:
@@ -68,9 +72,15 @@ class Hub(fl.Party, role=HUB):
             requests = {name: Train(r) for name in gathering.asked if name in joined}
             yield from gathering.gather(requests, HiddenUpdate, fold)
             try:
-                added = yield from self.rows.add(r, HELPER, gathering.used[0], tickets, load)
+                tossing = None
+                if self.config.check == "norm" and tickets:
+                    tossing = yield from self.norms.proved(r, HELPER, names, self.config.deadline_s)
+                    tickets = [one for one in tickets if names[one[:2]] in tossing.proofs]
+                    skipped = {"unproved": len(names) - len(tickets)}
+                on_time = sum(of == r for _, of, _ in tickets)
+                added = yield from self.rows.add(r, HELPER, on_time, tickets, load, tossing)
             except (fl.NoAnswerError, fl.PeerError) as error:
-                added, skipped = 0, {"skipped": str(error)}
+                added, skipped = 0, {**skipped, "skipped": str(error)}
         if added:
             self.state.behind = joined
             yield from self._give(r, tuple(requests))

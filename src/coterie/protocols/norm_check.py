@@ -1,0 +1,264 @@
+"""``check=norm``: clients of hidden sums prove that their uploads are as short as the clip allows.
+
+    hub     --Toss / Tossed--> helper            names of all uploads of a round, then both servers' parts of a coin
+    hub     --Challenge / NormProof--> client    the coin, which chooses the projections (``crypto/norm_proof.py``)
+    hub     --Shares--> helper                   with what the hub tells of each proof; those that hold are counted
+
+The coin comes after the uploads: a client that knew the projections could hide a long vector from them. The hub has
+committed to its part before the helper draws its own, and clients check the helper's signature, so that neither server
+chooses the projections, nor shows a client others than the servers use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from coterie.crypto import norm_proof
+from coterie.crypto.one_hot import SEED_BYTES
+from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.signing import OVERHEAD_BYTES, digest
+from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.messages import ANY, OfRound, message
+from coterie.protocol.party import Component, To, from_hub, on
+from coterie.protocol.steps import Steps, ask, for_each
+from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Uploaded, Words, opened_from, sealed_to
+
+NAME_BYTES = 32
+SEALED_BYTES = SEED_BYTES + OVERHEAD_BYTES + SIGNATURE_BYTES
+
+
+@message(src=ANY, dst=ANY)
+class Toss(OfRound, frozen=True):
+    """uploads: 32 bytes each, the names of all of this round.  commitment: to the hub's part of the coin."""
+
+    uploads: bytes
+    commitment: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Tossed(OfRound, frozen=True):
+    """part: the helper's.  signature: over the round, the commitment and this part."""
+
+    part: bytes
+    signature: bytes
+
+
+@message(src=ANY, dst=ANY)
+class Challenge(OfRound, frozen=True):
+    """Prove the length of the upload that round ``of`` has asked for. parts: the hub's and the helper's."""
+
+    of: int
+    parts: bytes
+    signature: bytes
+
+
+@message(src=ANY, dst=ANY)
+class NormProof(OfRound, frozen=True):
+    """As ``norm_proof.Proof``. seed: sealed to the helper and signed. All empty for an upload that is too long."""
+
+    of: int
+    share: bytes
+    name: bytes
+    seed: bytes
+
+
+def _commitment(party: Any, r: int, part: bytes) -> bytes:
+    return digest("coterie/coin/1", party.common.roster.session, r, part)
+
+
+def _said(party: Any, r: int, commitment: bytes, part: bytes) -> tuple[bytes | int | str, ...]:
+    return "coin", party.common.roster.session, r, commitment, part
+
+
+def _coin(party: Any, r: int, parts: bytes) -> bytes:
+    return digest("coterie/projections/1", party.common.roster.session, r, parts)[:SEED_BYTES]
+
+
+def _context(client: str, upload: bytes, coin: bytes) -> bytes:
+    return digest("coterie/short upload/1", client, upload, coin)
+
+
+def _bound(party: Any) -> int:
+    grid = party.config.grid(len(party.common.clients), party.spec)
+    return norm_proof.bound_of(grid.longest)
+
+
+def _projected(party: Any, coin: bytes, shares: Sequence[Words]) -> Words:
+    return norm_proof.projected(norm_proof.projection(coin, party.spec.size), np.stack(shares))
+
+
+# -------------------------------------------------------------------------------------------------------- the clients
+
+
+class Unproved(msgspec.Struct):
+    """SECRET. sent: by round, uploads whose length it has not proved yet."""
+
+    sent: dict[int, Uploaded] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Unproved of {len(self.sent)} rounds>"
+
+
+class ClientNorms(Component):
+    """A client's part. helper: its name."""
+
+    Secret = Unproved
+    secret: Unproved
+
+    def __init__(self, helper: str) -> None:
+        super().__init__()
+        self.helper = helper
+
+    def keep(self, r: int, sent: Uploaded) -> None:
+        """An upload that it may have to prove, if lengths are checked."""
+        config = self.party.config
+        if config.check == "norm":
+            kept = {of: one for of, one in self.secret.sent.items() if of >= r - config.max_staleness}
+            self.secret.sent = {**kept, r: sent}
+
+    @on(Challenge, answers=NormProof)
+    def prove(self, msg: Challenge, src: str) -> NormProof:
+        """Prove, once, that an upload is short. Raises PeerError for a coin that the helper has not signed."""
+        from_hub(self.party, msg, src)
+        party, of = self.party, msg.of
+        if len(msg.parts) != 2 * SEED_BYTES:
+            raise PeerError(f"{len(msg.parts)} bytes are no two parts of a coin")
+        if of not in self.secret.sent:
+            raise PeerError(f"{party.name} has no upload of round {of} to prove")
+        ours, theirs = msg.parts[:SEED_BYTES], msg.parts[SEED_BYTES:]
+        said = _said(party, msg.round, _commitment(party, msg.round, ours), theirs)
+        verify_key(party.common, self.helper).verify(msg.signature, *said)
+        sent = self.secret.sent[of]
+        self.secret.sent = {q: one for q, one in self.secret.sent.items() if q != of}
+        coin = _coin(party, msg.round, msg.parts)
+        hub, both = _projected(party, coin, [sent.hub, sent.x])
+        context = _context(party.name, sent.name, coin)
+        secrets = party.secrets("proof of a length", msg.round)
+        proof = norm_proof.prove(hub, both - hub, _bound(party), context, secrets)
+        if proof is None:
+            return NormProof(msg.round, of, b"", b"", b"")
+        seed = sealed_to(party, self.helper, proof.seed, "length", of, sent.name, coin)
+        return NormProof(msg.round, of, proof.share, proof.name, seed)
+
+
+# -------------------------------------------------------------------------------------------------------- the servers
+
+
+class Tossing(msgspec.Struct, frozen=True):
+    """A round's coin. parts: the hub's and the helper's.  proofs: at the hub, by the name of the upload."""
+
+    parts: bytes = b""
+    proofs: Mapping[bytes, NormProof] = msgspec.field(default_factory=dict)
+
+    @property
+    def hub_part(self) -> bytes:
+        return self.parts[:SEED_BYTES]
+
+
+class HubNorms(Component):
+    """The hub's part: steps of its rounds."""
+
+    def proved(
+        self, r: int, helper: str, uploads: Mapping[tuple[str, int], bytes], deadline_s: float | None
+    ) -> Steps[Tossing]:
+        """Toss a coin over these uploads, by client and round, and ask for the proofs. Raises NoAnswerError."""
+        party = self.party
+        own = party.secrets("coin", r).bytes(SEED_BYTES)
+        toss = Toss(r, b"".join(uploads.values()), _commitment(party, r, own))
+        tossed: Tossed = yield from ask(helper, toss, Tossed)
+        said = _said(party, r, toss.commitment, tossed.part)
+        verify_key(party.common, helper).verify(tossed.signature, *said)
+        parts, proofs = own + tossed.part, dict[bytes, NormProof]()
+        size = norm_proof.share_bytes(_bound(party))
+
+        def fold(key: tuple[str, int], proof: NormProof) -> None:
+            lengths = len(proof.share), len(proof.name), len(proof.seed)
+            if (proof.round, proof.of) != (r, key[1]):
+                raise PeerError(f"a proof of round {proof.of} in round {proof.round}, where {key[1]} was asked in {r}")
+            if lengths != (size, norm_proof.NAME_BYTES, SEALED_BYTES):
+                raise PeerError(f"{key[0]}: a proof of {', '.join(map(str, lengths))} bytes")
+            proofs[uploads[key]] = proof
+
+        challenges = {key: To(key[0], Challenge(r, key[1], parts, tossed.signature)) for key in uploads}
+        yield from for_each(challenges, NormProof, fold, deadline_s=deadline_s)
+        return Tossing(parts, proofs)
+
+    def told(
+        self, r: int, tossing: Tossing, names: Sequence[str], uploads: Sequence[bytes], shares: Sequence[Words]
+    ) -> list[bytes]:
+        """For the helper: of each upload what the hub tells of its proof. shares: the hub's, (d,) each."""
+        coin = _coin(self.party, r, tossing.parts)
+        found = []
+        for name, upload, y in zip(names, uploads, _projected(self.party, coin, shares), strict=True):
+            proof = tossing.proofs[upload]
+            context = _context(name, upload, coin)
+            told = norm_proof.told(proof.share, proof.name, y, _bound(self.party), context)
+            found.append(told + proof.seed)
+        return found
+
+
+class Coin(msgspec.Struct):
+    """SECRET. part: the helper's.  uploads: the names of those that the round's coin was tossed over."""
+
+    round: int = 0
+    part: bytes = b""
+    commitment: bytes = b""
+    uploads: frozenset[bytes] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"<Coin of round {self.round}>"
+
+
+class HelperNorms(Component):
+    """The helper's part: what it answers, and which proofs hold."""
+
+    Secret = Coin
+    secret: Coin
+
+    @on(Toss, answers=Tossed)
+    def toss(self, msg: Toss, src: str) -> Tossed:
+        """Its part of the coin, once a round: then the uploads are fixed."""
+        from_hub(self.party, msg, src)
+        secret = self.secret
+        if self.party.config.check != "norm" or msg.round <= secret.round:
+            raise PeerError(f"a coin for round {msg.round}, after that of round {secret.round}")
+        if len(msg.commitment) != sha256().digest_size or not msg.uploads or len(msg.uploads) % NAME_BYTES:
+            raise PeerError(
+                f"a coin over {len(msg.uploads)} bytes of names, with {len(msg.commitment)} of a commitment"
+            )
+        names = (msg.uploads[at : at + NAME_BYTES] for at in range(0, len(msg.uploads), NAME_BYTES))
+        secret.round, secret.commitment, secret.uploads = msg.round, msg.commitment, frozenset(names)
+        secret.part = self.party.secrets("coin", msg.round).bytes(SEED_BYTES)
+        said = _said(self.party, msg.round, msg.commitment, secret.part)
+        return Tossed(msg.round, secret.part, signing_key(self.party.own).sign(*said))
+
+    def coin(self, r: int, part: bytes) -> bytes:
+        """The round's coin, from the hub's part. Raises PeerError for another than it has committed to."""
+        secret = self.secret
+        if r != secret.round or _commitment(self.party, r, part) != secret.commitment:
+            raise PeerError(f"not the hub's part of the coin of round {r}")
+        return _coin(self.party, r, part + secret.part)
+
+    def short(
+        self, coin: bytes, uploads: Sequence[tuple[str, int, bytes]], told: Sequence[bytes], shares: Sequence[Words]
+    ) -> list[bool]:
+        """Of which of these uploads (client, round and name) the proof holds. shares: the helper's, (d,) each."""
+        if not uploads:
+            return []
+        every = zip(uploads, told, _projected(self.party, coin, shares), strict=True)
+        return [self._holds(coin, *upload, data, y) for upload, data, y in every]
+
+    def _holds(self, coin: bytes, client: str, of: int, upload: bytes, data: bytes, y: Words) -> bool:
+        if upload not in self.secret.uploads:
+            return False
+        at = norm_proof.told_bytes()
+        try:
+            seed = opened_from(self.party, client, data[at:], "length", of, upload, coin)
+        except (PeerError, CryptoError):
+            return False
+        return norm_proof.holds(data[:at], seed, y, _bound(self.party), _context(client, upload, coin))
