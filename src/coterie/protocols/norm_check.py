@@ -138,7 +138,7 @@ class ClientNorms(Component):
         coin = _coin(party, msg.round, msg.parts)
         hub, both = _projected(party, coin, [sent.hub, sent.x])
         context = _context(party.name, sent.name, coin)
-        secrets = party.secrets("proof of a length", msg.round)
+        secrets = party.secrets(f"proof of the length of {of}", msg.round)
         proof = norm_proof.prove(hub, both - hub, _bound(party), context, secrets)
         if proof is None:
             return NormProof(msg.round, of, b"", b"", b"")
