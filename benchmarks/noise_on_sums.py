@@ -3,7 +3,8 @@
 All three protect a whole client, over ten rounds, at delta 1e-5. ``python -m benchmarks.noise_on_sums dp/epsilon``.
 
 ``dp/mnist`` is MNIST with 1,000 clients over twenty rounds. Its step and rounds were chosen by a simulation, with
-Gaussian noise, whose clients trained on 50,000 of the training images and which was scored on the other 10,000.
+Gaussian noise, whose clients trained on 50,000 of the training images and which was scored on the other 10,000. The
+clip of ``coterie`` was chosen in the same way: 90.0 % with 0.5, 88.6 % with 0.25 (one seed).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ MANY = 20
 """Rounds of the runs with MNIST."""
 MNIST: Mapping[str, Mapping[str, Any]] = {
     "ofl": {"mechanism": "distributed"},
-    "coterie": {"clusters": 1, "clip": 1.0, "max_epochs": 5, "slowest": 1.0},
+    "coterie": {"clusters": 1, "clip": 0.5, "max_epochs": 5, "slowest": 1.0},
 }
 
 
