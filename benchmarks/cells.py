@@ -70,7 +70,9 @@ def _cell(data: str, form: str, method: str) -> Cell:
     config = _config(data, form, method)
     if method != "coterie":
         first = _config(data, form, "coterie")
-        shared, _ = with_budget(method, config, budget_of(resolve(first), first.settings), METHODS[method][2])
+        shared, differences = with_budget(method, config, budget_of(resolve(first), first.settings), METHODS[method][2])
+        if differences:
+            raise ValueError(f"{method} does not share the budget: {differences}")
         config = RunConfig(**{key: getattr(shared, key) for key in RunConfig.__dataclass_fields__})
     return Lent(f"{data}/{form}/{method}", config)
 

@@ -129,7 +129,6 @@ def comparison(record: Record) -> str:
     return grid(head, found)
 
 
-FORMS = ("as it is", "prior", "tuned")
 LEVEL = 0.5
 """Points: so far below the first a method is level with it."""
 
@@ -158,14 +157,14 @@ def cells(record: Record, form: str) -> str:
 
 def levels(record: Record) -> str:
     """In how many cells each method's form is first or level with the first."""
-    methods = list(dict.fromkeys(row["method"] for row in record["rows"]))
+    forms, methods = (list(dict.fromkeys(row[word] for row in record["rows"])) for word in ("form", "method"))
     found = []
-    for form in FORMS:
+    for form in forms:
         for method in methods:
             line = []
             for measure in ("by seed", "worst decile, by seed"):
                 every = _means(record, measure).values()
-                for others in ((form,), FORMS):
+                for others in ([form], forms):
                     best = [max(v for (one, _), v in place.items() if one in others) for place in every]
                     own = [place.get((form, method), 0.0) for place in every]
                     line.append(str(sum(a >= b - LEVEL for a, b in zip(own, best, strict=True))))
@@ -462,7 +461,7 @@ TABLES: dict[str, Table] = {
     "signatures": signatures,
     "comparison": comparison,
     "cells": cells,
-    "levels": lambda record, *kept: part(levels(record), "0", *kept),
+    "levels": levels,
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
+from scipy.stats import chi2, chisquare
 
 from coterie.crypto import norm_proof
 from coterie.crypto.norm_proof import ELEMENT_BYTES, PRIME, PROJECTIONS, WIRES
@@ -25,8 +25,7 @@ def shared(x: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Both shares of the projections of x, with R from this seed."""
     draw = np.random.default_rng(seed)
     hub = draw.integers(0, 2**32, len(x), dtype=np.uint32)
-    r = norm_proof.projection(draw.bytes(SEED_BYTES), len(x))
-    both = norm_proof.projected(r, np.stack([hub, x.astype(np.int64).astype(np.uint32) - hub]))
+    both = norm_proof.projected(draw.bytes(SEED_BYTES), np.stack([hub, x.astype(np.int64).astype(np.uint32) - hub]))
     return both[0], both[1]
 
 
@@ -52,21 +51,24 @@ def vector(length: float, size: int = 500, seed: int = 2) -> np.ndarray:
 @given(st.integers(1, 40), st.integers(0, 99), st.integers(1, 3))
 def test_projections_are_products_mod_2_to_the_32(size: int, seed: int, many: int) -> None:
     draw = np.random.default_rng(seed)
-    r = norm_proof.projection(draw.bytes(SEED_BYTES), size)
+    seed_of_r = draw.bytes(SEED_BYTES)
+    r = norm_proof.signs(seed_of_r, 0)[:, :size]
     x = draw.choice(np.array([0, 1, 2**31, 2**32 - 1, 12345], np.uint32), (many, size))
     exact = [[sum(int(a) * int(b) for a, b in zip(row, one, strict=True)) % 2**32 for row in r] for one in x]
-    assert norm_proof.projected(r, x).tolist() == exact
+    assert norm_proof.projected(seed_of_r, x).tolist() == exact
 
 
 def test_sums_beyond_a_block_are_exact() -> None:
-    size = 3 * norm_proof._BLOCK + 5
-    r = norm_proof.projection(bytes(SEED_BYTES), size)
+    size, seed = 3 * norm_proof.BLOCK + 5, bytes(SEED_BYTES)
+    r = np.concatenate([norm_proof.signs(seed, block) for block in range(4)], axis=1)[:, :size]
     x = np.full((1, size), 2**32 - 1, np.uint32)
-    assert norm_proof.projected(r, x)[0].tolist() == [int(-row.sum()) % 2**32 for row in r.astype(np.int64)]
+    assert norm_proof.projected(seed, x)[0].tolist() == [int(-row.sum()) % 2**32 for row in r.astype(np.int64)]
 
 
 def test_an_entry_is_a_sign_half_of_the_time() -> None:
-    values, counts = np.unique(norm_proof.projection(b"0123456789abcdef", 4000), return_counts=True)
+    first, second = (norm_proof.signs(b"0123456789abcdef", block) for block in range(2))
+    assert not (first == second).all()
+    values, counts = np.unique(first, return_counts=True)
     assert values.tolist() == [-1, 0, 1]
     assert chisquare(counts, counts.sum() * np.array([0.25, 0.5, 0.25])).pvalue > 1e-3
 
@@ -93,6 +95,20 @@ def test_one_that_is_short_but_for_a_wrap_has_no_proof(coordinates: list[int]) -
     x = np.array([*coordinates, *np.zeros(50)])
     for seed in range(20):
         assert norm_proof.prove(*shared(x, seed), BOUND, CONTEXT, Secrets(None)) is None
+
+
+def test_the_chances_that_pages_state_are_those_of_chi_square() -> None:
+    """Of y^2 / (|x|^2 / 2): 128 degrees of freedom."""
+
+    def chance(times: float) -> float:
+        return float(chi2.cdf(norm_proof.SLACK * PROJECTIONS / times**2, PROJECTIONS))
+
+    assert chance(1.45) == pytest.approx(0.5, abs=0.02)
+    assert 1e-6 < chance(2) < 3e-6
+    assert chance(3) < 1e-18
+    refused = (norm_proof.SLACK * np.exp(1 - norm_proof.SLACK)) ** (PROJECTIONS / 2)
+    assert refused == pytest.approx(1.1e-10, rel=0.1)
+    assert 1 - chance(1) < refused
 
 
 def test_the_bound_has_the_slack_that_it_says() -> None:

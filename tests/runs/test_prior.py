@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -58,3 +60,12 @@ def test_a_result_has_the_score_where_models_are_tuned_and_else_not() -> None:
     config = RunConfig("fedavg", clients=4, rounds=1, model="linear", settings={"lr": 0.1})
     assert "prior_local_accuracy" not in run(config).summary
     assert 0 < run(replace(config, fine_tune="held_out")).summary["prior_local_accuracy"] <= 1
+
+
+def test_clients_json_has_of_each_client_the_scores_of_which_the_result_has_the_means(tmp_path: Path) -> None:
+    config = RunConfig("fedavg", clients=4, rounds=1, model="linear", settings={"lr": 0.1}, fine_tune="held_out")
+    out = tmp_path / "run"
+    summary = run(replace(config, out=str(out))).summary
+    of_all = msgspec.json.decode((out / "clients.json").read_bytes())
+    for metric in ("local_accuracy", "prior_local_accuracy", "fine_tuned_local_accuracy"):
+        assert np.mean(of_all[metric]) == pytest.approx(summary[metric], abs=1e-12)

@@ -50,7 +50,8 @@ WIRES = 12
 """Products that are summed in one value of P."""
 ELEMENT_BYTES, NAME_BYTES = 16, 32
 
-_LIMB_BITS, _BLOCK = 11, 8192  # sums of so many numbers of so many bits are exact in float32
+BLOCK = 8192
+_LIMB_BITS = 11  # a block's sums of numbers of so many bits are exact in float32
 _SIGNS = np.array([[(0, 1, 0, -1)[byte >> 2 * at & 3] for at in range(4)] for byte in range(256)], np.float32)
 
 Words = NDArray[np.uint32]
@@ -60,20 +61,22 @@ Elements = list[int]
 # ---------------------------------------------------------------------------------------------------------- projections
 
 
-@lru_cache(maxsize=1)
-def projection(seed: bytes, length: int) -> NDArray[np.float32]:
-    """R (m, length), from 16 bytes."""
-    stream = np.frombuffer(keystream(seed, PROJECTIONS * -(-length // 4)), np.uint8)
-    return _SIGNS[stream].reshape(PROJECTIONS, -1)[:, :length]
+def signs(seed: bytes, block: int) -> NDArray[np.float32]:
+    """(m, ``BLOCK``) columns of R, from 16 bytes. All of R would take the memory of m models."""
+    size = PROJECTIONS * BLOCK // 4
+    stream = keystream(seed, size, (block * (size // 16)).to_bytes(16, "big"))
+    return _SIGNS[np.frombuffer(stream, np.uint8)].reshape(PROJECTIONS, BLOCK)
 
 
-def projected(r: NDArray[np.float32], vectors: Words) -> Words:
-    """(n, m) R x mod 2^32 of vectors (n, d)."""
+def projected(seed: bytes, vectors: Words) -> Words:
+    """(n, m) R x mod 2^32 of vectors (n, d). seed: of R."""
     shifts = np.arange(0, 32, _LIMB_BITS, dtype=np.uint32)[:, None, None]
-    total = np.zeros((len(shifts), len(vectors), len(r)), np.int64)
-    for at in range(0, r.shape[1], _BLOCK):
-        limbs = (vectors[:, at : at + _BLOCK] >> shifts & np.uint32(2**_LIMB_BITS - 1)).astype(np.float32)
-        total += (limbs.reshape(-1, limbs.shape[2]) @ r[:, at : at + _BLOCK].T).astype(np.int64).reshape(total.shape)
+    total = np.zeros((len(shifts), len(vectors), PROJECTIONS), np.int64)
+    for at in range(0, vectors.shape[1], BLOCK):
+        limbs = (vectors[:, at : at + BLOCK] >> shifts & np.uint32(2**_LIMB_BITS - 1)).astype(np.float32)
+        wide = limbs.shape[2]
+        sums = limbs.reshape(-1, wide) @ signs(seed, at // BLOCK)[:, :wide].T
+        total += sums.astype(np.int64).reshape(total.shape)
     return np.asarray((total << shifts).sum(axis=0).astype(np.uint32))
 
 

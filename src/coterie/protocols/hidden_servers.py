@@ -56,9 +56,6 @@ class Taken:
     round: int
     upload: HiddenUpdate
 
-    def named(self) -> bytes:
-        return upload_name(self.name, self.upload)
-
 
 class Adding(msgspec.Struct, frozen=True):
     """The uploads that a round has added. on_time: of its own, as the hub says.  of: client and round of each."""
@@ -232,8 +229,8 @@ class HubRows(ServerRows):
         coin, proofs = b"", list[bytes]()
         if tossing is not None:
             shares = [one_hot.share(own, word) for own, word in zip(seeds, words, strict=True)]
-            names, uploads = [one.name for one in some], [one.named() for one in some]
-            coin, proofs = tossing.hub_part, self.party.norms.told(r, tossing, names, uploads, shares)
+            uploads = [(one.name, one.round) for one in some]
+            coin, proofs = tossing.hub_part, self.party.norms.told(r, tossing, uploads, shares)
         tags = [
             one_hot.tag(self.context(one.name, one.round), own, one.upload.check, word)
             for one, own, word in zip(some, seeds, words, strict=True)
@@ -290,11 +287,10 @@ class HubRows(ServerRows):
 
 @dataclass(frozen=True, eq=False)
 class _Good:
-    """An upload whose tag is right, at the helper. upload: its name.  seeds: SECRET."""
+    """An upload whose tag is right, at the helper. seeds: SECRET."""
 
     name: str
-    round: int
-    upload: bytes
+    upload: HiddenUpdate
     seeds: bytes
     word: Words
 
@@ -335,7 +331,8 @@ class HelperRows(ServerRows):
         for at, (name, r) in enumerate(zip(names, rounds, strict=True)):
             check, told = msg.checks[wide * at : wide * (at + 1)], msg.tags[tags * at : tags * (at + 1)]
             upload = HiddenUpdate(r, words[at], check, b"", sealed[at])
-            if name not in names[:at] and (found := self._good(msg.round, name, upload, told)) is not None:
+            again = any(name == one.name for one in good.values())
+            if not again and (found := self._good(msg.round, name, upload, told)) is not None:
                 good[at] = found
         if self.party.config.check == "norm":
             good = self._short(msg, good)
@@ -343,8 +340,9 @@ class HelperRows(ServerRows):
             raise PeerError("proofs of lengths, which are not checked")
         fresh = self.zeros() if secret.fresh is None else secret.fresh.copy()
         for one in good.values():
-            secret.taken[one.name] = (*self._taken(msg.round, one.name), one.round)
-            secret.adding = self.add_one(fresh, secret.adding, one.name, one.round, one.seeds, one.word)
+            of = one.upload.round
+            secret.taken[one.name] = (*self._taken(msg.round, one.name), of)
+            secret.adding = self.add_one(fresh, secret.adding, one.name, of, one.seeds, one.word)
         secret.fresh = fresh
         return Counted(msg.round, bytes(at in good for at in range(len(names))))
 
@@ -367,13 +365,13 @@ class HelperRows(ServerRows):
                 return None
         except (PeerError, CryptoError):
             return None
-        return _Good(name, of, upload_name(name, upload), seeds, word)
+        return _Good(name, upload, seeds, word)
 
     def _short(self, msg: Shares, good: Mapping[int, _Good]) -> dict[int, _Good]:
         """Those whose proof of length holds."""
         norms = self.party.norms
         coin, told = norms.coin(msg.round, msg.coin), unbundle(msg.proofs, len(msg.names.split("\n")))
-        uploads = [(one.name, one.round, one.upload) for one in good.values()]
+        uploads = [(one.name, one.upload.round, upload_name(one.name, one.upload)) for one in good.values()]
         shares = [np.negative(one_hot.share(one.seeds, one.word)) for one in good.values()]
         short = norms.short(coin, uploads, [told[at] for at in good], shares)
         return {at: one for (at, one), holds in zip(good.items(), short, strict=True) if holds}

@@ -139,17 +139,6 @@ class RowOpened(OfRound, frozen=True):
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
-class Uploaded(msgspec.Struct, frozen=True):
-    """SECRET: an upload. name: 32 bytes.  x: (d,) words.  hub: (d,) the hub's share of x."""
-
-    name: bytes
-    x: Words
-    hub: Words
-
-    def __repr__(self) -> str:
-        return "<Uploaded>"
-
-
 def upload_name(client: str, upload: HiddenUpdate) -> bytes:
     """32 bytes that name what both servers get of an upload, but for the hub's own seeds."""
     return digest("coterie/upload/1", client, upload.round, sha256(upload.word).digest(), upload.check, upload.seeds)
@@ -185,8 +174,8 @@ class ClientRow(Component):
         secret.group, secret.groups, secret.total, secret.masks, secret.round = group, groups, total, masks, 0
         return shared_rows.queries(group, groups, self.party.secrets("query"))
 
-    def upload(self, x: Words, r: int, helper: str) -> tuple[HiddenUpdate, Uploaded]:
-        """Its vector of words (d,) in shares, and what it can prove of them. PeerError before it has a group."""
+    def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:
+        """Its vector of words (d,) in shares. Raises PeerError before it has a group."""
         secret, party = self.secret, self.party
         if secret.group < 0:
             raise PeerError(f"{party.name} has no group yet")
@@ -194,9 +183,7 @@ class ClientRow(Component):
         shares = one_hot.shared(x, secret.group, secret.groups, context, party.secrets("seeds of shares", r))
         word = shares.word.tobytes()
         seeds = sealed_to(party, helper, shares.seeds, "upload", r, shares.check, sha256(word).digest())
-        update = HiddenUpdate(r, word, shares.check, shares.master, seeds)
-        hub = one_hot.share(one_hot.seeds_of(shares.master, secret.groups), shares.word)
-        return update, Uploaded(upload_name(party.name, update), x, hub)
+        return HiddenUpdate(r, word, shares.check, shares.master, seeds)
 
     def opened(self, msg: GroupRow, src: str, helper: str) -> NDArray[np.int32]:
         """(d,) the sum of its group since the beginning, of which the helper has signed the row.

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coterie.crypto import norm_proof
+from coterie.crypto import norm_proof, one_hot
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import OVERHEAD_BYTES, digest
@@ -26,8 +26,10 @@ from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import ANY, OfRound, message
 from coterie.protocol.party import Component, To, from_hub, on
 from coterie.protocol.steps import Steps, ask, for_each
-from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Uploaded, Words, opened_from, sealed_to
+from coterie.protocols.hidden_sums import SIGNATURE_BYTES, HiddenUpdate, Words, opened_from, sealed_to, upload_name
 
+Upload = tuple[str, int]
+"""The client, and the round that asked for it."""
 NAME_BYTES = 32
 SEALED_BYTES = SEED_BYTES + OVERHEAD_BYTES + SIGNATURE_BYTES
 
@@ -88,11 +90,22 @@ def _bound(party: Any) -> int:
     return norm_proof.bound_of(grid.longest)
 
 
-def _projected(party: Any, coin: bytes, shares: Sequence[Words]) -> Words:
-    return norm_proof.projected(norm_proof.projection(coin, party.spec.size), np.stack(shares))
+def _projected(coin: bytes, shares: Sequence[Words]) -> Words:
+    return norm_proof.projected(coin, np.stack(shares))
 
 
 # -------------------------------------------------------------------------------------------------------- the clients
+
+
+class Uploaded(msgspec.Struct, frozen=True):
+    """SECRET: an upload. name: 32 bytes.  x: (d,) words.  hub: (d,) the hub's share of x."""
+
+    name: bytes
+    x: Words
+    hub: Words
+
+    def __repr__(self) -> str:
+        return "<Uploaded>"
 
 
 class Unproved(msgspec.Struct):
@@ -114,12 +127,12 @@ class ClientNorms(Component):
         super().__init__()
         self.helper = helper
 
-    def keep(self, r: int, sent: Uploaded) -> None:
-        """An upload that it may have to prove, if lengths are checked."""
-        config = self.party.config
-        if config.check == "norm":
-            kept = {of: one for of, one in self.secret.sent.items() if of >= r - config.max_staleness}
-            self.secret.sent = {**kept, r: sent}
+    def keep(self, x: Words, update: HiddenUpdate, groups: int) -> None:
+        """An upload of the words x (d,), whose length it has to prove."""
+        oldest = update.round - self.party.config.max_staleness
+        kept = {of: one for of, one in self.secret.sent.items() if of >= oldest}
+        hub = one_hot.share(one_hot.seeds_of(update.master, groups), np.frombuffer(update.word, "<u4"))
+        self.secret.sent = {**kept, update.round: Uploaded(upload_name(self.party.name, update), x, hub)}
 
     @on(Challenge, answers=NormProof)
     def prove(self, msg: Challenge, src: str) -> NormProof:
@@ -136,7 +149,7 @@ class ClientNorms(Component):
         sent = self.secret.sent[of]
         self.secret.sent = {q: one for q, one in self.secret.sent.items() if q != of}
         coin = _coin(party, msg.round, msg.parts)
-        hub, both = _projected(party, coin, [sent.hub, sent.x])
+        hub, both = _projected(coin, [sent.hub, sent.x])
         context = _context(party.name, sent.name, coin)
         secrets = party.secrets(f"proof of the length of {of}", msg.round)
         proof = norm_proof.prove(hub, both - hub, _bound(party), context, secrets)
@@ -150,10 +163,11 @@ class ClientNorms(Component):
 
 
 class Tossing(msgspec.Struct, frozen=True):
-    """A round's coin. parts: the hub's and the helper's.  proofs: at the hub, by the name of the upload."""
+    """A round's coin, at the hub. parts: its own and the helper's.  names, proofs: of uploads, by client and round."""
 
-    parts: bytes = b""
-    proofs: Mapping[bytes, NormProof] = msgspec.field(default_factory=dict)
+    parts: bytes
+    names: Mapping[Upload, bytes]
+    proofs: Mapping[Upload, NormProof]
 
     @property
     def hub_part(self) -> bytes:
@@ -163,40 +177,36 @@ class Tossing(msgspec.Struct, frozen=True):
 class HubNorms(Component):
     """The hub's part: steps of its rounds."""
 
-    def proved(
-        self, r: int, helper: str, uploads: Mapping[tuple[str, int], bytes], deadline_s: float | None
-    ) -> Steps[Tossing]:
-        """Toss a coin over these uploads, by client and round, and ask for the proofs. Raises NoAnswerError."""
+    def proved(self, r: int, helper: str, names: Mapping[Upload, bytes], deadline_s: float | None) -> Steps[Tossing]:
+        """Toss a coin over the uploads of these names, and ask for proofs. Raises NoAnswerError and PeerError."""
         party = self.party
         own = party.secrets("coin", r).bytes(SEED_BYTES)
-        toss = Toss(r, b"".join(uploads.values()), _commitment(party, r, own))
+        toss = Toss(r, b"".join(names.values()), _commitment(party, r, own))
         tossed: Tossed = yield from ask(helper, toss, Tossed)
         said = _said(party, r, toss.commitment, tossed.part)
         verify_key(party.common, helper).verify(tossed.signature, *said)
-        parts, proofs = own + tossed.part, dict[bytes, NormProof]()
+        parts, proofs = own + tossed.part, dict[Upload, NormProof]()
         size = norm_proof.share_bytes(_bound(party))
 
-        def fold(key: tuple[str, int], proof: NormProof) -> None:
+        def fold(key: Upload, proof: NormProof) -> None:
             lengths = len(proof.share), len(proof.name), len(proof.seed)
             if (proof.round, proof.of) != (r, key[1]):
                 raise PeerError(f"a proof of round {proof.of} in round {proof.round}, where {key[1]} was asked in {r}")
             if lengths != (size, norm_proof.NAME_BYTES, SEALED_BYTES):
                 raise PeerError(f"{key[0]}: a proof of {', '.join(map(str, lengths))} bytes")
-            proofs[uploads[key]] = proof
+            proofs[key] = proof
 
-        challenges = {key: To(key[0], Challenge(r, key[1], parts, tossed.signature)) for key in uploads}
+        challenges = {key: To(key[0], Challenge(r, key[1], parts, tossed.signature)) for key in names}
         yield from for_each(challenges, NormProof, fold, deadline_s=deadline_s)
-        return Tossing(parts, proofs)
+        return Tossing(parts, names, proofs)
 
-    def told(
-        self, r: int, tossing: Tossing, names: Sequence[str], uploads: Sequence[bytes], shares: Sequence[Words]
-    ) -> list[bytes]:
+    def told(self, r: int, tossing: Tossing, uploads: Sequence[Upload], shares: Sequence[Words]) -> list[bytes]:
         """For the helper: of each upload what the hub tells of its proof. shares: the hub's, (d,) each."""
         coin = _coin(self.party, r, tossing.parts)
         found = []
-        for name, upload, y in zip(names, uploads, _projected(self.party, coin, shares), strict=True):
+        for upload, y in zip(uploads, _projected(coin, shares), strict=True):
             proof = tossing.proofs[upload]
-            context = _context(name, upload, coin)
+            context = _context(upload[0], tossing.names[upload], coin)
             told = norm_proof.told(proof.share, proof.name, y, _bound(self.party), context)
             found.append(told + proof.seed)
         return found
@@ -250,7 +260,7 @@ class HelperNorms(Component):
         """Of which of these uploads (client, round and name) the proof holds. shares: the helper's, (d,) each."""
         if not uploads:
             return []
-        every = zip(uploads, told, _projected(self.party, coin, shares), strict=True)
+        every = zip(uploads, told, _projected(coin, shares), strict=True)
         return [self._holds(coin, *upload, data, y) for upload, data, y in every]
 
     def _holds(self, coin: bytes, client: str, of: int, upload: bytes, data: bytes, y: Words) -> bool:

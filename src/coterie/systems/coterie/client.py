@@ -75,8 +75,9 @@ class Client(fl.Party, role=CLIENT):
         x = self.grid.words(change, weight, self.rng("rounding", msg.round), self.spec.buffers)
         self.state.round = msg.round
         self.state.uploads = tuple(dict.fromkeys((*uploads, msg.round)))
-        update, sent = self.row.upload(x, msg.round, HELPER)
-        self.norms.keep(msg.round, sent)
+        update = self.row.upload(x, msg.round, HELPER)
+        if self.config.check == "norm":
+            self.norms.keep(x, update, self.row.secret.groups)
         return update
 
     @fl.on(GroupRow, answers=RowOpened)

@@ -62,7 +62,8 @@ class Hub(fl.Party, role=HUB):
                 if (age := gathering.settle(name, upload.round)) is not None:
                     parts = upload.word, upload.check, upload.master, upload.seeds
                     tickets.append((name, upload.round, spool.put(fl.bundle(parts))))
-                    names[name, upload.round] = upload_name(name, upload)
+                    if self.config.check == "norm":
+                        names[name, upload.round] = upload_name(name, upload)
                     gathering.used[age] += 1
 
             def load(ticket: tuple[str, int, int]) -> Taken:
@@ -73,9 +74,9 @@ class Hub(fl.Party, role=HUB):
             yield from gathering.gather(requests, HiddenUpdate, fold)
             try:
                 tossing = None
-                if self.config.check == "norm" and tickets:
+                if names:
                     tossing = yield from self.norms.proved(r, HELPER, names, self.config.deadline_s)
-                    tickets = [one for one in tickets if names[one[:2]] in tossing.proofs]
+                    tickets = [one for one in tickets if one[:2] in tossing.proofs]
                     skipped = {"unproved": len(names) - len(tickets)}
                 on_time = sum(of == r for _, of, _ in tickets)
                 added = yield from self.rows.add(r, HELPER, on_time, tickets, load, tossing)
