@@ -12,7 +12,7 @@ from rich.box import SIMPLE
 from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli.guard import console, guarded
+from coterie.cli.guard import console, guarded, loading
 from coterie.report.words import MISSING, size
 from coterie.runs.options import HOW
 
@@ -64,8 +64,9 @@ def audit(
 
       coterie audit runs/robbed --active
     """
-    from coterie import api
-    from coterie.report import render
+    with loading():
+        from coterie import api
+        from coterie.report import render
 
     content = api.audit(*folders, active=active, data_dir=data_dir)
     runs = content.get("runs", {"": content})

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
-from coterie.cli.guard import console, guarded
+from coterie.cli.guard import console, guarded, loading
 from coterie.cli.running import shared_options
 from coterie.protocol.errors import UserError
 from coterie.report.words import MISSING, duration, size, spread
@@ -74,8 +74,9 @@ def compare(
 
       coterie compare fedavg fedprox --set fedprox.mu=0.1 --set max_epochs=10
     """
-    from coterie import api
-    from coterie.report import comparison
+    with loading():
+        from coterie import api
+        from coterie.report import comparison
 
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")

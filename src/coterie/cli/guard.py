@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import signal
 import sys
@@ -33,6 +34,23 @@ def console(least: int) -> Console:
     """Standard output; off a terminal it has a least width, so that tables are whole."""
     usual = Console(highlight=False, soft_wrap=True)
     return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, least))
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """A command's imports. They last as long as its process, so the garbage collector never goes through them.
+
+    That would take a quarter of their time. For the first command of a process alone, which has made no garbage yet.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.cli import completing
-from coterie.cli.guard import guarded
+from coterie.cli.guard import guarded, loading
 from coterie.protocol.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def show(
             raise UserError(f"only systems are shown by name: coterie list {what}, or coterie list systems {name}")
         _show_system(console, name)
         return
-    rows = ((list_, words) for list_, (words, _) in LISTS.items()) if what is None else LISTS[what][1]()
+    with loading():
+        rows = [(list_, words) for list_, (words, _) in LISTS.items()] if what is None else [*LISTS[what][1]()]
     title = "coterie list ..." if what is None else what
     table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
     table.add_column(no_wrap=True)

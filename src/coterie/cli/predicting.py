@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.guard import guarded
+from coterie.cli.guard import guarded, loading
 from coterie.protocol.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def export(
 
       coterie export /srv/coterie/hospital-a --out ours.safetensors
     """
-    from coterie.runs.models import export_model
+    with loading():
+        from coterie.runs.models import export_model
 
     model, after = _of_folder(source, client)
     export_model(model, out)
@@ -79,8 +80,9 @@ def predict(
 
       coterie predict client_3.safetensors new.npz --out labels.csv
     """
-    from coterie.record.files import atomic_write
-    from coterie.runs.models import check_new
+    with loading():
+        from coterie.record.files import atomic_write
+        from coterie.runs.models import check_new
 
     if out is not None and check_new(out).suffix not in (".csv", ".npz"):
         raise UserError(f"{out}: predictions are written as FILE.csv or FILE.npz")

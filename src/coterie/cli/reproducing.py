@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from coterie.cli.guard import guarded
+from coterie.cli.guard import guarded, loading
 from coterie.protocol.errors import UserError
 
 
@@ -45,9 +45,10 @@ def reproduce(
 
       coterie reproduce fedcaprivacy/table2 --only fashion_mnist/0.1
     """
-    from coterie import api
-    from coterie import reproductions as home
-    from coterie.reproductions.study import chosen
+    with loading():
+        from coterie import api
+        from coterie import reproductions as home
+        from coterie.reproductions.study import chosen
 
     console = Console(highlight=False, soft_wrap=True)
     cells = only or []

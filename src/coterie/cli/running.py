@@ -13,7 +13,7 @@ from rich.table import Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
-from coterie.cli.guard import guarded
+from coterie.cli.guard import guarded, loading
 from coterie.protocol.errors import UserError
 
 System = Annotated[
@@ -47,8 +47,9 @@ def run(system: System = None, **options: Any) -> None:
 
       coterie run --resume --out runs/hardened
     """
-    from coterie import api
-    from coterie.report.summary import results
+    with loading():
+        from coterie import api
+        from coterie.report.summary import results
 
     given, resume = opt.given({"system": system, **options}), options["resume"]
     config = configured(given, options["set"] or [], options["config"], resume)

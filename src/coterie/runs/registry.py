@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -47,10 +48,11 @@ class _Systems(Mapping[str, System]):
         return sum(1 for _ in self)
 
 
-def _modules(package: str) -> list[str]:
+@cache
+def _modules(package: str) -> tuple[str, ...]:
     """The modules of a package. One whose name begins with ``_`` has no system."""
     found = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    return [f"{package}.{module.name}" for module in found if not module.name.startswith("_")]
+    return tuple(f"{package}.{module.name}" for module in found if not module.name.startswith("_"))
 
 
 def _of(module: str) -> Mapping[str, System]:
