@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.data import from_arrays, load
-from coterie.data.dataset import fixed_split
+from coterie.data.dataset import ALIGNED, fixed_split
+from coterie.data.tasks import Task
 from coterie.protocol.errors import UserError
+from coterie.runs.inputs import samples_of
 
 RNG = np.random.default_rng(7)
 
@@ -62,6 +65,27 @@ def test_image_layouts_and_moments(shape: tuple[int, ...], channels_first: tuple
     np.testing.assert_array_equal(data.labels([4, 4, 0]), [1, 1, 0])
     assert data.inputs([]).shape == (0, *channels_first)
     np.testing.assert_array_equal(data.labels(split="test"), labels(9))
+
+
+def test_scaling_takes_no_more_memory_than_its_results_and_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays of megabytes are new pages each time: two more passes over them cost more than the arithmetic."""
+    data = from_arrays("own", images(4000, (28, 28)), labels(4000), images(10, (28, 28)), labels(10))
+    piece = 8 << 18  # of float64
+    tracemalloc.start()
+    try:
+        _ = data.zero_and_unit
+        assert tracemalloc.get_traced_memory()[1] < 1.2 * piece
+        tracemalloc.reset_peak()
+        x = data.inputs(np.arange(3000))
+        assert tracemalloc.get_traced_memory()[1] < x.nbytes + x.size + piece  # results, stored bytes
+    finally:
+        tracemalloc.stop()
+    given: list[np.ndarray] = []
+    usual = type(data).inputs
+    monkeypatch.setattr(type(data), "inputs", lambda *args: given.append(usual(*args)) or given[-1])
+    found = samples_of(Task(data), np.arange(50), "train").x
+    assert found.data_ptr() == given[0].ctypes.data
+    assert found.data_ptr() % ALIGNED == 0
 
 
 def test_moments_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.data.catalogue import is_synthetic
-from coterie.data.dataset import Dataset, Part
+from coterie.data.dataset import ALIGNED, Dataset, Part
 from coterie.data.drift import Drift, parse_drift
 from coterie.data.neighbourhoods import Nodes, as_nodes, augmented, in_subgraphs
 from coterie.data.partition import Split, held_out_of, hold_out
@@ -122,12 +122,10 @@ def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
 
 
 def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> TensorSamples:
-    """Copies in torch's own memory, which begins at a multiple of 64 bytes.
-
-    On some processors the last bit of a matrix product depends on that, so a resumed run would have other losses.
-    """
+    """Copies that begin at a multiple of ``ALIGNED`` bytes, so that a resumed run has the same losses."""
     labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
-    return TensorSamples(torch.from_numpy(task.inputs(indices, split)).clone(), torch.from_numpy(labels))
+    x = torch.from_numpy(task.inputs(indices, split))
+    return TensorSamples(x if x.data_ptr() % ALIGNED == 0 else x.clone(), torch.from_numpy(labels))
 
 
 def inputs_digest(config: Resolved, tasks: Sequence[Task], model: Model) -> str:
