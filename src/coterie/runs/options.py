@@ -224,7 +224,7 @@ class RunConfig:
     checkpoint_every: Annotated[
         int,
         Meta(ge=0),
-        Option("Rounds between checkpoints; 0: as often as costs at most a tenth of the time. [0]", KEEP),
+        Option("Rounds between checkpoints; 0: as often as costs at most a twentieth of the time. [0]", KEEP),
     ] = 0
     record: Annotated[
         bool, Option("Keep what every party received (views.bin).", KEEP, flags="--record/--no-record")

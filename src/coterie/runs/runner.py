@@ -35,7 +35,7 @@ from coterie.runs.views import VIEWS, ViewLog
 from coterie.training.jobs import DivergedError
 
 OnRound = Callable[[Line], None]
-_CHECKPOINT_SHARE = 0.1  # of the time, where nothing is said
+_CHECKPOINT_SHARE = 0.05  # of the time, where nothing is said
 
 
 class Interrupted(KeyboardInterrupt):
