@@ -46,7 +46,10 @@ class Job:
     share: float
 
     def environment(self, data: Path) -> dict[str, str]:
-        """What the scripts in ``contenders`` read. data: MNIST, bytes of images and labels."""
+        """What the scripts in ``contenders`` read. data: MNIST, bytes of images and labels.
+
+        Modules are compiled once, as on its user's machine.
+        """
         values = {
             "DATA": data,
             "CLIENTS": CLIENTS,
@@ -58,7 +61,8 @@ class Job:
             "MODEL": self.model,
         }
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONPATH": str(CONTENDERS)}
-        return {**os.environ, **quiet, **{f"JOB_{name}": str(value) for name, value in values.items()}}
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return {**inherited, **quiet, **{f"JOB_{name}": str(value) for name, value in values.items()}}
 
 
 JOBS = (

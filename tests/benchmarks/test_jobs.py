@@ -19,6 +19,11 @@ def test_our_job_is_one_that_its_user_can_start(job: jobs.Job, tmp_path: Path, c
     assert "nowhere" in ended.err  # and nothing else is wrong with it
 
 
+def test_a_job_runs_modules_that_were_compiled_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in jobs.JOBS[0].environment(tmp_path)
+
+
 def test_a_job_is_timed_and_its_last_accuracy_read() -> None:
     said = "print('accuracy 0.1'); print('accuracy on all test data    72.8 %')"
     found = jobs.timed([sys.executable, "-c", said], {})

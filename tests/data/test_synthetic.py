@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,6 +46,16 @@ def test_a_client_follows_from_the_seed_and_its_number_alone(spec: str) -> None:
         np.testing.assert_array_equal(a, b)
     assert not np.array_equal(few.train_samples(7)[0][:1], few.train_samples(6)[0][:1])
     assert not np.array_equal(few.train_samples(7)[0][:1], others.train_samples(7)[0][:1])
+
+
+def test_what_a_client_has_is_drawn_once() -> None:
+    split, drawn = dealt("dirichlet:0.3"), []
+    law = split.law
+    assert law is not None
+    split = replace(split, law=lambda source, client: drawn.append(client) or law(source, client))
+    assert split.size(7) == len(split.train_samples(7)[1])
+    split.test_samples(7)
+    assert drawn == [7]
 
 
 @pytest.mark.parametrize("spec", SPECS)

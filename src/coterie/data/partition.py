@@ -6,6 +6,7 @@ client gets depends only on the class sizes, the spec (``schemes``) and the seed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,7 +98,7 @@ def partition(
         spec,
         int(seed),
         _deal(y, counts, deal_rng),
-        drawn_test(counts, present, y_test, test_samples, test_rng),
+        drawn_test(counts, pools_of(y_test, present), test_samples, test_rng),
         groups,
         tuple(present[own] for own in sets) if sets else None,
     )
@@ -210,15 +211,19 @@ def _deal(y: Counts, counts: Counts, rng: np.random.Generator) -> tuple[NDArray[
     return tuple(np.split(by_owner, np.cumsum(table.sum(axis=1))[:-1])[:clients])
 
 
+def pools_of(y_test: Counts, present: Counts) -> tuple[NDArray[np.int64], ...]:
+    """The test samples (n,) of each of these labels (K,), ascending indices."""
+    return tuple(np.flatnonzero(y_test == label).astype(np.int64) for label in present)
+
+
 def drawn_test(
-    counts: Counts, present: Counts, y_test: Counts, samples: int, rng: np.random.Generator
+    counts: Counts, pools: Sequence[NDArray[np.int64]], samples: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], ...]:
     """Each client's test samples, ascending indices, in the proportions of its training samples.
 
-    counts: (clients, K) of training samples.  present: (K,) the labels.  y_test: (n,).  samples: at most, of a client.
-        Raises UserError for a client without any.
+    counts: (clients, K) of training samples.  pools: of each label.  samples: at most, of a client. Raises UserError
+        for a client without any.
     """
-    pools = [np.flatnonzero(y_test == label).astype(np.int64) for label in present]
     stock = np.array([len(pool) for pool in pools])
     weights = counts * (stock > 0)
     if len(blind := np.flatnonzero(weights.sum(axis=1) == 0)):

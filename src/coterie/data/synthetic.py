@@ -25,14 +25,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.catalogue import SYNTHETIC
 from coterie.data.dataset import Dataset, Floats, Ints, from_arrays
-from coterie.data.partition import Split, drawn_test, set_aside, whole
+from coterie.data.partition import Split, drawn_test, pools_of, set_aside, whole
 from coterie.data.schemes import even_sizes, log_gamma, parse, rounded
 from coterie.data.tasks import Task, parts_of, tasks_of
 from coterie.protocol.errors import UserError
@@ -42,6 +42,8 @@ MEAN_SAMPLES = 100
 """Training samples of a client, on average."""
 TEST_SAMPLES = 200
 """Of a client's test samples, the most."""
+HELD_CLIENTS = 4096
+"""Clients whose data are kept once they were made."""
 _WHOLE_SET = 10_000
 _CENTRES, _APART = 2, 5.0
 _MOST_NUMBERS = 1 << 26  # of the test set
@@ -109,9 +111,19 @@ class Drawn(Split):
         return self.tasks[0 if self.groups is None or len(self.tasks) == 1 else int(self.groups[client])]
 
     def counts(self, client: int) -> Counts:
-        """(classes,) training samples of each class, as the data set names them."""
-        assert self.law is not None
-        return self.law(rng(self.seed, f"client/{client}", "classes"), client)
+        """(classes,) training samples of each class, as the data set names them; those of the last few are held."""
+        return self._counts(client)
+
+    @cached_property
+    def _counts(self) -> Callable[[int], Counts]:
+        law = self.law
+        assert law is not None
+        return lru_cache(HELD_CLIENTS)(lambda client: law(rng(self.seed, f"client/{client}", "classes"), client))
+
+    @cached_property
+    def _pools(self) -> tuple[Ints, ...]:
+        dataset = self.tasks[0].dataset  # groups have other labels for the same samples
+        return pools_of(dataset.y_test, np.arange(dataset.classes))
 
     def size(self, client: int) -> int:
         """Training samples of a client."""
@@ -127,9 +139,8 @@ class Drawn(Split):
 
     def test_samples(self, client: int) -> Ints:
         """Indices into the test set, ascending, in the proportions of the client's own classes."""
-        source, labels = rng(self.seed, f"client/{client}", "test samples"), self.task(client).dataset.y_test
-        counts = self.counts(client)[None]
-        (found,) = drawn_test(counts, np.arange(counts.shape[1]), labels, TEST_SAMPLES, source)
+        source = rng(self.seed, f"client/{client}", "test samples")
+        (found,) = drawn_test(self.counts(client)[None], self._pools, TEST_SAMPLES, source)
         return found
 
 

@@ -19,7 +19,7 @@ from coterie.data.drift import Drift, parse_drift
 from coterie.data.neighbourhoods import Nodes, as_nodes, augmented, in_subgraphs
 from coterie.data.partition import Split, held_out_of, hold_out
 from coterie.data.sources import load
-from coterie.data.synthetic import Drawn, deal_synthetic
+from coterie.data.synthetic import HELD_CLIENTS, Drawn, deal_synthetic
 from coterie.data.tasks import Task, column_of, deal, of_clients
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import code_of
@@ -153,10 +153,6 @@ def fingerprint(
     for array in arrays:
         hashed.update(np.ascontiguousarray(array).tobytes())
     return hashed.hexdigest()
-
-
-HELD_CLIENTS = 4096
-"""Clients whose data are kept once they were made."""
 
 
 class Holdings(Mapping[str, ClientData]):
