@@ -79,12 +79,19 @@ def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) 
     return Shares(word, check, master, seeds[:at] + bytes(other) + seeds[at + SEED_BYTES :])
 
 
-def tag(context: bytes, seeds: bytes, check: bytes, word: Words) -> bytes:
-    """32 bytes, equal at both servers for a well-formed upload (6). Raises CryptoError for other lengths."""
+def word_name(word: bytes | Words) -> bytes:
+    """SHA-256 of cw."""
+    return hashlib.sha256(word if isinstance(word, bytes) else np.ascontiguousarray(word, "<u4").data).digest()
+
+
+def tag(context: bytes, seeds: bytes, check: bytes, named: bytes) -> bytes:
+    """32 bytes, equal at both servers for a well-formed upload (6). Raises CryptoError for other lengths.
+
+    named: ``word_name`` of cw.
+    """
     if len(seeds) % SEED_BYTES or not seeds or len(check) != CHECK_BYTES or len(context) != 32:
         raise CryptoError(f"{len(seeds)} bytes of seeds, {len(check)} of a check, {len(context)} of a context")
-    told = hashlib.sha256(b"coterie/tag/" + context + check)
-    told.update(hashlib.sha256(np.ascontiguousarray(word, "<u4").data).digest())
+    told = hashlib.sha256(b"coterie/tag/" + context + check + named)
     for j in range(len(seeds) // SEED_BYTES):
         seed = _seed(seeds, j)
         proof = _hash(context, j, seed)

@@ -109,9 +109,9 @@ class Drawn(Split):
         return self.tasks[0 if self.groups is None or len(self.tasks) == 1 else int(self.groups[client])]
 
     def counts(self, client: int) -> Counts:
-        """(classes,) training samples of each class, as the data set names them."""
+        """(classes,) training samples of each class, as the data set names them. Read-only."""
         assert self.law is not None
-        return self.law(rng(self.seed, f"client/{client}", "classes"), client)
+        return _counts(self.law, self.seed, client)
 
     def size(self, client: int) -> int:
         """Training samples of a client."""
@@ -131,6 +131,13 @@ class Drawn(Split):
         counts = self.counts(client)[None]
         (found,) = drawn_test(counts, np.arange(counts.shape[1]), labels, TEST_SAMPLES, source)
         return found
+
+
+@lru_cache(maxsize=4096)  # asked for a client's size, its samples and its test samples
+def _counts(law: Law, seed: int, client: int) -> Counts:
+    found = law(rng(seed, f"client/{client}", "classes"), client)
+    found.setflags(write=False)
+    return found
 
 
 def deal_synthetic(
