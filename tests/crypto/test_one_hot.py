@@ -16,6 +16,7 @@ from coterie.crypto.one_hot import (
     Shares,
     fold,
     keystream,
+    no_word,
     seeds_of,
     shared,
     tag,
@@ -58,6 +59,23 @@ def test_the_servers_rows_differ_by_the_weighted_sums_of_their_groups(
         fold(theirs, shares.seeds, shares.word, -weight)
         wanted[group] = [(old + weight * int(new)) % 2**32 for old, new in zip(wanted[group], x, strict=True)]
     assert (ours + theirs).tolist() == wanted
+
+
+def test_with_one_place_the_second_server_needs_no_word() -> None:
+    x, theirs = vector(3), np.zeros((1, D), np.uint32)
+    shares = [shared(x, 0, 1, CONTEXT, Derived(b"client %d" % at)) for at in range(8)]
+    for one in shares:
+        own = seeds_of(one.master, 1)
+        ours = np.zeros((1, D), np.uint32)
+        fold(ours, own, one.word, 3)
+        fold(theirs, one.seeds, no_word(one.seeds, D), -3)
+        assert ((ours + theirs)[0] == x * np.uint32(3)).all()
+        theirs[:] = 0
+        with pytest.raises(CryptoError, match="of which there is only the name"):
+            no_word(own, D)  # its lowest bit is 1
+    assert len({one.master for one in shares}) == 8
+    with pytest.raises(CryptoError):
+        no_word(2 * shares[0].seeds, D)
 
 
 def at_places(x: np.ndarray, places: list[int], groups: int) -> Shares:

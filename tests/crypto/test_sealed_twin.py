@@ -79,6 +79,8 @@ def test_the_fast_path_is_the_twin(groups: int, d: int) -> None:
         key = b"%d %d" % (groups, at)
         fast, source = one_hot.shared(x, place, groups, CONTEXT, Derived(key)), Derived(key)
         master, other = source.bytes(16), source.bytes(16)
+        while groups == 1 and stream(master, 1)[0] % 2 == 0:
+            master = source.bytes(16)
         word, check, seeds = upload(x.tolist(), place, groups, master, other)
         assert fast.word.tolist() == word
         assert fast.check == bytes(check)

@@ -233,16 +233,17 @@ class HubRows(ServerRows):
             shares = [one_hot.share(own, word) for own, word in zip(seeds, words, strict=True)]
             uploads = [(one.name, one.round) for one in some]
             coin, proofs = tossing.hub_part, self.party.norms.told(r, tossing, uploads, shares)
+        named = [one_hot.word_name(one.upload.word) for one in some]
         tags = [
-            one_hot.tag(self.context(one.name, one.round), own, one.upload.check, one_hot.word_name(one.upload.word))
-            for one, own in zip(some, seeds, strict=True)
+            one_hot.tag(self.context(one.name, one.round), own, one.upload.check, word)
+            for one, own, word in zip(some, seeds, named, strict=True)
         ]
         return Shares(
             r,
             "\n".join(one.name for one in some),
             np.array([one.round for one in some], np.int64),
             on_time,
-            bundle([one.upload.word for one in some]),
+            bundle(named if self.groups == 1 else [one.upload.word for one in some]),
             b"".join(one.upload.check for one in some),
             bundle([one.upload.seeds for one in some]),
             b"".join(tags),
@@ -295,10 +296,11 @@ class HubRows(ServerRows):
 
 @dataclass(frozen=True, eq=False)
 class _Good:
-    """An upload whose tag is right, at the helper. seeds: SECRET."""
+    """An upload whose tag is right, at the helper. seeds: SECRET.  named: its word's name."""
 
     name: str
     upload: HiddenUpdate
+    named: bytes
     seeds: bytes
     word: Words
 
@@ -366,21 +368,22 @@ class HelperRows(ServerRows):
             return None
         if name in secret.taken.get(of, ()):
             return None
-        word = self.words(upload.word, self.length)
+        words = None if self.groups == 1 else self.words(upload.word, self.length)
+        named = upload.word if words is None else one_hot.word_name(upload.word)
         try:
-            named = one_hot.word_name(upload.word)
             seeds = opened_from(self.party, name, upload.seeds, "upload", of, upload.check, named)
             if one_hot.tag(self.context(name, of), seeds, upload.check, named) != told:
                 return None
+            word = one_hot.no_word(seeds, self.length) if words is None else words
         except (PeerError, CryptoError):
             return None
-        return _Good(name, upload, seeds, word)
+        return _Good(name, upload, named, seeds, word)
 
     def _short(self, msg: Shares, good: Mapping[int, _Good]) -> dict[int, _Good]:
         """Those whose proof of length holds."""
         norms = self.party.norms
         coin, told = norms.coin(msg.round, msg.coin), unbundle(msg.proofs, len(msg.names.split("\n")))
-        uploads = [(one.name, one.upload.round, upload_name(one.name, one.upload)) for one in good.values()]
+        uploads = [(one.name, one.upload.round, upload_name(one.name, one.upload, one.named)) for one in good.values()]
         shares = [np.negative(one_hot.share(one.seeds, one.word)) for one in good.values()]
         short = norms.short(coin, uploads, [told[at] for at in good], shares)
         return {at: one for (at, one), holds in zip(good.items(), short, strict=True) if holds}

@@ -60,7 +60,8 @@ class Enlisted(OfRound, frozen=True):
 class Shares(OfRound, frozen=True):
     """Uploads that came in this round. names: one a line.  rounds: (n,) those that asked for them.
 
-    on_time: how many uploads of this round's own the hub has in all.  words, checks, seeds: as in ``HiddenUpdate``.
+    on_time: how many uploads of this round's own the hub has in all.  words, checks, seeds: as in ``HiddenUpdate``;
+    with one group the names of words alone (``one_hot.word_name``).
     tags: 32 bytes each, as the hub computes them.  coin, proofs: with ``check=norm`` the hub's part of the round's
     coin, and what it tells of each upload's length (``norm_check``).
     """
@@ -138,9 +139,8 @@ class RowOpened(OfRound, frozen=True):
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
-def upload_name(client: str, upload: HiddenUpdate) -> bytes:
-    """32 bytes that name what both servers get of an upload, but for the hub's own seeds."""
-    named = one_hot.word_name(upload.word)
+def upload_name(client: str, upload: HiddenUpdate, named: bytes) -> bytes:
+    """32 bytes that name what both servers get of an upload, but for the hub's own seeds. named: its word's name."""
     return digest("coterie/upload/1", client, upload.round, named, upload.check, upload.seeds)
 
 

@@ -207,8 +207,11 @@ def test_the_helper_counts_no_upload_that_its_client_has_not_signed(monkeypatch:
     experiment.close()
 
 
+@pytest.mark.parametrize("settings", [{}, {"clusters": 1}], ids=["groups", "one group"])
 @pytest.mark.parametrize("swap", ["names", "words", "rounds"])
-def test_the_helper_counts_no_upload_in_another_name_or_round(swap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_helper_counts_no_upload_in_another_name_or_round(
+    swap: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from coterie.protocol.messages import bundle, unbundle
 
     def change(_: Any, fields: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +225,7 @@ def test_the_helper_counts_no_upload_in_another_name_or_round(swap: str, monkeyp
             fields["rounds"] = fields["rounds"] - 1
         return fields
 
-    experiment = made({"fewest": 1})
+    experiment = made({"fewest": 1, **settings})
     changed_shares(monkeypatch, change)
     added = experiment.round(1)["notes"]["added"]
     assert added == (0 if swap == "rounds" else 6)

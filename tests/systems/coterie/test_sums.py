@@ -177,6 +177,16 @@ def test_settings_that_show_too_little_of_a_crowd_are_refused_before_the_run() -
         made(clients=2)
 
 
+def test_of_one_group_s_uploads_the_helper_gets_names_alone() -> None:
+    line = {}
+    for clusters in ("auto", 1):
+        with played(made({"clusters": clusters}), 1) as (_, lines):
+            line[clusters] = lines[0]
+            assert lines[0]["notes"]["added"] == 12
+    relayed = {clusters: one["message_bytes"]["Shares"] for clusters, one in line.items()}
+    assert relayed[1] < 12 * 512 < relayed["auto"]
+
+
 def test_one_group_of_all_is_an_average_for_any_task() -> None:
     settings = {"clusters": 1, "lr": 0.1, "noise": 0.0}
     result = run(RunConfig("coterie", clients=5, rounds=3, data="digits", settings=settings, crypto="emulated"))
