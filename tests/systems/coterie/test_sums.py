@@ -183,8 +183,8 @@ def test_of_one_group_s_uploads_the_helper_gets_names_alone() -> None:
         with played(made({"clusters": clusters}), 1) as (_, lines):
             line[clusters] = lines[0]
             assert lines[0]["notes"]["added"] == 12
-    relayed = {clusters: one["message_bytes"]["Shares"] for clusters, one in line.items()}
-    assert relayed[1] < 12 * 512 < relayed["auto"]
+    relayed = {clusters: one["message_bytes"]["hub > helper Shares"] for clusters, one in line.items()}
+    assert relayed[1] < 12 * 1024 < relayed["auto"]
 
 
 def test_one_group_of_all_is_an_average_for_any_task() -> None:
