@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -89,7 +90,7 @@ class _Known:
     """The last few thousand signatures that this process has made or found right: they are right for ever."""
 
     def __init__(self, most: int = 1 << 15) -> None:
-        self._most, self._held = most, dict[tuple[bytes, bytes, bytes], None]()
+        self._most, self._held = most, OrderedDict[tuple[bytes, bytes, bytes], None]()
 
     def __contains__(self, signed: tuple[bytes, bytes, bytes]) -> bool:
         return signed in self._held
@@ -97,7 +98,7 @@ class _Known:
     def add(self, key: bytes, signature: bytes, over: bytes) -> None:
         self._held[key, signature, over] = None
         if len(self._held) > self._most:
-            del self._held[next(iter(self._held))]
+            self._held.popitem(last=False)
 
 
 _known = _Known()

@@ -56,18 +56,19 @@ class Names(Sequence[str]):
         """The index of a name, or None for a stranger."""
         if not isinstance(name, str):
             return None
-        if name not in self._places:
-            found = self._numbered.fullmatch(name)
-            if name in self._first:
-                place = self._first.index(name)
-            elif found is not None and int(found[1]) < self._count:
-                place = len(self._first) + int(found[1])
-            else:
-                return None
-            if len(self._places) >= _HELD:
-                self._places.clear()
-            self._places[name] = place
-        return self._places[name]
+        if (known := self._places.get(name)) is not None:
+            return known
+        found = self._numbered.fullmatch(name)
+        if name in self._first:
+            place = self._first.index(name)
+        elif found is not None and int(found[1]) < self._count:
+            place = len(self._first) + int(found[1])
+        else:
+            return None
+        if len(self._places) >= _HELD:
+            self._places.clear()
+        self._places[name] = place
+        return place
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         place = self.place(value)
