@@ -10,7 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from coterie.crypto.one_hot import CHECK_BYTES, SEED_BYTES, Shares, fold, keystream, seeds_of, shared, tag, words_of
+from coterie.crypto.one_hot import (
+    CHECK_BYTES,
+    SEED_BYTES,
+    Shares,
+    fold,
+    keystream,
+    no_word,
+    seeds_of,
+    shared,
+    tag,
+    word_name,
+    words_of,
+)
 from coterie.protocol.errors import CryptoError
 from coterie.protocol.randomness import Derived, Secrets
 
@@ -24,7 +36,9 @@ def vector(seed: int, d: int = D) -> np.ndarray:
 
 def tags(shares: Shares, groups: int, context: bytes = CONTEXT) -> tuple[bytes, bytes]:
     own = seeds_of(shares.master, groups)
-    return tag(context, own, shares.check, shares.word), tag(context, shares.seeds, shares.check, shares.word)
+    return tag(context, own, shares.check, word_name(shares.word)), tag(
+        context, shares.seeds, shares.check, word_name(shares.word)
+    )
 
 
 @given(
@@ -47,6 +61,23 @@ def test_the_servers_rows_differ_by_the_weighted_sums_of_their_groups(
     assert (ours + theirs).tolist() == wanted
 
 
+def test_with_one_place_the_second_server_needs_no_word() -> None:
+    x, theirs = vector(3), np.zeros((1, D), np.uint32)
+    shares = [shared(x, 0, 1, CONTEXT, Derived(b"client %d" % at)) for at in range(8)]
+    for one in shares:
+        own = seeds_of(one.master, 1)
+        ours = np.zeros((1, D), np.uint32)
+        fold(ours, own, one.word, 3)
+        fold(theirs, one.seeds, no_word(one.seeds, D), -3)
+        assert ((ours + theirs)[0] == x * np.uint32(3)).all()
+        theirs[:] = 0
+        with pytest.raises(CryptoError, match="of which there is only the name"):
+            no_word(own, D)  # its lowest bit is 1
+    assert len({one.master for one in shares}) == 8
+    with pytest.raises(CryptoError):
+        no_word(2 * shares[0].seeds, D)
+
+
 def at_places(x: np.ndarray, places: list[int], groups: int) -> Shares:
     """An upload that adds x at several places, as far as seeds allow it."""
     honest = shared(x, places[0], groups, CONTEXT, Derived(b"one"))
@@ -65,15 +96,15 @@ def test_a_vector_at_several_places_has_no_tag(places: list[int]) -> None:
 def test_another_word_check_context_or_place_has_no_tag() -> None:
     shares = shared(vector(2), 1, 3, CONTEXT, Derived(b"two"))
     own, word = seeds_of(shares.master, 3), shares.word.copy()
-    good = tag(CONTEXT, shares.seeds, shares.check, shares.word)
+    good = tag(CONTEXT, shares.seeds, shares.check, word_name(shares.word))
     word[3] += 1
     check = bytes([shares.check[0] ^ 1]) + shares.check[1:]
     seeds = own[SEED_BYTES:] + own[:SEED_BYTES]
-    assert tag(CONTEXT, own, shares.check, shares.word) == good
-    assert tag(CONTEXT, own, shares.check, word) != good
-    assert tag(CONTEXT, own, check, shares.word) != good
-    assert tag(bytes(32), own, shares.check, shares.word) != good
-    assert tag(CONTEXT, seeds, shares.check, shares.word) != good
+    assert tag(CONTEXT, own, shares.check, word_name(shares.word)) == good
+    assert tag(CONTEXT, own, shares.check, word_name(word)) != good
+    assert tag(CONTEXT, own, check, word_name(shares.word)) != good
+    assert tag(bytes(32), own, shares.check, word_name(shares.word)) != good
+    assert tag(CONTEXT, seeds, shares.check, word_name(shares.word)) != good
 
 
 def test_a_wrong_check_is_not_repaired_by_both_servers_alike() -> None:
@@ -122,9 +153,9 @@ def test_nonsense_is_refused() -> None:
         with pytest.raises(CryptoError):
             wrong()
     with pytest.raises(CryptoError):
-        tag(CONTEXT, shares.seeds[:-1], shares.check, shares.word)
+        tag(CONTEXT, shares.seeds[:-1], shares.check, word_name(shares.word))
     with pytest.raises(CryptoError):
-        tag(CONTEXT, shares.seeds, shares.check[:-1], shares.word)
+        tag(CONTEXT, shares.seeds, shares.check[:-1], word_name(shares.word))
     with pytest.raises(CryptoError):
         fold(rows, shares.seeds, shares.word[:-1], 1)
     with pytest.raises(CryptoError):

@@ -79,13 +79,17 @@ def test_the_fast_path_is_the_twin(groups: int, d: int) -> None:
         key = b"%d %d" % (groups, at)
         fast, source = one_hot.shared(x, place, groups, CONTEXT, Derived(key)), Derived(key)
         master, other = source.bytes(16), source.bytes(16)
+        while groups == 1 and stream(master, 1)[0] % 2 == 0:
+            master = source.bytes(16)
         word, check, seeds = upload(x.tolist(), place, groups, master, other)
         assert fast.word.tolist() == word
         assert fast.check == bytes(check)
         assert (fast.master, fast.seeds) == (master, b"".join(seeds))
         mine = [stream(master, 16 * groups)[16 * j : 16 * j + 16] for j in range(groups)]
         for own in (mine, seeds):
-            assert one_hot.tag(CONTEXT, b"".join(own), fast.check, fast.word) == tag(own, check, word)
+            assert one_hot.tag(CONTEXT, b"".join(own), fast.check, one_hot.word_name(fast.word)) == tag(
+                own, check, word
+            )
         one_hot.fold(ours, b"".join(mine), fast.word, weight)
         one_hot.fold(theirs, fast.seeds, fast.word, -weight)
         slow_ours, slow_theirs = folded(slow_ours, mine, word, weight), folded(slow_theirs, seeds, word, -weight)
@@ -109,7 +113,7 @@ def test_masks_are_the_twins() -> None:
 def test_vectors_that_another_implementation_must_give() -> None:
     """Frozen: what clients and servers of different versions must agree on."""
     shares = one_hot.shared(np.arange(7, dtype=np.uint32), 1, 3, CONTEXT, Derived(b"vector"))
-    told = one_hot.tag(CONTEXT, shares.seeds, shares.check, shares.word)
+    told = one_hot.tag(CONTEXT, shares.seeds, shares.check, one_hot.word_name(shares.word))
     assert hashlib.sha256(shares.word.tobytes() + shares.check + shares.seeds).hexdigest() == VECTOR
     assert told.hex() == TAG
 

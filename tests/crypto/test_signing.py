@@ -16,6 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tampering import flipped
 
+from coterie.crypto import signing
 from coterie.crypto.signing import (
     OVERHEAD_BYTES,
     OpeningKey,
@@ -90,6 +91,31 @@ def test_only_what_was_signed_verifies(signed, claimed, bit):
     assume([(type(x), x) for x in signed] != [(type(x), x) for x in claimed])
     with pytest.raises(SignatureError):
         key.public.verify(signature, *claimed)
+
+
+def test_what_this_process_has_signed_is_not_verified_by_the_curve_again(monkeypatch):
+    key = SigningKey.generate()
+    theirs = Ed25519PrivateKey.generate()
+    public = VerifyKey.load(theirs.public_key().public_bytes_raw())
+    by_hand = theirs.sign(digest("coterie/signed/1", "a"))
+    ours = key.sign("a")
+    with pytest.raises(SignatureError):
+        public.verify(ours, "a")
+    public.verify(by_hand, "a")
+    monkeypatch.setattr(signing, "Ed25519PublicKey", None)
+    for _ in range(2):
+        key.public.verify(ours, "a")
+        public.verify(by_hand, "a")
+    for one, signature, field in ((key.public, by_hand, "a"), (public, ours, "a"), (public, by_hand, "b")):
+        with pytest.raises(AttributeError):  # the curve is asked
+            one.verify(signature, field)
+
+
+def test_few_signatures_are_remembered():
+    known = signing._Known(most=2)  # a full one has thousands
+    for i in range(3):
+        known.add(b"key", b"signature", bytes([i]))
+    assert [(b"key", b"signature", bytes([i])) in known for i in range(3)] == [False, True, True]
 
 
 def test_hostile_signatures_and_keys():

@@ -87,6 +87,25 @@ def test_any_parties_are_killed_anywhere(
         assert same or without, [(p, d.said) for p, d in apart.dooms.items()]
 
 
+SERVERS: dict[str, Any] = {"clusters": 2, "min_cluster": 2, "fewest": 1, "noise": 0.0}
+
+
+@pytest.mark.parametrize("check", ["tag", "norm"])
+@pytest.mark.parametrize("server", ["hub", "helper"])
+def test_either_of_two_servers_is_killed_in_mid_round(server: str, check: str) -> None:
+    """At work on the second round: before and after it has committed, answered and acknowledged what it was asked."""
+    together = made("coterie", check=check, **SERVERS)
+    together.rounds(ROUNDS)
+    other = {"hub": "helper", "helper": "hub"}[server]
+    for what in ("after a commit", f"before a push to {other}", f"after a push to {other}", "before it is done"):
+        apart = nodes(made("coterie", check=check, **SERVERS), "coterie", TARGETS, rehearsed=True)
+        apart.dooms[server] = Doom(when=lambda node, said: node.member.numbers.round == 2 and said.startswith(what))  # noqa: B023
+        apart.run(ROUNDS)
+        assert apart.dooms[server].died == 1, what
+        assert not any(one.skipped for one in apart.rounds)
+        assert digest(apart.models()) == digest(together.models()), what
+
+
 def test_a_leader_that_is_killed_at_work_asks_for_another_attempt() -> None:
     settings: dict[str, Any] = {"clusters": 2, "recluster_every": 2}
     together = made("ofl", **settings)

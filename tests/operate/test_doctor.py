@@ -24,8 +24,9 @@ from coterie.deploy.plan import plan_hash, shown, sign
 from coterie.operate.certificates import DAY_S
 from coterie.operate.doctor import Diagnosis, Patterns, doctor, forms, of_pem
 from coterie.operate.folder import current_plan
+from coterie.operate.joining import accept
 from coterie.operate.members import PlannedMember
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import CoterieWarning, UserError
 from coterie.runs.config import RunConfig
 
 SECRET = bytes(range(200, 232))
@@ -211,7 +212,10 @@ def test_servers_on_one_machine(tmp_path: Path) -> None:
     study = Study(tmp_path)
     named = [PlannedMember(role, role, f"{role}.org") for role in ("business_server", "key_centre", "csp")]
     study.found(RunConfig("fedcaprivacy"), [*named, PlannedMember("a", "participant")])
-    study.join(study.invite("csp"), "csp", data=False)
+    home, request = study.join(study.invite("csp"), "csp", data=False)
+    certificate = study.approve(request).certificate.read_text()
+    with pytest.warns(CoterieWarning, match="on one machine with the home of business_server: whoever owns it"):
+        accept(home, certificate, NOW_S)
     (found,) = [one for one in doctor([study.path, tmp_path / "csp"], NOW_S) if one.level == "problem"]
     assert (found.where, "on one machine" in found.text) == ("business_server, csp", True)
     assert [one for one in doctor([study.path], NOW_S) if one.level == "problem"] == []

@@ -90,7 +90,7 @@ def data() -> dict[str, ClientData]:
     return {
         name: ClientData(
             torch.from_numpy(source.normal(size=(5 + i, 6)).astype(np.float32)),
-            torch.from_numpy(source.integers(0, 3, 5 + i)), test=none, test_set=test,
+            torch.from_numpy(source.integers(0, 3, 5 + i)), tests=none, test_set=test,
         )
         for i, name in enumerate(NAMES)
     }  # fmt: skip

@@ -132,7 +132,7 @@ def simulation(model: Model, sizes: tuple[int, ...]) -> LocalEffects:
     data = {
         f"client/{i}": ClientData(
             torch.from_numpy(source.normal(size=(n, *model.input_shape)).astype(np.float32)),
-            torch.from_numpy(source.integers(0, 3, n)), test=np.zeros(0, np.int64), test_set=test,
+            torch.from_numpy(source.integers(0, 3, n)), tests=np.zeros(0, np.int64), test_set=test,
         )
         for i, n in enumerate(sizes)
     }  # fmt: skip

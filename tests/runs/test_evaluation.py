@@ -195,7 +195,7 @@ def test_few_models_and_small_test_sets_are_scored_on_everything(many: Any) -> N
     names = list(models)
     few = {name: models[names[i % evaluation.FEW_MODELS]] for i, name in enumerate(names)}
     small = {
-        name: replace(own, test=np.arange(9), test_set=TensorSamples(own.test_set.x[:2500], own.test_set.y[:2500]))
+        name: replace(own, tests=np.arange(9), test_set=TensorSamples(own.test_set.x[:2500], own.test_set.y[:2500]))
         for name, own in data.items()
     }
     small = {name: replace(own, test_set=small[names[0]].test_set) for name, own in small.items()}

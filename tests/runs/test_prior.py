@@ -49,7 +49,7 @@ def test_a_batch_of_other_labels_leaves_the_prior_out(skewed: Experiment) -> Non
     models = {name: skewed.models(3)[name], **{f"{name} too": skewed.models(3)[name]}}
     others = skewed.observer.data[list(skewed.observer.data)[1]]
     everywhere = np.arange(len(own.test_set.y))
-    skewed.observer.data = {**skewed.observer.data, name: replace(own, test=everywhere), f"{name} too": others}
+    skewed.observer.data = {**skewed.observer.data, name: replace(own, tests=everywhere), f"{name} too": others}
     found = skewed.observer.with_priors(models, 0)
     plain = skewed.observer.scores(models).values["local_accuracy"]
     assert found is not None

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tracemalloc
 from collections import Counter
 from dataclasses import replace
@@ -71,6 +72,30 @@ def test_values_are_made_once_and_the_oldest_are_forgotten() -> None:
     assert dict(listed(Names(2), [7, 8])) == listed(("client/0", "client/1"), [7, 8]) == {"client/0": 7, "client/1": 8}
     assert list(listed(Names(2), [7, 8]).values()) == [7, 8]
     assert each(("a", "b"), str.upper) == {"a": "A", "b": "B"}
+
+
+def calls(clients: int, asked: int) -> int:
+    """Python's and C's functions that a round calls, for so many clients."""
+    made = experiment.build(replace(SOME, clients=clients, evaluated=10, settings={"participation": asked / clients}))
+    made.set_up()
+    made.round(1)
+    counted = Counter[str]()
+    sys.setprofile(lambda frame, event, argument: counted.update([event]))
+    try:
+        made.round(2)
+    finally:
+        sys.setprofile(None)
+    made.close()
+    return counted["call"] + counted["c_call"]
+
+
+def test_a_round_of_very_many_clients_costs_what_those_asked_cost() -> None:
+    """What is more is for making clients that were never asked before: their keys, data and parties."""
+    assert calls(10_000, 100) < 1.3 * calls(100, 100)
+
+
+def test_a_round_does_not_cost_the_square_of_its_clients() -> None:
+    assert calls(200, 200) < 2.1 * calls(100, 100)
 
 
 def test_a_derived_roster_has_the_keys_of_one_that_is_made_at_once() -> None:

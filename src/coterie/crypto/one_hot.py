@@ -17,6 +17,8 @@ secret sharing", EUROCRYPT 2022, section 3):
 Both servers compute it, each from its own seeds, and count the upload if the tags are equal. A server can compute an
 honest client's tag alone, so it learns nothing from the other's. H is SHA-512 of context, place and seed. Two places,
 or another cw at one server, need a collision of four values of SHA-512.
+
+With one place, bit(a_0) is 1. So the second server adds P(b_0) alone, and the name of cw is enough for its tag.
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) 
     if not 0 <= group < groups or x.dtype != np.uint32 or x.ndim != 1:
         raise CryptoError(f"a vector {x.dtype} {x.shape} at place {group} of {groups}")
     master, other = secrets.bytes(SEED_BYTES), bytearray(secrets.bytes(SEED_BYTES))
+    while groups == 1 and not _bit(seeds_of(master, 1)):
+        master = secrets.bytes(SEED_BYTES)
     seeds = seeds_of(master, groups)
     own = _seed(seeds, group)
     other[0] = other[0] & 0xFE | (1 - _bit(own))
@@ -79,17 +83,32 @@ def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) 
     return Shares(word, check, master, seeds[:at] + bytes(other) + seeds[at + SEED_BYTES :])
 
 
-def tag(context: bytes, seeds: bytes, check: bytes, word: Words) -> bytes:
-    """32 bytes, equal at both servers for a well-formed upload (6). Raises CryptoError for other lengths."""
-    if len(seeds) % SEED_BYTES or not seeds or len(check) != CHECK_BYTES or len(context) != 32:
-        raise CryptoError(f"{len(seeds)} bytes of seeds, {len(check)} of a check, {len(context)} of a context")
-    told = hashlib.sha256(b"coterie/tag/" + context + check)
-    told.update(hashlib.sha256(np.ascontiguousarray(word, "<u4").data).digest())
+def word_name(word: bytes | Words) -> bytes:
+    """SHA-256 of cw."""
+    return hashlib.sha256(word if isinstance(word, bytes) else np.ascontiguousarray(word, "<u4").data).digest()
+
+
+def tag(context: bytes, seeds: bytes, check: bytes, named: bytes) -> bytes:
+    """32 bytes, equal at both servers for a well-formed upload (6). Raises CryptoError for other lengths.
+
+    named: ``word_name`` of cw.
+    """
+    if len(seeds) % SEED_BYTES or not seeds or len(check) != CHECK_BYTES or {len(context), len(named)} != {32}:
+        lengths = len(check), len(context), len(named)
+        raise CryptoError(f"{len(seeds)} bytes of seeds, and {lengths} of a check, a context and a word's name")
+    told = hashlib.sha256(b"coterie/tag/" + context + check + named)
     for j in range(len(seeds) // SEED_BYTES):
         seed = _seed(seeds, j)
         proof = _hash(context, j, seed)
         told.update(_xor(proof, check) if _bit(seed) else proof)
     return told.digest()
+
+
+def no_word(seeds: bytes, length: int) -> Words:
+    """In place of cw, for the second server with one place. Raises CryptoError for seeds that would add cw."""
+    if len(seeds) != SEED_BYTES or _bit(seeds):
+        raise CryptoError("seeds that add cw, of which there is only the name")
+    return np.broadcast_to(np.uint32(0), (length,))
 
 
 def share(seeds: bytes, word: Words) -> Words:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, Self
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -84,6 +86,24 @@ class RawSecret(RawKey):
         return f"<{type(self).__name__} of {self.public.key.hex()[:8]}>"
 
 
+class _Known:
+    """The last few thousand signatures that this process has made or found right: they are right for ever."""
+
+    def __init__(self, most: int = 1 << 15) -> None:
+        self._most, self._held = most, OrderedDict[tuple[bytes, bytes, bytes], None]()
+
+    def __contains__(self, signed: tuple[bytes, bytes, bytes]) -> bool:
+        return signed in self._held
+
+    def add(self, key: bytes, signature: bytes, over: bytes) -> None:
+        self._held[key, signature, over] = None
+        if len(self._held) > self._most:
+            self._held.popitem(last=False)
+
+
+_known = _Known()
+
+
 class VerifyKey(RawKey):
     """What others verify with."""
 
@@ -91,11 +111,14 @@ class VerifyKey(RawKey):
 
     def verify(self, signature: bytes, *fields: Field) -> None:
         """Raises SignatureError unless the signature is the key's over exactly these fields, in order."""
+        signature, over = bytes(signature), digest(_SIGNED, *fields)
+        if (self.key, signature, over) in _known:
+            return
         try:
-            public = Ed25519PublicKey.from_public_bytes(self.key)
-            public.verify(bytes(signature), digest(_SIGNED, *fields))
+            Ed25519PublicKey.from_public_bytes(self.key).verify(signature, over)
         except (InvalidSignature, ValueError):
             raise SignatureError(f"the signature is not one of key {self.key.hex()[:8]} over these fields") from None
+        _known.add(self.key, signature, over)
 
 
 class SigningKey(RawSecret):
@@ -103,13 +126,20 @@ class SigningKey(RawSecret):
 
     named = "a signing key"
 
-    @property
+    @cached_property
+    def _loaded(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.key)
+
+    @cached_property
     def public(self) -> VerifyKey:
-        return VerifyKey(Ed25519PrivateKey.from_private_bytes(self.key).public_key().public_bytes_raw())
+        return VerifyKey(self._loaded.public_key().public_bytes_raw())
 
     def sign(self, *fields: Field) -> bytes:
         """64 bytes over the fields (bytes, int or str), hashed once. Raises CryptoError for other types."""
-        return Ed25519PrivateKey.from_private_bytes(self.key).sign(digest(_SIGNED, *fields))
+        over = digest(_SIGNED, *fields)
+        signature = self._loaded.sign(over)
+        _known.add(self.public.key, signature, over)
+        return signature
 
 
 class SealingKey(RawKey):
@@ -191,22 +221,22 @@ def digest(domain: str, *fields: Field) -> bytes:
     "bc")``, ``1``, ``"1"`` and ``b"1"``. Raises CryptoError for other types.
     """
     state = hashlib.sha256()
-    for part in _encoded((domain, len(fields), *fields)):
-        state.update(part)
+    for one in (domain, len(fields), *fields):
+        kind, content = _encoded(one)
+        state.update(kind + len(content).to_bytes(8, "little"))
+        state.update(content)
     return state.digest()
 
 
-def _encoded(fields: tuple[Field, ...]) -> Iterator[bytes | memoryview]:
-    for one in fields:
-        if isinstance(one, bool):
-            raise CryptoError(f"a signed field is bytes, int or str, not {one!r}: a bool would read as a number")
-        if isinstance(one, str):
-            kind, content = b"s", memoryview(one.encode())
-        elif isinstance(one, int):
-            kind, content = b"i", memoryview(one.to_bytes(one.bit_length() // 8 + 1, "little", signed=True))
-        elif isinstance(one, (bytes, bytearray, memoryview)):
-            kind, content = b"b", memoryview(one).cast("B")
-        else:
-            raise CryptoError(f"a signed field is bytes, int or str, not {type(one).__name__}")
-        yield kind + len(content).to_bytes(8, "little")
-        yield content
+def _encoded(one: Field) -> tuple[bytes, bytes | memoryview]:
+    if isinstance(one, bytes):
+        return b"b", one
+    if isinstance(one, str):
+        return b"s", one.encode()
+    if isinstance(one, bool):
+        raise CryptoError(f"a signed field is bytes, int or str, not {one!r}: a bool would read as a number")
+    if isinstance(one, int):
+        return b"i", one.to_bytes(one.bit_length() // 8 + 1, "little", signed=True)
+    if isinstance(one, (bytearray, memoryview)):
+        return b"b", memoryview(one).cast("B")
+    raise CryptoError(f"a signed field is bytes, int or str, not {type(one).__name__}")

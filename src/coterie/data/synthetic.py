@@ -111,14 +111,9 @@ class Drawn(Split):
         return self.tasks[0 if self.groups is None or len(self.tasks) == 1 else int(self.groups[client])]
 
     def counts(self, client: int) -> Counts:
-        """(classes,) training samples of each class, as the data set names them; those of the last few are held."""
-        return self._counts(client)
-
-    @cached_property
-    def _counts(self) -> Callable[[int], Counts]:
-        law = self.law
-        assert law is not None
-        return lru_cache(HELD_CLIENTS)(lambda client: law(rng(self.seed, f"client/{client}", "classes"), client))
+        """(classes,) training samples of each class, as the data set names them. Read-only."""
+        assert self.law is not None
+        return _counts(self.law, self.seed, client)
 
     @cached_property
     def _pools(self) -> tuple[Ints, ...]:
@@ -142,6 +137,13 @@ class Drawn(Split):
         source = rng(self.seed, f"client/{client}", "test samples")
         (found,) = drawn_test(self.counts(client)[None], self._pools, TEST_SAMPLES, source)
         return found
+
+
+@lru_cache(HELD_CLIENTS)  # asked for a client's size, its samples and its test samples
+def _counts(law: Law, seed: int, client: int) -> Counts:
+    found = law(rng(seed, f"client/{client}", "classes"), client)
+    found.setflags(write=False)
+    return found
 
 
 def deal_synthetic(

@@ -134,7 +134,8 @@ class FleetLinks(Links):
         if round == 0 or party not in self.profiles:
             return "ok"
         profile = self.profiles[party]
-        if rng(self.seed, party, "there", round).random() >= profile.availability:
+        if profile.availability < 1 and rng(self.seed, party, "there", round).random() >= profile.availability:
             return "offline"
-        dropped = rng(self.seed, party, "drops out", round, request).random() < profile.dropout
-        return "dropped" if dropped else "ok"
+        if profile.dropout and rng(self.seed, party, "drops out", round, request).random() < profile.dropout:
+            return "dropped"
+        return "ok"

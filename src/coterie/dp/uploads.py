@@ -123,4 +123,7 @@ def shared_set(places: NDArray[np.int64], k: int, session: bytes, client: str, n
     text = b"\x1f".join([b"coterie/index set/1", session.hex().encode(), client.encode(), str(number).encode()])
     key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
     order = np.random.Philox(key=key).random_raw(len(places))
-    return np.asarray(np.sort(places[np.argsort(order, kind="stable")[:k]]), np.int64)
+    last = np.partition(order, k - 1)[k - 1]
+    chosen = order < last
+    chosen[np.flatnonzero(order == last)[: k - np.count_nonzero(chosen)]] = True
+    return np.asarray(np.sort(places[chosen]), np.int64)

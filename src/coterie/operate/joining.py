@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from coterie.deploy import plan as plans
-from coterie.deploy.home import About, Home, check_ours, make_home, read_private, take_plan, write_private
+from coterie.deploy.home import (
+    INFO,
+    About,
+    Home,
+    check_ours,
+    make_home,
+    read_home,
+    read_private,
+    take_plan,
+    write_private,
+)
 from coterie.deploy.names import safe
 from coterie.deploy.own_data import OwnSamples, read_data, write_data
 from coterie.deploy.plan import Plan
 from coterie.operate import certificates, tokens
 from coterie.operate.tokens import Invitation
-from coterie.protocol.errors import PeerError, UserError, suggest
+from coterie.protocol.errors import CoterieWarning, PeerError, UserError, suggest
 from coterie.record.files import atomic_write
 
 
@@ -67,7 +79,7 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
     """Take in the certificate with which the operator has approved this home's party. Returns the plan in it.
 
     Raises UserError, and keeps nothing, for a certificate that is forged, another party's, of other keys, expired, or
-    with an older plan than the home has seen.
+    with an older plan than the home has seen. Warns of a server's home near that of another server.
     """
     try:
         found = tokens.read_certificate(text, home.operator)
@@ -82,9 +94,29 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
         check_ours(home, plan)
         write_private(home.certificate, found.tls)
         write_private(home.ca, found.authority)
-        return take_plan(home, found.plan)
+        taken = take_plan(home, found.plan)
     except PeerError as error:
         raise UserError(f"this certificate is not for {home.path}: {error}") from None
+    if not taken.settings.rehearsal and home.role != taken.client_role and (others := _servers_near(home, taken)):
+        warnings.warn(
+            f"{home.path} is on one machine with the home of {', '.join(others)}: whoever owns it learns the secrets "
+            "of both servers. Join on a machine of another owner",
+            CoterieWarning,
+            stacklevel=2,
+        )
+    return taken
+
+
+def _servers_near(home: Home, plan: Plan) -> list[str]:
+    """Other servers of this deployment that have a home beside this one's, or up to two folders away."""
+    found = set()
+    for place in home.path.resolve().parents[:2]:
+        for info in (*place.glob(f"*/{INFO}"), *place.glob(f"*/*/{INFO}")):
+            with suppress(UserError, OSError):
+                other = read_home(info.parent)
+                if other.operator == home.operator and other.role not in (home.role, plan.client_role):
+                    found.add(other.name)
+    return sorted(found)
 
 
 def _samples(invitation: Invitation, data: Path | None) -> OwnSamples | None:

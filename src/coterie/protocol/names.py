@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
+_HELD = 4096
 
 
 class Names(Sequence[str]):
@@ -19,6 +20,7 @@ class Names(Sequence[str]):
     def __init__(self, count: int, first: Iterable[str] = (), prefix: str = "client/") -> None:
         self._first, self._count, self._prefix = tuple(first), count, prefix
         self._numbered = re.compile(rf"{re.escape(prefix)}(0|[1-9][0-9]{{0,17}})")
+        self._places: dict[str, int] = {}  # of names that were looked up
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -52,12 +54,21 @@ class Names(Sequence[str]):
 
     def place(self, name: object) -> int | None:
         """The index of a name, or None for a stranger."""
-        if name in self._first:
-            return self._first.index(str(name))
-        found = self._numbered.fullmatch(name) if isinstance(name, str) else None
-        if found is None or int(found[1]) >= self._count:
+        if not isinstance(name, str):
             return None
-        return len(self._first) + int(found[1])
+        if (known := self._places.get(name)) is not None:
+            return known
+        found = self._numbered.fullmatch(name)
+        if name in self._first:
+            place = self._first.index(name)
+        elif found is not None and int(found[1]) < self._count:
+            place = len(self._first) + int(found[1])
+        else:
+            return None
+        if len(self._places) >= _HELD:
+            self._places.clear()
+        self._places[name] = place
+        return place
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         place = self.place(value)
@@ -77,7 +88,7 @@ class Names(Sequence[str]):
 class LazyMapping(Mapping[str, T]):
     """A value for each of these names, made by a pure function on access. The last ``held`` are kept."""
 
-    def __init__(self, names: Sequence[str], make: Callable[[str], T], held: int = 4096) -> None:
+    def __init__(self, names: Sequence[str], make: Callable[[str], T], held: int = _HELD) -> None:
         self.names, self._make, self._most = names, make, held
         self._held: OrderedDict[str, T] = OrderedDict()
 
@@ -97,7 +108,7 @@ class LazyMapping(Mapping[str, T]):
         self._held.clear()
 
     def __contains__(self, name: object) -> bool:
-        return name in self.names
+        return name in self._held or name in self.names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import is_
 from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
@@ -157,8 +159,8 @@ class Component:
     def __get__(self, party: Any, owner: type[Any] | None = None) -> Self:
         if party is None:
             return self
-        bound = copy.copy(self)
-        bound.party = party
+        bound = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__, party=party)
         return bound
 
     @property
@@ -194,6 +196,9 @@ def _of_component(name: str, component: Component, kind: type[Message]) -> Handl
     )
 
 
+_fields = lru_cache(maxsize=None)(msgspec.structs.fields)
+
+
 class Party:
     """Base of all parties. ``class Client(Party, role="client")`` names the role. The party's ``name`` is unique.
 
@@ -214,6 +219,7 @@ class Party:
     Secret: type[msgspec.Struct] = Nothing
     state: Any
     secret: Any
+    frozen: tuple[Any, Any] = None, None  # the state and secret that are known to be read-only
 
     def __init_subclass__(cls, role: str | None = None, also: tuple[str, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -252,7 +258,7 @@ class Party:
         self.state, self.secret = self._built(self.State), self._built(self.Secret)
 
     def _built(self, struct: type[msgspec.Struct]) -> msgspec.Struct:
-        fields = msgspec.structs.fields(struct)
+        fields = _fields(struct)
         if any(one.required for one in fields):  # a subclass fills it in its own constructor
             return Nothing()
         made = {one.name: one.default.make(self) for one in fields if isinstance(one.default, FromParty)}
@@ -335,6 +341,10 @@ _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 """Types whose values neither change nor hold others. Most of what a state holds is of these."""
 
 
+def _plain(values: Iterable[Any]) -> bool:
+    return _PLAIN.issuperset(map(type, values))
+
+
 def fork(value: T) -> T:
     """A copy with its own dicts, lists, sets and Structs at any depth."""
     if type(value) in _PLAIN:
@@ -348,12 +358,11 @@ def fork(value: T) -> T:
         return twin
     if isinstance(value, dict):
         changed = copy.copy(value)
-        for key, item in value.items():
-            if type(item) not in _PLAIN:
-                changed[key] = fork(item)
+        if not _plain(value.values()):
+            changed.update((key, fork(item)) for key, item in value.items())
         return changed
     if isinstance(value, list):
-        return type(value)(item if type(item) in _PLAIN else fork(item) for item in value)
+        return copy.copy(value) if _plain(value) else type(value)(map(fork, value))
     return copy.copy(value) if isinstance(value, set) else value
 
 
@@ -377,16 +386,15 @@ def freeze(value: Any) -> None:
     if isinstance(value, np.ndarray):
         value.setflags(write=False)
         return
+    held: Collection[Any] = ()
     if isinstance(value, msgspec.Struct):
-        held = [getattr(value, name) for name in value.__struct_fields__]
+        held = msgspec.structs.astuple(value)
     elif isinstance(value, dict):
-        held = list(value.values())
+        held = value.values()
     elif isinstance(value, list | tuple):
-        held = list(value)
-    else:
-        return
-    for item in held:
-        if type(item) not in _PLAIN:
+        held = value
+    if not _plain(held):
+        for item in held:
             freeze(item)
 
 
@@ -394,11 +402,13 @@ def freeze(value: Any) -> None:
 def transaction(party: Party) -> Iterator[tuple[Any, Any]]:
     """Commits the party's changes at the end of the block, or undoes them if it raises. Yields the values before."""
     saved = party.state, party.secret
-    freeze(saved)
+    if not all(map(is_, saved, party.frozen)):
+        freeze(saved)
     try:
         party.state, party.secret = fork(party.state), fork(party.secret)
         yield saved
-        freeze((party.state, party.secret))
+        party.frozen = party.state, party.secret
+        freeze(party.frozen)
     except BaseException:
         party.state, party.secret = saved
         raise

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.roster import signing_key
@@ -57,16 +55,18 @@ class Taken:
     upload: HiddenUpdate
 
 
-class Adding(msgspec.Struct, frozen=True):
-    """The uploads that a round has added. on_time: of its own, as the hub says.  of: client and round of each."""
+class Adding(msgspec.Struct):
+    """The uploads that a round has added. on_time: of its own, as the hub says.  of: by client, its round."""
 
     round: int = 0
     on_time: int = 0
-    of: tuple[tuple[str, int], ...] = ()
+    of: dict[str, int] = msgspec.field(default_factory=dict)
 
     def name(self) -> bytes:
         """32 bytes that name them."""
-        return digest("coterie/added/1", self.round, self.on_time, *(part for one in sorted(self.of) for part in one))
+        return digest(
+            "coterie/added/1", self.round, self.on_time, *(part for one in sorted(self.of.items()) for part in one)
+        )
 
 
 class Rows(msgspec.Struct):
@@ -93,10 +93,10 @@ class Rows(msgspec.Struct):
 
 
 class HelperShare(Rows):
-    """SECRET. taken: by client, rounds whose upload it has added.  fresh: (G, d), the sum of ``adding``."""
+    """SECRET. taken: by round, clients whose upload for it was added.  fresh: (G, d), the sum of ``adding``."""
 
-    taken: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
-    adding: Adding = Adding()
+    taken: dict[int, frozenset[str]] = msgspec.field(default_factory=dict)
+    adding: Adding = msgspec.field(default_factory=Adding)
     fresh: Words | None = None
 
 
@@ -137,12 +137,14 @@ class ServerRows(Component):
     def context(self, name: str, r: int) -> bytes:
         return context_of(self.party, name, r, self.groups)
 
-    def add_one(self, fresh: Words, adding: Adding, name: str, r: int, seeds: bytes, word: Words) -> Adding:
-        """Add an upload to ``fresh``. Returns what has been added with it."""
+    def add_one(self, fresh: Words, adding: Adding, name: str, r: int, seeds: bytes, word: Words) -> None:
+        """Add an upload to ``fresh``, and its name to ``adding``. Raises PeerError for a client's second one."""
+        if name in adding.of:
+            raise PeerError(f"two uploads of {name} are counted in round {adding.round}")
         expected = self.party.config.expected(len(self.party.clients))
         weight = shared_rows.upload_weight(adding.round - r, expected, adding.on_time)
         one_hot.fold(fresh, seeds, word, self.sign * weight)
-        return replace(adding, of=(*adding.of, (name, r)))
+        adding.of[name] = r
 
     def masked(self, fresh: Words, adding: Adding) -> tuple[Words, bytes, Words]:
         """Its share with this round's, a fresh nonce, and the share under its masks.
@@ -168,8 +170,8 @@ class ServerRows(Component):
 
     def shows_few(self, adding: Adding) -> str:
         """Why these uploads must not be added up, or ""."""
-        config, names = self.party.config, {name for name, _ in adding.of}
-        return shows_few(self.secret.members, len(names), self.groups, config.min_cluster, config.fewest)
+        config = self.party.config
+        return shows_few(self.secret.members, len(adding.of), self.groups, config.min_cluster, config.fewest)
 
     def words(self, data: bytes, *shape: int) -> Words:
         """Raises PeerError for another number of words."""
@@ -209,7 +211,7 @@ class HubRows(ServerRows):
             flags = yield from ask(helper, request, Counted, partial(_flags, r, len(some)))
             for one, own, word, flag in zip(some, seeds, words, flags, strict=True):
                 if flag:
-                    adding = self.add_one(fresh, adding, one.name, one.round, own, word)
+                    self.add_one(fresh, adding, one.name, one.round, own, word)
         if why := self.shows_few(adding):
             raise NoAnswerError(why)
         totals, nonce, masked = self.masked(fresh, adding)
@@ -231,16 +233,17 @@ class HubRows(ServerRows):
             shares = [one_hot.share(own, word) for own, word in zip(seeds, words, strict=True)]
             uploads = [(one.name, one.round) for one in some]
             coin, proofs = tossing.hub_part, self.party.norms.told(r, tossing, uploads, shares)
+        named = [one_hot.word_name(one.upload.word) for one in some]
         tags = [
             one_hot.tag(self.context(one.name, one.round), own, one.upload.check, word)
-            for one, own, word in zip(some, seeds, words, strict=True)
+            for one, own, word in zip(some, seeds, named, strict=True)
         ]
         return Shares(
             r,
             "\n".join(one.name for one in some),
             np.array([one.round for one in some], np.int64),
             on_time,
-            bundle([one.upload.word for one in some]),
+            bundle(named if self.groups == 1 else [one.upload.word for one in some]),
             b"".join(one.upload.check for one in some),
             bundle([one.upload.seeds for one in some]),
             b"".join(tags),
@@ -264,33 +267,40 @@ class HubRows(ServerRows):
             yield from for_each(fetches, Fetched, partial(self._half, r, theirs))
         else:
             theirs = dict.fromkeys(names, b"")
-        rows = LazyMapping(tuple(theirs), lambda name: self._row(r, name, theirs[name]), held=1)
 
         def fold(name: str, held: RowOpened) -> None:
             if held.round != r:
                 raise PeerError(f"{name} has opened a row of round {held.round} in round {r}")
 
-        return (yield from for_each(rows, RowOpened, fold, deadline_s=deadline_s))
+        return (yield from for_each(self._rows(r, theirs), RowOpened, fold, deadline_s=deadline_s))
 
     def _half(self, r: int, theirs: dict[str, bytes], name: str, answer: Fetched) -> None:
         if answer.round != r or len(answer.answer) != 4 * self.length + OVERHEAD_BYTES:
             raise PeerError(f"{len(answer.answer)} bytes for {name}, of round {answer.round} in round {r}")
         theirs[name] = answer.answer
 
-    def _row(self, r: int, name: str, theirs: bytes) -> GroupRow:
-        secret = self.secret
-        assert secret.sealed is not None
-        ours = shared_rows.answer(secret.sealed, secret.queries[name]) if self.groups > 1 else secret.sealed[0]
-        names = shared_rows.row_names(secret.sealed)
-        return GroupRow(r, secret.round, secret.nonces, names, secret.signature, ours.tobytes(), theirs)
+    def _rows(self, r: int, theirs: Mapping[str, bytes]) -> Mapping[str, GroupRow]:
+        secret, sealed = self.secret, self.secret.sealed
+        assert sealed is not None
+        names = shared_rows.row_names(sealed)
+        if self.groups == 1:
+            row = GroupRow(r, secret.round, secret.nonces, names, secret.signature, sealed[0].tobytes(), b"")
+            return dict.fromkeys(theirs, row)
+
+        def row_for(name: str) -> GroupRow:
+            ours = shared_rows.answer(sealed, secret.queries[name]).tobytes()
+            return GroupRow(r, secret.round, secret.nonces, names, secret.signature, ours, theirs[name])
+
+        return LazyMapping(tuple(theirs), row_for, held=1)
 
 
 @dataclass(frozen=True, eq=False)
 class _Good:
-    """An upload whose tag is right, at the helper. seeds: SECRET."""
+    """An upload whose tag is right, at the helper. seeds: SECRET.  named: its word's name."""
 
     name: str
     upload: HiddenUpdate
+    named: bytes
     seeds: bytes
     word: Words
 
@@ -320,6 +330,8 @@ class HelperRows(ServerRows):
             if msg.round <= secret.adding.round:
                 raise PeerError(f"uploads of round {msg.round} after those of round {secret.adding.round}")
             secret.adding, secret.fresh = Adding(msg.round, msg.on_time), None
+            oldest = msg.round - self.party.config.max_staleness
+            secret.taken = {of: names for of, names in secret.taken.items() if of >= oldest}
         if msg.on_time != secret.adding.on_time or not 0 <= msg.on_time <= len(self.party.clients):
             raise PeerError(f"{msg.on_time} uploads on time, after {secret.adding.on_time}")
         names, rounds = msg.names.split("\n"), msg.rounds.tolist()
@@ -341,37 +353,37 @@ class HelperRows(ServerRows):
         fresh = self.zeros() if secret.fresh is None else secret.fresh.copy()
         for one in good.values():
             of = one.upload.round
-            secret.taken[one.name] = (*self._taken(msg.round, one.name), of)
-            secret.adding = self.add_one(fresh, secret.adding, one.name, of, one.seeds, one.word)
+            secret.taken[of] = secret.taken.get(of, frozenset()) | {one.name}
+            self.add_one(fresh, secret.adding, one.name, of, one.seeds, one.word)
         secret.fresh = fresh
         return Counted(msg.round, bytes(at in good for at in range(len(names))))
-
-    def _taken(self, r: int, name: str) -> tuple[int, ...]:
-        return tuple(q for q in self.secret.taken.get(name, ()) if q >= r - self.party.config.max_staleness)
 
     def _good(self, r: int, name: str, upload: HiddenUpdate, told: bytes) -> _Good | None:
         """An upload that may be counted, by its tag; else None."""
         secret, of = self.secret, upload.round
-        if any(name == one for one, _ in secret.adding.of):  # a second upload in a round would count twice for noise
+        if name in secret.adding.of:  # a second upload in a round would count twice for noise
             return None
         late = r - of
-        if name not in secret.queries or not 0 <= late <= self.party.config.max_staleness or of in self._taken(r, name):
+        if name not in secret.queries or not 0 <= late <= self.party.config.max_staleness:
             return None
-        word = self.words(upload.word, self.length)
+        if name in secret.taken.get(of, ()):
+            return None
+        words = None if self.groups == 1 else self.words(upload.word, self.length)
+        named = upload.word if words is None else one_hot.word_name(upload.word)
         try:
-            bound = "upload", of, upload.check, sha256(upload.word).digest()
-            seeds = opened_from(self.party, name, upload.seeds, *bound)
-            if one_hot.tag(self.context(name, of), seeds, upload.check, word) != told:
+            seeds = opened_from(self.party, name, upload.seeds, "upload", of, upload.check, named)
+            if one_hot.tag(self.context(name, of), seeds, upload.check, named) != told:
                 return None
+            word = one_hot.no_word(seeds, self.length) if words is None else words
         except (PeerError, CryptoError):
             return None
-        return _Good(name, upload, seeds, word)
+        return _Good(name, upload, named, seeds, word)
 
     def _short(self, msg: Shares, good: Mapping[int, _Good]) -> dict[int, _Good]:
         """Those whose proof of length holds."""
         norms = self.party.norms
         coin, told = norms.coin(msg.round, msg.coin), unbundle(msg.proofs, len(msg.names.split("\n")))
-        uploads = [(one.name, one.upload.round, upload_name(one.name, one.upload)) for one in good.values()]
+        uploads = [(one.name, one.upload.round, upload_name(one.name, one.upload, one.named)) for one in good.values()]
         shares = [np.negative(one_hot.share(one.seeds, one.word)) for one in good.values()]
         short = norms.short(coin, uploads, [told[at] for at in good], shares)
         return {at: one for (at, one), holds in zip(good.items(), short, strict=True) if holds}

@@ -16,7 +16,6 @@ neither, as long as no client helps. docs/systems/coterie.md says what coalition
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -61,7 +60,8 @@ class Enlisted(OfRound, frozen=True):
 class Shares(OfRound, frozen=True):
     """Uploads that came in this round. names: one a line.  rounds: (n,) those that asked for them.
 
-    on_time: how many uploads of this round's own the hub has in all.  words, checks, seeds: as in ``HiddenUpdate``.
+    on_time: how many uploads of this round's own the hub has in all.  words, checks, seeds: as in ``HiddenUpdate``;
+    with one group the names of words alone (``one_hot.word_name``).
     tags: 32 bytes each, as the hub computes them.  coin, proofs: with ``check=norm`` the hub's part of the round's
     coin, and what it tells of each upload's length (``norm_check``).
     """
@@ -139,9 +139,9 @@ class RowOpened(OfRound, frozen=True):
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
-def upload_name(client: str, upload: HiddenUpdate) -> bytes:
-    """32 bytes that name what both servers get of an upload, but for the hub's own seeds."""
-    return digest("coterie/upload/1", client, upload.round, sha256(upload.word).digest(), upload.check, upload.seeds)
+def upload_name(client: str, upload: HiddenUpdate, named: bytes) -> bytes:
+    """32 bytes that name what both servers get of an upload, but for the hub's own seeds. named: its word's name."""
+    return digest("coterie/upload/1", client, upload.round, named, upload.check, upload.seeds)
 
 
 class HeldRow(msgspec.Struct):
@@ -182,7 +182,7 @@ class ClientRow(Component):
         context = context_of(party, party.name, r, secret.groups)
         shares = one_hot.shared(x, secret.group, secret.groups, context, party.secrets("seeds of shares", r))
         word = shares.word.tobytes()
-        seeds = sealed_to(party, helper, shares.seeds, "upload", r, shares.check, sha256(word).digest())
+        seeds = sealed_to(party, helper, shares.seeds, "upload", r, shares.check, one_hot.word_name(word))
         return HiddenUpdate(r, word, shares.check, shares.master, seeds)
 
     def opened(self, msg: GroupRow, src: str, helper: str) -> NDArray[np.int32]:

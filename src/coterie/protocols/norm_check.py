@@ -132,7 +132,8 @@ class ClientNorms(Component):
         oldest = update.round - self.party.config.max_staleness
         kept = {of: one for of, one in self.secret.sent.items() if of >= oldest}
         hub = one_hot.share(one_hot.seeds_of(update.master, groups), np.frombuffer(update.word, "<u4"))
-        self.secret.sent = {**kept, update.round: Uploaded(upload_name(self.party.name, update), x, hub)}
+        name = upload_name(self.party.name, update, one_hot.word_name(update.word))
+        self.secret.sent = {**kept, update.round: Uploaded(name, x, hub)}
 
     @on(Challenge, answers=NormProof)
     def prove(self, msg: Challenge, src: str) -> NormProof:

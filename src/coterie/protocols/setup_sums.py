@@ -271,13 +271,12 @@ class ClientSums(Component):
     def open_sum(self, msg: OpenSum, src: str) -> Work[SumOpened]:
         """Take the clients' masks off. Raises PeerError for a sum that it has, or of too few terms."""
         from_hub(self.party, msg, src)
-        totals, names = self.secret.totals, msg.names.split("\n")
+        totals = self.secret.totals
         length = length_of(self.party, msg.number)
         if msg.number != len(totals):
             raise PeerError(f"sum {msg.number} after the sums {sorted(totals)}")
-        if not FEWEST <= len(set(names)) == len(names) or not set(names) <= set(self.party.clients):
-            raise PeerError(f"a sum of {len(names)} terms; of fewer than {FEWEST} it shows too much")
-        masks = yield Compute(_masks, (self.party.keys.own_bytes(CLIENTS), msg.number, msg.names, length))
+        seed = self.party.keys.own_bytes(CLIENTS)
+        masks = yield Compute(_masks, (seed, msg.number, msg.names, length, self.party.clients))
         words = _words(msg.words, length) - masks
         totals[msg.number] = np.asarray(words.view(np.int64) * 2.0**-FRACTION_BITS, np.float64)
         if msg.number == HELD:
@@ -286,10 +285,12 @@ class ClientSums(Component):
         return SumOpened(msg.round, msg.number)
 
 
-def _masks(seed: bytes, number: int, names: str, length: int) -> Words64:
-    """The sum of these clients' masks, one name a line."""
-    total = np.zeros(length, np.uint64)
-    for name in names.split("\n"):
+def _masks(seed: bytes, number: int, told: str, length: int, clients: Sequence[str]) -> Words64:
+    """The sum of the masks of the clients told, one name a line. Raises PeerError for too few, and for strangers."""
+    names, total = told.split("\n"), np.zeros(length, np.uint64)
+    if not FEWEST <= len(set(names)) == len(names) or not set(names) <= set(clients):
+        raise PeerError(f"a sum of {len(names)} terms; of fewer than {FEWEST} it shows too much")
+    for name in names:
         total += _mask(_derived(seed, "term", number, name), length)
     return total
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -281,7 +281,7 @@ def _made(config: Resolved, split: Drawn, tasks: Sequence[Task], hub: str) -> Ho
             kept, given = held_out_of(split.seed, client, np.arange(len(y)))
             held, x, y = _as_samples(x[given], y[given]), x[kept], y[kept]
         own, task = _as_samples(x, y), split.task(client)
-        return ClientData(own.x, own.y, split.test_samples(client), tests[task], held)
+        return ClientData(own.x, own.y, partial(split.test_samples, client), tests[task], held)
 
     @lru_cache(maxsize=HELD_CLIENTS)
     def size(client: int) -> int:

@@ -102,11 +102,11 @@ def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientM
     tasks = {name: of_client[everybody.index(name)] for name in models}
     names = {name: own_names[everybody.index(name)] for name in models} if own_names else {}
     files: dict[str, str] = {}  # by digest
-    written: dict[tuple[int, int], tuple[str, ...]] = {}  # clients with the same model mostly share the array
+    written: dict[tuple[bytes, int], tuple[str, ...]] = {}  # many clients have the same model, if not the same array
     clients = {}
     for client, own in models.items():
         task, vectors = tasks[client], own.models if isinstance(own, Mixture) else own
-        key = (id(vectors), id(task.dataset))
+        key = hashlib.sha256(vectors.data).digest(), id(task.dataset)
         if key not in written:
             written[key] = tuple(_written(folder, experiment, task.dataset, v, files) for v in np.atleast_2d(vectors))
         shares = tuple(own.weights.tolist()) if isinstance(own, Mixture) else (1.0,)

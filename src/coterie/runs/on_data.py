@@ -5,8 +5,9 @@ Every result is a pure function of the effect and the party's data, so it is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,15 +43,21 @@ class TensorSamples:
 class ClientData:
     """One client's own training samples, x (n, ...) float32 and y (n,) int64, and its test samples.
 
-    test_set: the whole test set of its task, shared between its clients.  test: own indices into it.
+    test_set: the whole test set of its task, shared between its clients.  tests: own indices into it, or what makes
+    them.
     held_out: samples kept out of its training, or None.
     """
 
     x: Tensor
     y: Tensor
-    test: NDArray[np.int64]
+    tests: NDArray[np.int64] | Callable[[], NDArray[np.int64]]
     test_set: TensorSamples
     held_out: TensorSamples | None = None
+
+    @cached_property
+    def test(self) -> NDArray[np.int64]:
+        """Its own test samples: indices into ``test_set``."""
+        return self.tests() if callable(self.tests) else self.tests
 
 
 class OnData(Protocol):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import combinations
 from math import inf, isfinite
 
@@ -74,6 +75,7 @@ class Ratios:
     binding: tuple[str, ...] = ()
 
 
+@lru_cache(maxsize=4096)  # devices of one kind have equal limits
 def ratios(
     limits: Limits, costs: Costs, size: int, floor: float = 0.0, *, most_up: float = 1.0, most_down: float = 1.0
 ) -> Ratios:

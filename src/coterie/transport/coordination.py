@@ -6,7 +6,7 @@ the time ``wake_s`` it delivers arrivals before ``expire``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
@@ -68,6 +68,8 @@ class Coordination:
         self._work, self._send, self._patience_s = work, send, patience_s
         self._step: steps.Step | None = None
         self._open: dict[int, _Asked] = {}
+        self._unanswered: set[int] = set()  # those without an outcome, failed ones too
+        self._awaited: dict[int, str] = {}  # by number, the recipients of those that have not failed
         self._got: list[Any] = []
         self._asked_s = 0.0  # when the open step began
         self._after_s: dict[Any, float] = {}
@@ -94,6 +96,8 @@ class Coordination:
         if self.lacks(envelope.answers, envelope.src):
             request = self._open[envelope.answers]
             request.outcome = "" if self._fold(envelope, frame, request.key, now_s) else steps.UNACCEPTABLE
+            self._unanswered.discard(envelope.answers)
+            self._awaited.pop(envelope.answers, None)
         elif isinstance(step, steps.Take) and envelope.kind == step.kind.__name__:
             self._fold(envelope, frame, envelope.src, now_s)
         else:
@@ -106,6 +110,7 @@ class Coordination:
         request = self._open.get(number)
         if request is not None and request.outcome is None:
             request.failed = request.failed or reason
+            self._awaited.pop(number, None)
             self._may_end(now_s)
 
     def computed(self, value: Any, now_s: float) -> None:
@@ -129,7 +134,8 @@ class Coordination:
             value = steps.NoAnswerError(f"{waits}, has {len(self._got)}, and no more will come")
         elif isinstance(step, steps.Ask | steps.Take):
             value = self._answers()
-        self.wake_s, self.patient, self._step, self._open = inf, False, None, {}
+        self.wake_s, self.patient, self._step = inf, False, None
+        self._opened({})
         self._resume(value, now_s)
 
     def stop(self) -> None:
@@ -140,7 +146,7 @@ class Coordination:
     @property
     def awaited(self) -> dict[int, str]:
         """By number, the recipients of this step's open requests without an outcome."""
-        return {n: one.dst for n, one in self._open.items() if one.outcome is None and not one.failed}
+        return dict(self._awaited)
 
     def lacks(self, number: int, src: str) -> bool:
         """Whether an open request of this number to this party has no answer yet."""
@@ -150,7 +156,7 @@ class Coordination:
     def has_all(self, coming: Sequence[Coming]) -> bool:
         """Whether nothing else can come that the open step waits for. coming: known events."""
         if isinstance(self._step, steps.Ask):
-            return self.awaited.keys() <= {number for number, _, _ in coming}
+            return self._awaited.keys() <= {number for number, _, _ in coming}
         if isinstance(self._step, steps.Take):
             kind = self._step.kind.__name__
             return len(self._got) + sum(kind == of for _, of, _ in coming) >= self._step.at_least
@@ -202,7 +208,7 @@ class Coordination:
             self.wake_s = max(now_s, self._finite(step.at_s))
             return True
         if isinstance(step, steps.Ask):
-            self._open = self._send_all(step.requests, step.replies)
+            self._send_all(step.requests, step.replies)
             limit_s = step.deadline_s
         else:
             assert isinstance(step, steps.Take)
@@ -219,10 +225,8 @@ class Coordination:
             raise self._error(f"{self.member.name} would wait for {seconds} seconds: no step waits for ever")
         return seconds
 
-    def _send_all(
-        self, messages: Mapping[Any, Message | To], replies: tuple[type[Message], ...] = ()
-    ) -> dict[int, _Asked]:
-        """Address and send messages. Returns those that await these ``replies``, by their numbers."""
+    def _send_all(self, messages: Mapping[Any, Message | To], replies: tuple[type[Message], ...] = ()) -> None:
+        """Address and send messages. Those that await these ``replies`` are open then."""
         member, kind = self.member, ""
         asked: dict[int, _Asked] = {}
 
@@ -236,25 +240,28 @@ class Coordination:
                 yield to
 
         if replies:
-            self._open = asked  # from here on: a request may fail as it is sent
+            self._opened(asked)  # from here on: a request may fail as it is sent
         try:
             made = member.send(addressed(), self.role, round=self.round, attempt=self.attempt)
             for key, sent in zip(messages, made, strict=True):
                 if replies:
                     asked[sent.envelope.number] = _Asked(key, sent.envelope.dst)
                     self.asked.add(sent.envelope.number)
+                    self._unanswered.add(sent.envelope.number)
+                    self._awaited[sent.envelope.number] = sent.envelope.dst
                 self._send(sent)
         except PeerError as error:
-            self._open = {}
+            self._opened({})
             if self._error is PeerError:
                 raise
             raise RunError(f"{member.name} can't send {kind}: {error}") from error
-        return asked
 
-    def _waits(self, step: steps.Ask) -> set[int]:
+    def _opened(self, asked: dict[int, _Asked]) -> None:
+        self._open, self._unanswered, self._awaited = asked, set(), {}
+
+    def _waits(self, step: steps.Ask) -> Collection[int]:
         """The open requests that keep the step waiting, failed ones only until a stated deadline."""
-        stated = step.deadline_s is not None
-        return {n for n, one in self._open.items() if one.outcome is None and (stated or not one.failed)}
+        return self._awaited if step.deadline_s is None else self._unanswered
 
     def _may_end(self, now_s: float) -> None:
         """Let the step end now if it has everything that it waits for."""

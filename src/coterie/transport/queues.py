@@ -140,8 +140,7 @@ class Queues:
     def take_up(self, leader: Leader) -> None:
         """A party coordinates. Messages to handle wait meanwhile, but for the hub."""
         self.leaders[leader.name] = leader
-        heap, self._heaps[leader.name] = self._heaps[leader.name], []
-        for _, parcel in sorted(heap):
+        for _, parcel in sorted(self._heaps.pop(leader.name, ())):
             self.route(parcel)
 
     def dismiss(self, leader: Leader) -> None:
@@ -168,7 +167,7 @@ class Queues:
 
     def all(self) -> list[Parcel]:
         """All messages between two rounds, by party in order of arrival, then the delayed ones."""
-        return [parcel for heap in self._heaps.values() for _, parcel in sorted(heap)] + self.delayed
+        return [parcel for _, heap in sorted(self._heaps.items()) for _, parcel in sorted(heap)] + self.delayed
 
     def clear(self) -> None:
         """Forget all messages between two rounds. Their bytes stay in the spool."""
@@ -182,7 +181,7 @@ class Queues:
         messages, and it arrives later.
         """
         held = {name for name, leader in self.leaders.items() if not leader.is_hub}
-        heads = [self._job(heap[0][1]) for name, heap in self._heaps.items() if heap and name not in held]
+        heads = [self._job(heap[0][1]) for name, heap in self._heaps.items() if name not in held]
         safe = min((job.done for job in heads), default=(inf, 0))
         jobs = [job for job in heads if job.parcel.arrives <= safe]
         return safe[0], sorted(jobs, key=lambda job: job.parcel.order)
@@ -191,6 +190,8 @@ class Queues:
         """Start this job: remove its message, and make its party busy."""
         dst = job.parcel.envelope.dst
         heapq.heappop(self._heaps[dst])
+        if not self._heaps[dst]:
+            del self._heaps[dst]
         self.busy[dst] = job.done
         self._forget(dst)
 

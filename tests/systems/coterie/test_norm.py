@@ -56,11 +56,14 @@ def long_uploads(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
     monkeypatch.setattr(ClientNorms, "keep", lengthened(ClientNorms.keep))
 
 
-@pytest.mark.parametrize("options", [{}, {"crypto": "real"}], ids=["emulated", "real"])
+@pytest.mark.parametrize("options", [{}, {"crypto": "real"}, {"clusters": 1}], ids=["emulated", "real", "one group"])
 def test_honest_rounds_are_those_without_the_check(options: dict[str, Any]) -> None:
+    options, settings = dict(options), {}
+    if "clusters" in options:
+        settings["clusters"] = options.pop("clusters")
     digests = []
     for check in ("tag", "norm"):
-        e = made({"check": check}, **options)
+        e = made({"check": check, **settings}, **options)
         lines = [e.round(r) for r in (1, 2)]
         assert [notes(line)["added"] for line in lines] == [8, 8]
         digests.append(models_digest(e.models(2)))

@@ -197,7 +197,7 @@ def test_the_helper_counts_no_upload_that_its_client_has_not_signed(monkeypatch:
         words, seeds = unbundle(fields["words"], count), unbundle(fields["seeds"], count)
         words[0] = own.word.tobytes()
         seeds[0] = sealed_to(hub, "helper", own.seeds, "upload", 1, own.check, bytes(32))
-        good = one_hot.tag(context, one_hot.seeds_of(own.master, 2), own.check, own.word)
+        good = one_hot.tag(context, one_hot.seeds_of(own.master, 2), own.check, one_hot.word_name(own.word))
         fields |= {"words": bundle(words), "seeds": bundle(seeds)}
         fields |= {"checks": own.check + fields["checks"][64:], "tags": good + fields["tags"][32:]}
         return fields
@@ -207,8 +207,11 @@ def test_the_helper_counts_no_upload_that_its_client_has_not_signed(monkeypatch:
     experiment.close()
 
 
+@pytest.mark.parametrize("settings", [{}, {"clusters": 1}], ids=["groups", "one group"])
 @pytest.mark.parametrize("swap", ["names", "words", "rounds"])
-def test_the_helper_counts_no_upload_in_another_name_or_round(swap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_helper_counts_no_upload_in_another_name_or_round(
+    swap: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from coterie.protocol.messages import bundle, unbundle
 
     def change(_: Any, fields: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +225,7 @@ def test_the_helper_counts_no_upload_in_another_name_or_round(swap: str, monkeyp
             fields["rounds"] = fields["rounds"] - 1
         return fields
 
-    experiment = made({"fewest": 1})
+    experiment = made({"fewest": 1, **settings})
     changed_shares(monkeypatch, change)
     added = experiment.round(1)["notes"]["added"]
     assert added == (0 if swap == "rounds" else 6)
@@ -247,11 +250,11 @@ def test_a_round_is_sealed_over_one_set_of_uploads_in_any_attempt() -> None:
     experiment = made()
     rows = party(experiment, "helper").rows
     fresh = rows.zeros()
-    first = Adding(7, 2, (("client/0", 7), ("client/1", 7)))
+    first = Adding(7, 2, {"client/0": 7, "client/1": 7})
     rows.masked(fresh, first)
-    rows.masked(fresh, Adding(7, 2, first.of[::-1]))  # the same uploads
+    rows.masked(fresh, Adding(7, 2, dict(reversed(first.of.items()))))  # the same uploads
     with pytest.raises(PeerError, match="has sealed sums of other uploads"):
-        rows.masked(fresh, Adding(7, 2, first.of[:1]))
+        rows.masked(fresh, Adding(7, 2, {"client/0": 7}))
     experiment.close()
 
 
@@ -264,7 +267,7 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
     from coterie.protocols.hidden_sums import Fetch
 
     half = helper.rows.fetch(Fetch(9, client.name), "hub").answer
-    good = hub.rows._row(9, client.name, half)
+    good = hub.rows._rows(9, {client.name: half})[client.name]
     for name, wrong in {
         "row_names": flipped(good.row_names, 5),
         "nonces": flipped(good.nonces, 5),

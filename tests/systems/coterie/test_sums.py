@@ -13,8 +13,10 @@ import pytest
 
 from coterie.crypto import shared_rows
 from coterie.crypto.shared_rows import Grid
+from coterie.protocol import state
 from coterie.protocol.errors import UserError
 from coterie.protocols import hidden_servers
+from coterie.protocols.hidden_servers import ServerRows
 from coterie.protocols.hidden_settings import shows_few
 from coterie.protocols.hidden_sums import ClientRow
 from coterie.runs import RunConfig, run
@@ -175,6 +177,31 @@ def test_settings_that_show_too_little_of_a_crowd_are_refused_before_the_run() -
         made({"participation": 0.3})
     with pytest.raises(UserError, match="at least 3 clients"):
         made(clients=2)
+
+
+def test_of_one_group_s_uploads_the_helper_gets_names_alone() -> None:
+    line = {}
+    for clusters in ("auto", 1):
+        with played(made({"clusters": clusters}), 1) as (_, lines):
+            line[clusters] = lines[0]
+            assert lines[0]["notes"]["added"] == 12
+    relayed = {clusters: one["message_bytes"]["hub > helper Shares"] for clusters, one in line.items()}
+    assert relayed[1] < 12 * 1024 < relayed["auto"]
+
+
+def test_a_server_keeps_three_models_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that the helper keeps when a round's uploads are added, as bytes."""
+    sizes, masked = [], ServerRows.masked
+
+    def measured(self: Any, fresh: np.ndarray, adding: Any) -> Any:
+        if self.party.name == "helper":
+            sizes.append((len(state.dump({"": self.secret})), 3 * fresh.nbytes))
+        return masked(self, fresh, adding)
+
+    monkeypatch.setattr(ServerRows, "masked", measured)
+    with played(made({"model": "mlp_small"}), 2):
+        (_, (size, models)) = sizes
+        assert models < size < models + 4096
 
 
 def test_one_group_of_all_is_an_average_for_any_task() -> None:

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 
 import coterie.method as fl
+from coterie.crypto.one_hot import word_name
 from coterie.protocol.spool import Spool
 from coterie.protocols.hidden_servers import HubRows, Taken
 from coterie.protocols.hidden_sums import HiddenUpdate, upload_name
@@ -63,7 +64,7 @@ class Hub(fl.Party, role=HUB):
                     parts = upload.word, upload.check, upload.master, upload.seeds
                     tickets.append((name, upload.round, spool.put(fl.bundle(parts))))
                     if self.config.check == "norm":
-                        names[name, upload.round] = upload_name(name, upload)
+                        names[name, upload.round] = upload_name(name, upload, word_name(upload.word))
                     gathering.used[age] += 1
 
             def load(ticket: tuple[str, int, int]) -> Taken:

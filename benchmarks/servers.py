@@ -1,0 +1,236 @@
+"""What Coterie's two servers cost: ``python -m benchmarks.servers rounds|million|workers FILE``.
+
+``rounds``: Coterie beside FedAvg, 100 clients of MNIST with 178,110 weights, rounds in turns in one process, so that a
+busy machine slows all alike. Processor seconds are those of all threads, and the least of the rounds are taken.
+``million``: what each server spends, sends and holds, on paper, from constants that are measured here.
+``workers``: uploads that one process checks and adds, and two that take them from one queue and add their sums.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coterie.crypto import norm_proof, one_hot, shared_rows
+from coterie.crypto.signing import OpeningKey, VerifyKey, digest
+from coterie.protocol.errors import UserError
+from coterie.protocol.randomness import Derived
+from coterie.protocols.hidden_servers import BATCH
+from coterie.runs import RunConfig, experiment
+
+WEIGHTS = 178_110
+MODEL_BYTES = 4 * WEIGHTS
+CONTEXT, SEED = bytes(32), bytes(16)
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "FedAvg": ("fedavg", {}),
+    "one group": ("coterie", {"clusters": 1}),
+    "groups": ("coterie", {}),
+    "groups, check=norm": ("coterie", {"check": "norm"}),
+}
+MEMBERS = (100, 1_000, 10_000, 100_000, 1_000_000)
+
+
+# -- rounds ------------------------------------------------------------------------------------------------------------
+
+
+def rounds(clients: int = 100, repeats: int = 3) -> dict[str, Any]:
+    """A row for each variant."""
+    torch.set_num_threads(1)
+    plain = RunConfig("fedavg", data="mnist", model="mlp", clients=clients, partition="permute:4", rounds=repeats + 1)
+    training = {"lr": 0.1, "slowest": 1.0}
+    lines: dict[str, list[Mapping[str, Any]]] = {name: [] for name in VARIANTS}
+    spent: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    with ExitStack() as stack:
+        made = {}
+        for name, (system, own) in VARIANTS.items():
+            config = replace(plain, system=system, settings={**training, **own}, eval_every=repeats + 1)
+            made[name] = stack.enter_context(closing(experiment.build(config)))
+            made[name].set_up()
+        for r in range(1, repeats + 1):
+            for name, one in made.items():
+                began = time.process_time()
+                lines[name].append(one.round(r))
+                spent[name].append(time.process_time() - began)
+    found, least_s = [], min(spent["FedAvg"])
+    whole = sum(_moved(lines["FedAvg"][-1]))
+    for name in VARIANTS:
+        line, (up, down) = lines[name][-1], _moved(lines[name][-1])
+        found.append(
+            {
+                "": name,
+                "groups": line["notes"].get("groups", 1),
+                "MB up, a client": up / clients / 1e6,
+                "MB down": down / clients / 1e6,
+                "both, over FedAvg": (up + down) / whole,
+                "MB from hub to helper, a client": line["message_bytes"].get("hub > helper Shares", 0) / clients / 1e6,
+                "processor seconds of a round": min(spent[name]),
+                "over FedAvg's": min(spent[name]) / least_s,
+            }
+        )
+    return {"clients": clients, "weights": WEIGHTS, "rounds": repeats, "cores": os.cpu_count(), "rows": found}
+
+
+def _moved(line: Mapping[str, Any]) -> tuple[int, int]:
+    """Bytes of a round that clients send and receive."""
+    sizes = {tuple(what.split()[:3]): 0 for what in line["message_bytes"]}
+    for what, size in line["message_bytes"].items():
+        sizes[tuple(what.split()[:3])] += size
+    sent = sum(size for (src, _, _), size in sizes.items() if src == "client")
+    return sent, sum(size for (_, _, dst), size in sizes.items() if dst == "client")
+
+
+# -- a million clients -------------------------------------------------------------------------------------------------
+
+
+def million() -> dict[str, Any]:
+    """A row for each number of groups and of clients, all of which take part in a round."""
+    torch.set_num_threads(1)
+    found, measured = [], {str(groups): constants(groups) for groups in (1, 4, 16)}
+    for groups in (1, 4, 16):
+        cost = measured[str(groups)]
+        for clients in MEMBERS:
+            answers = clients * cost["answer_s"] if groups > 1 else 0.0
+            relayed = one_hot.TAG_BYTES if groups == 1 else MODEL_BYTES
+            steps = None
+            with suppress(UserError):  # its sums do not fit words of 32 bits
+                steps = shared_rows.Grid.of(1.0, clients, WEIGHTS).steps
+            found.append(
+                {
+                    "groups": groups,
+                    "clients": clients,
+                    "processor seconds of a server": clients * cost["upload_s"] + answers + cost["seal_s"],
+                    "with check=norm": clients * (cost["upload_s"] + cost["norm_s"]) + answers + cost["seal_s"],
+                    "GB up": clients * MODEL_BYTES / 1e9,
+                    "GB from hub to helper": clients * (relayed + 200 + one_hot.SEED_BYTES * groups) / 1e9,
+                    "GB down": clients * MODEL_BYTES * min(groups, 2) / 1e9,
+                    "MB of rows": 3 * groups * MODEL_BYTES / 1e6,
+                    "steps of a clip": steps,
+                }
+            )
+    return {"weights": WEIGHTS, "measured": measured, "cores": os.cpu_count(), "rows": found}
+
+
+def constants(groups: int, repeats: int = 20) -> dict[str, float]:
+    """The helper's processor seconds for an upload, an answer to a query, a seal of all rows, and a proof of length."""
+    x = np.ones(WEIGHTS, np.uint32)
+    one = one_hot.shared(x, 0, groups, CONTEXT, Derived(b"upload"))
+    word, opening, private = one.word.tobytes(), OpeningKey.generate(), Ed25519PrivateKey.generate()
+    sealed, public = opening.public.seal(one.seeds, "a", "b"), VerifyKey(private.public_key().public_bytes_raw())
+    signed = iter([private.sign(digest("coterie/signed/1", at)) for at in range(repeats)])  # by another process
+    number = iter(range(repeats))
+    rows, masks = np.zeros((groups, WEIGHTS), np.uint32), [SEED] * groups
+    bound = norm_proof.bound_of(shared_rows.Grid.of(1.0, 100, WEIGHTS).longest)
+    hub, both = norm_proof.projected(SEED, np.stack([x, 3 * x])).astype(np.uint32)
+    proof = norm_proof.prove(hub, both - hub, bound, CONTEXT, Derived(b"proof"))
+    assert proof is not None
+    told = norm_proof.told(proof.share, proof.name, hub, bound, CONTEXT)
+
+    def upload() -> None:
+        public.verify(next(signed), next(number))
+        seeds = opening.open(sealed, "a", "b")
+        one_hot.tag(CONTEXT, seeds, one.check, one_hot.word_name(word))
+        one_hot.fold(rows, seeds, one.word, 1)
+
+    def answer() -> None:
+        opening.public.seal(shared_rows.answer(rows, b"\x55" * -(-groups // 8)).tobytes(), "b", "a")
+
+    def seal() -> None:
+        shared_rows.row_names(shared_rows.masked(rows + shared_rows.noise(rows.shape, 1.0, Derived(b"")), masks, SEED))
+
+    def norms() -> None:
+        norm_proof.projected(SEED, np.stack([x] * BATCH))
+
+    def holds() -> None:
+        assert norm_proof.holds(told, proof.seed, both - hub, bound, CONTEXT)
+
+    return {
+        "upload_s": least(upload, repeats),
+        "answer_s": least(answer, repeats),
+        "seal_s": least(seal, 3),
+        "norm_s": least(norms, 3) / BATCH + least(holds, 3),
+    }
+
+
+def least(call: Callable[[], Any], repeats: int) -> float:
+    """The fewest processor seconds of a call: what else a machine does can only add to them."""
+    found = []
+    for _ in range(repeats):
+        began = time.process_time()
+        call()
+        found.append(time.process_time() - began)
+    return min(found)
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+def workers(groups: int = 4, uploads: int = 2_000, repeats: int = 5) -> dict[str, Any]:
+    """The same uploads, added by one process and by two that take the next ones from one queue until it is empty."""
+    x, forked = np.ones(WEIGHTS, np.uint32), get_context("fork")  # so the queue lies where all find it
+    made = [one_hot.shared(x, at % groups, groups, CONTEXT, Derived(b"%d" % at)) for at in range(4 * BATCH)]
+    queue = [made[at % len(made)] for at in range(uploads)]
+    taken, rows = forked.Value("q", 0), forked.RawArray("I", 2 * groups * WEIGHTS)
+    sums = np.frombuffer(rows, np.uint32).reshape(2, groups, WEIGHTS)
+
+    def work(at: int, spent: Any) -> None:
+        began = time.process_time()
+        while True:
+            with taken.get_lock():
+                first, taken.value = taken.value, taken.value + BATCH
+            if first >= uploads:
+                break
+            for one in queue[first : first + BATCH]:
+                one_hot.tag(CONTEXT, one.seeds, one.check, one_hot.word_name(one.word))
+                one_hot.fold(sums[at], one.seeds, one.word, 16)
+        spent.put(time.process_time() - began)
+
+    found: dict[int, list[dict[str, Any]]] = {1: [], 2: []}
+    for count in (count for _ in range(repeats) for count in found):
+        sums[:], taken.value, spent = 0, 0, forked.SimpleQueue()
+        processes = [forked.Process(target=work, args=(at, spent)) for at in range(count)]
+        began = time.perf_counter()
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        total = sums[0] + sums[1]
+        seconds = time.perf_counter() - began
+        processor_s = sum(spent.get() for _ in processes)
+        name = one_hot.word_name(total.reshape(-1))
+        found[count].append({"seconds": seconds, "processor seconds": processor_s, "sum": name.hex()})
+    assert len({one["sum"] for every in found.values() for one in every}) == 1, "sums differ"
+    kinds = ("seconds", "processor seconds")
+    table = [{"workers": n, **{kind: min(one[kind] for one in every) for kind in kinds}} for n, every in found.items()]
+    return {"groups": groups, "weights": WEIGHTS, "uploads": uploads, "cores": os.cpu_count(), "rows": table}
+
+
+MEASURES: Mapping[str, Callable[[], dict[str, Any]]] = {"rounds": rounds, "million": million, "workers": workers}
+
+
+def main() -> None:
+    """Write the record of one of the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.servers", description=__doc__)
+    parser.add_argument("table", choices=MEASURES)
+    parser.add_argument("file", type=Path, help="where the record is written, as JSON")
+    given = parser.parse_args()
+    rounded = json.loads(
+        json.dumps(MEASURES[given.table]()),
+        parse_float=lambda text: float(np.format_float_positional(float(text), 3, fractional=False)),
+    )
+    given.file.write_text(json.dumps(rounded, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
