@@ -67,7 +67,7 @@ def test_a_changed_number_is_noticed_and_written_back() -> None:
 def test_a_record_is_linked_with_its_command_and_has_every_seed(path: Path, record: str) -> None:
     content, text = json.loads((DOCS.parent / record).read_text()), path.read_text()
     if record != "docs/bench.json":  # of which several pages have a part
-        assert content.get("command", "") in text
+        assert re.sub(r" --only ('[^']*'|\S+)", "", content.get("command", "")) in text  # the record has the cells
     for cell, curves in content.get("curves", {}).items():
         seeds = [one["seed"] for one in curves]
         assert seeds == sorted(set(seeds)), cell
