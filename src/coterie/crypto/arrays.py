@@ -1,9 +1,4 @@
-"""Backends: arrays under one key, which compute and keep no rules.
-
-The front (``vector``, ``paillier``, ``ckks``) keeps the rules and never looks into a backend's array. The backends are
-``paillier_arrays``, ``ckks_arrays`` and their emulated ``twins``. An operation of CKKS alone is a method of both CKKS
-backends and of ``ckks.CipherVector``.
-"""
+"""Backends: arrays under one key, which compute and keep no rules."""
 
 from __future__ import annotations
 
@@ -71,7 +66,7 @@ class PublicArrays(KeyArrays, Protocol):
 
 
 class ArrayVectors:
-    """For backends whose vectors are numpy arrays. Opened: as opened, and last, with noise for others."""
+    """Opened: as opened, and last, with noise for others."""
 
     def add(self, a: Array, b: Array, form: Form) -> Array:
         raise NotImplementedError

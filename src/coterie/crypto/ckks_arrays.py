@@ -1,19 +1,15 @@
 """CKKS on arrays: residues ``(ciphertexts, 2 or 3 polynomials, limbs, N)`` modulo a chain of primes, over SEAL.
 
-``ckks`` is the front, which keeps the rules. Sums and masks are plain arithmetic on the arrays (``residues``).
-
 **Masks** hide vectors perfectly (PAFed, algorithm 5). A mask is a uniform element of the ciphertexts' ring, so a
 plaintext polynomial plus a mask is uniform, and taking the mask off is exact.
 
-**Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and a
-party that takes the mask off under another key could see it. So an opened vector that is encrypted under *another* key
-carries extra noise, uniform in +-2^flood_bits a coefficient. It is drawn once an opening, so that all recipients
-together can't average it away. At level 0 of "ckks-8192-deep" it is some 2^9 times the error of a round and moves a
-value by 3.5e-5 (one standard deviation). That is not the 2^40 of a proof by statistical distance, for which a scale of
-36 bits has no room: m + e stays hidden like the secret of a learning-with-errors sample with this noise, thousands of
-times what the scheme itself builds on. It holds for ciphertexts that the protocol made: a party that has a forged one
-opened and knows its mask reads the key off it, whatever the noise. Under *its own* key an opened vector is encrypted
-without noise, so that errors don't pile up.
+**Flooding.** The error of an opened polynomial depends on the secret key, and a party that takes the mask off under
+another key could see it. So an opened vector that is encrypted under *another* key carries extra noise, uniform in
++-2^flood_bits a coefficient. It is drawn once an opening, so that all recipients together can't average it away. At
+level 0 of "ckks-8192-deep" it is some 2^9 times the error of a round and moves a value by 3.5e-5 (one standard
+deviation). That is not the 2^40 of a proof by statistical distance, for which a scale of 36 bits has no room. It holds
+for ciphertexts that the protocol made: a party that has a forged one opened and knows its mask reads the key off it,
+whatever the noise.
 """
 
 from __future__ import annotations
@@ -209,7 +205,6 @@ class Public(ArrayVectors):
         return self.ring.zeros(self.encryptor.encrypt_zero, count, level)
 
     def _multiples(self, a: Residues, factor: int, form: Form) -> Residues:
-        """Times an integer but 0, and rescaled. The caller keeps the scale."""
         made, moduli = self.ring, self._moduli(form)
         numbers = np.array([[factor % int(q)] for (q,) in moduli], dtype=np.uint64)
         product = residues.product(a, numbers, moduli)
@@ -228,7 +223,6 @@ class Secret(Halves):
 
     @classmethod
     def generate(cls, space: ParameterSet, products: bool) -> Secret:
-        """A fresh one from the system's randomness."""
         secret, pair, relinearise = ring(space).keygen(products)
         return cls(secret, Public(space, pair, relinearise))
 
@@ -239,7 +233,7 @@ class Secret(Halves):
         return fresh
 
     def decrypt(self, a: Residues, tally: Tally) -> Floats:
-        """``(d,)`` values. Raises CiphertextError if an unused coefficient is not about 0."""
+        """Raises CiphertextError if an unused coefficient is not about 0."""
         form, made, plain = tally.form, self.public.ring, self._plain(a)
         if form.constant:
             moduli = made.moduli_at(form.level)
@@ -326,7 +320,6 @@ class Evaluation:
 
     @cached_property
     def handles(self) -> tuple[Handle, ...]:
-        """SEAL's objects, one an automorphism, in the order of ``ParameterSet.elements``."""
         made = ring(self.space)
         return tuple(
             made.switching_object(GaloisKeys(), self._unpacked(part), element)

@@ -8,14 +8,12 @@ A block is N reals, one ciphertext: n = N/2 neighbouring pairs x_j + i y_j. Its 
 
     Z_k = n^(-1/2) sum_j (x_j + i y_j) e^(-2 pi i j (k + 1/2) / n)
 
-The frequency k + 1/2 is high if it lies between n/4 and 3n/4. Z is X + iY, the spectra of even and of odd values. Over
-pairs of frequencies that add up to n the energy of Z is that of X and Y. The last block is filled up with zeros.
+The frequency k + 1/2 is high if it lies between n/4 and 3n/4.
 
-**No transform is needed.** Multiplying Z_k by D_k (1 where the frequency is high, else 0) convolves a block with the
-spectrum's inverse h of D. That is a product of polynomials modulo X^N + 1, of which values are the coefficients. So the
-energy of the high frequencies is the constant coefficient of h(X^2) v(X) v(1/X), and the energy of all that of v(X)
-v(1/X). h is rounded to multiples of 1 / TAPS. So D is 1 or 0 up to 2 % at 87 % of the frequencies, and between -.14 and
-1.14 near n/4 and 3n/4.
+**No transform is needed.** Keeping high frequencies (D_k = 1, else 0) convolves a block with D's inverse spectrum h, a
+product of polynomials modulo X^N + 1. So the energy of the high frequencies is the constant coefficient of h(X^2) v(X)
+v(1/X), and the energy of all that of v(X) v(1/X). h is rounded to multiples of 1 / TAPS, so D is 1 or 0 up to 2 % at 87
+% of the frequencies, and between -.14 and 1.14 near n/4 and 3n/4.
 
 Energies are constant scalars (``ckks.CipherVector.dot``). docs/detection.md says what they tell about a model.
 """
@@ -63,7 +61,7 @@ def energy(cipher: CipherVector, keys: EvaluationKey, at_most: int | None = None
 
 
 def room(parameters: ParameterSet) -> int:
-    """The largest energy whose TAPS fold there is room for. An energy that is bounded by it needs less flooding."""
+    """The largest energy whose TAPS fold there is room for."""
     return parameters.room(_scalar(parameters)) // TAPS
 
 
@@ -89,8 +87,7 @@ def inner(
 def deviation(parameters: ParameterSet, norm: float, *, summands: int = 1) -> float:
     """Standard deviation of an energy's error: of the constant coefficient, at its scale, before flooding.
 
-    norm: of the vector, at most.  summands: how many ternary keys the key sums up.  A value's error e gives 2 sum v e,
-        rescaling a coefficient's rounding. That of TAPS times high frequencies is up to TAPS times as large.
+    norm: of the vector, at most.  summands: how many ternary keys the key sums up.
     """
     scale = parameters.scale(_scalar(parameters))
     rounding = math.sqrt((2 + 2 * parameters.degree * summands / 3) / 12)
@@ -98,7 +95,6 @@ def deviation(parameters: ParameterSet, norm: float, *, summands: int = 1) -> fl
 
 
 def value_deviation(parameters: ParameterSet, summands: int = 1) -> float:
-    """Standard deviation of a value's error before it is squared: its own, and that of conjugation."""
     top = parameters.levels
     fresh = summands * parameters.deviation(parameters.scale(Form(top))) ** 2
     return math.sqrt(fresh + summands * parameters.switching_deviation(top) ** 2)
@@ -107,8 +103,7 @@ def value_deviation(parameters: ParameterSet, summands: int = 1) -> float:
 def error(parameters: ParameterSet, norm: float, length: int) -> float:
     """The bound on the error of an energy, real or emulated, without flooding.
 
-    norm, length: of the vector, at most.  With e for a bound on a value's error: 2 norm e, the sum of all e^2, and what
-        the last rescaling and double precision add.
+    norm, length: of the vector, at most.
     """
     e = DEVIATIONS * value_deviation(parameters) + parameters.twin_step + norm * 2.0**-46
     last = parameters.added(parameters.lowest) + DEVIATIONS * parameters.constant_deviation(parameters.lowest)

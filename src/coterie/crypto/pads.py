@@ -8,11 +8,9 @@ A sender that chooses c_1 of (c_0, c_1) can have K s added to what is opened, an
     (sum of y + p, a)            whoever has both: ``completed(padded, counterpart)``, a fresh ciphertext of the sum
 
 Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). The polynomial a follows from a public seed that
-the key's holder draws for each counterpart. A padded vector has half the bytes of a ciphertext. A sum has the noise of
-one encryption under the secret key, however many vectors it adds up.
+the key's holder draws for each counterpart.
 
-**A pad is used once.** Two vectors under one pad differ by their plaintexts. ``protocols/pads.py`` derives a key for
-every sender, round and nonce.
+**A pad is used once.** ``protocols/pads.py`` derives a key for every sender, round and nonce.
 
 On the wire a padded vector is a header of 32 bytes and one polynomial for each ciphertext as in ``wire``:
 
@@ -59,7 +57,6 @@ class Polynomials:
 
     @property
     def seed(self) -> bytes:
-        """Of a, for a counterpart."""
         return b""
 
     @property
@@ -80,7 +77,6 @@ class Polynomials:
     def _split(
         cls, key: PublicKey, data: bytes, length: int | None, form: Form | None = None
     ) -> tuple[Tally, memoryview]:
-        """The tally and the body. Raises DecodeError for another key, length or form (None: fresh)."""
         held, wanted = content(data), form or key.fresh
         if not key.emulated and len(held) != len(data):
             raise DecodeError(f"emulated bytes where {key.scheme} is used: a real vector states no weight")
@@ -150,9 +146,8 @@ class Counterpart(Polynomials):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PadKey:
-    """SECRET: encrypts one vector, once. public: of the key that opens it.  key: 32 bytes.
-
-    Replaces a public key in an ``Encrypt`` effect. Raises CryptoError for another number of bytes.
+    """SECRET: encrypts one vector, once, in place of a public key in an ``Encrypt`` effect. public: of the key that
+    opens it.  key: 32 bytes. Raises CryptoError for another number.
     """
 
     public: PublicKey
@@ -196,8 +191,7 @@ def counterpart(key: SecretKey, pads: Iterable[bytes], length: int, random_bytes
 def completed(padded: Padded, part: Counterpart) -> CipherVector:
     """The ciphertext of a padded vector, or of a sum, by the counterpart of exactly its pads.
 
-    Raises KeyMismatchError or CryptoError if the two can't belong together. With a counterpart for other pads the
-    vector opens to noise.
+    Raises KeyMismatchError or CryptoError if the two can't belong together.
     """
     padded.tally.under_one_key(part.tally, "can't belong together")
     if padded.length != part.length:

@@ -1,8 +1,8 @@
 """SEAL's objects as numpy arrays: the only file that knows how ``tenseal.sealapi`` stores them.
 
 SEAL makes keys, encrypts, multiplies and decrypts. Between these a ciphertext is an array of residues in NTT form, ``(2
-or 3 polynomials, limbs, N) uint64``. The bindings only save to and load from files. So SEAL saves a *template* of each
-kind of object once; an array is loaded by writing template and numbers to a file in memory.
+or 3 polynomials, limbs, N) uint64``. As the bindings only save to and load from files, an array is loaded by writing a
+saved *template* and its numbers to a file in memory.
 
 SEAL trusts its input: the caller makes sure that residues are below their primes. ``form`` is that of the input.
 """
@@ -64,7 +64,6 @@ class Ring:
         return self.moduli[: level + 1]
 
     def scale(self, form: Form) -> float:
-        """The scale of a vector of this form, of its coefficients if it is constant."""
         if form.constant:
             return (
                 self.scale(Form(form.level + 1)) ** 2
@@ -93,7 +92,6 @@ class Ring:
         return secret, pair, self._switching(relinearise)
 
     def encryptor(self, public: Residues, secret: Residues | None = None) -> Handle:
-        """An encryptor under the public key, and under the secret key if given."""
         held = self._loaded(sealapi.PublicKey(), self._public_template, public)
         made = sealapi.Encryptor(self.context, held)
         if secret is not None:
@@ -191,9 +189,8 @@ class Ring:
 
     @cached_property
     def _where(self) -> int | None:
-        """How far into SEAL's ciphertexts lies the pointer to their numbers: found by a look at one that was saved.
-
-        A copy through a file is compressed, which takes ten times as long. None where memory can't be read so.
+        """How far into SEAL's ciphertexts lies the pointer to their numbers, as a copy through a file takes ten times
+        as long; None where memory can't be read so.
         """
         sealapi.Encryptor(self.context, self._samples[1]).encrypt_zero(self.ids[0], cipher := self._cipher())
         wanted = np.empty((2, 1, self.parameters.degree), dtype=np.uint64)
@@ -237,11 +234,9 @@ class Ring:
     ) -> Residues:
         """The dot product with a conjugated vector, ``(1, 2, limbs - 1, N)``, as a constant.
 
-        constant: the other coefficients may hold anything. Then no automorphisms are needed.
-        taps: integers, ``(N,)``: a polynomial by which the product is multiplied first.
-        keys: of ``parameters.elements``, in their order. These automorphisms sum up to the trace of the field, which
-            leaves N times the constant coefficient, twice the dot product. So everything is halved modulo q first.
-            Rescaling is last, so that their noise hardly counts.
+        constant: the other coefficients may hold anything, so no automorphisms are needed. taps: integers, ``(N,)``: a
+        polynomial by which the product is multiplied first. These automorphisms sum up to the trace of the field, which
+        leaves N times the constant coefficient, twice the dot product, so everything is halved modulo q first.
         """
         limbs = form.level + 1
         with _forged():
@@ -314,7 +309,6 @@ class Ring:
         return ids
 
     def _template(self, form: Form, polynomials: int = 2, *, ntt: bool = True) -> bytes:
-        """Of a ciphertext. ntt: whether its numbers are in NTT form."""
         wanted = form, polynomials, ntt
         if wanted not in self._templates:
             cipher, level = self._cipher(), self.ids[form.level]
@@ -328,7 +322,6 @@ class Ring:
 
     @cached_property
     def _samples(self) -> tuple[Handle, Handle]:
-        """Keys to take templates from; they never encrypt anything."""
         generator = sealapi.KeyGenerator(self.context)
         generator.create_public_key(public := sealapi.PublicKey())
         return generator.secret_key(), public
@@ -366,9 +359,7 @@ class Ring:
 
 
 def _chain(parameters: ParameterSet) -> list[Any]:
-    """The primes. SEAL's own are the largest below each power of two, so the scale drifts by twice as much at each
-    level. In a long chain the middle ones are chosen on both sides, each to bring the scale back.
-    """
+    """The primes."""
     chain: list[Any] = sealapi.CoeffModulus.Create(parameters.degree, list(parameters.prime_bits))
     if parameters.levels <= _SHORT:
         return chain
@@ -390,14 +381,11 @@ def ring(parameters: ParameterSet) -> Ring:
 
 
 class _File:
-    """One open file that SEAL saves to and loads from."""
-
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self._descriptor = path, descriptor
         self._decompressor = zstandard.ZstdDecompressor()
 
     def read(self, source: Handle) -> bytes:
-        """The body of a SEAL object, uncompressed."""
         source.save(self.path)
         size = os.fstat(self._descriptor).st_size
         os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -409,12 +397,10 @@ class _File:
         return bytes(body) if compression == _UNCOMPRESSED else self._decompressor.decompress(body)
 
     def numbers(self, source: Handle, out: Residues) -> None:
-        """Fills an array with the numbers of a SEAL object, the last of its body."""
         body = self.read(source)
         out[...] = np.frombuffer(body, dtype="<u8", offset=len(body) - out.nbytes).reshape(out.shape)
 
     def write(self, *parts: Any) -> str:
-        """Writes a body and returns the path for SEAL. Bytes of a longer one stay behind it, unread."""
         views = [memoryview(part).cast("B") for part in parts]
         data = b"".join((_header(sum(view.nbytes for view in views)), *views))
         os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -424,7 +410,6 @@ class _File:
 
 
 def _header(size: int) -> bytes:
-    """What SEAL writes before an uncompressed body of this size."""
     known = sealapi.Serialization.SEALHeader()
     version = known.magic, _HEADER.size, known.version_major, known.version_minor
     return _HEADER.pack(*version, _UNCOMPRESSED, 0, _HEADER.size + size)
@@ -432,7 +417,6 @@ def _header(size: int) -> bytes:
 
 @contextmanager
 def _scratch() -> Iterator[_File]:
-    """A file that never reaches a disk where the system can do that."""
     with ExitStack() as stack:
         if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
             descriptor = os.memfd_create("coterie", os.MFD_CLOEXEC)
@@ -467,7 +451,6 @@ def _pointer(memory: int, handle: Handle, at: int) -> int:
 
 @contextmanager
 def _forged() -> Iterator[None]:
-    """SEAL refuses results that hide nothing, which honest ciphertexts don't have."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

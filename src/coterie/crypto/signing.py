@@ -1,11 +1,9 @@
 """Signing and sealing: keys of 32 bytes, and one unambiguous byte form for a list of fields.
 
-**Signatures** are Ed25519 (RFC 8032) over lists of fields. Start with a word for the purpose, so that a signature never
-fits another kind of message.
+**Signatures** are Ed25519 (RFC 8032) over lists of fields. Start with a word for the purpose.
 
 **Sealed bytes** are HPKE (RFC 9180, base mode; X25519, HKDF-SHA256, ChaCha20-Poly1305), for data that a hub carries and
-must not read. Sender and recipient are bound in: other ones don't open. Anyone can seal in anyone's name, though: where
-the sender matters, sign what is inside.
+must not read. Anyone can seal in anyone's name, though: where the sender matters, sign what is inside.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ class RawKey:
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """A key from ``to_bytes``. Raises DecodeError."""
+        """Raises DecodeError."""
         return cls(bytes(data))
 
 
@@ -118,9 +116,8 @@ class SealingKey(RawKey):
     named = "a sealing key"
 
     def seal(self, data: bytes, sender: int | str, recipient: int | str, *context: Field) -> bytes:
-        """The data for the key's owner, ``OVERHEAD_BYTES`` longer. context: must be equal on opening.
-
-        Raises DecodeError for a key that keeps no secrets (all zeros, say).
+        """The data for the key's owner, ``OVERHEAD_BYTES`` longer. context: must be equal on opening. Raises
+        DecodeError for a key that keeps no secrets (all zeros, say).
         """
         try:
             public = X25519PublicKey.from_public_bytes(self.key)

@@ -1,7 +1,5 @@
 """One CKKS key that several parties hold shares of, so that nobody opens alone. docs/threshold.md is its page.
 
-The public key is a ``ckks.PublicKey`` and what it encrypts is a ``ckks.CipherVector``: all of ``ckks`` works on it.
-
     group = Group("threshold-8192-sum", ("a", "b", "c"), label=b"run 5, key 1")    # the same facts at everybody
     own = secret(group)                                 # each holder (``threshold_generation``)
     key = joined(group, {"a": own.public(), ...})       # anybody
@@ -15,17 +13,14 @@ homomorphic encryption using differential privacy" (CRYPTO 2022), ask for
 
     sigma = sqrt(12 Q_D) * 2^(s / 2) * |e|
 
-Every holder adds this, so that all others together can't take it off. An opening is one ciphertext: a vector of d
-values has ``ceil(d / N)``. Of a scalar only the constant coefficient is opened.
+Every holder adds this, so that all others together can't take it off.
 
-**Switching.** A ciphertext is brought to the modulus of ``ParameterSet.opened`` before it is opened. If its scale is
-large enough it is divided by the surplus primes, so that its error becomes small next to that of rounding. Else these
-primes are dropped, which changes nothing.
+**Switching.** Before it is opened, a ciphertext is brought to the modulus of ``ParameterSet.opened``: divided by the
+surplus primes if its scale is large enough, else these are dropped.
 
 **Shares** are elements of the ciphertexts' ring. n-of-n: they add up to the key. t-of-n: they are Shamir's. Which
-holders answer is fixed first: then each one's share times its Lagrange coefficient is an additive share, and nothing
-with noise is multiplied by a large coefficient. To hand the key over, each answering holder shares its additive share
-anew. New shares are independent of the old. Who has kept enough old ones still opens, so holders erase them.
+holders answer is fixed first: each one's share times its Lagrange coefficient is then an additive share, which it
+shares anew to hand the key over.
 """
 
 from __future__ import annotations
@@ -148,7 +143,6 @@ class Group:
 
     @property
     def additive(self) -> bool:
-        """Whether shares add up to the key: all holders are needed."""
         return self.threshold == 0
 
     @cached_property
@@ -160,7 +154,7 @@ class Group:
         return hashlib.sha256(b"coterie/threshold/" + data).digest()[:16]
 
     def place(self, name: str) -> int:
-        """From 1: where the polynomials of a Shamir sharing are evaluated. Raises UserError."""
+        """Raises UserError."""
         if name not in self.holders:
             raise UserError(f"{name} holds no share: the holders are {', '.join(self.holders)}")
         return self.holders.index(name) + 1
@@ -182,7 +176,6 @@ class Group:
 
     @property
     def limbs(self) -> int:
-        """Primes of a share."""
         return self.opened_limbs if self.emulated else self.space.levels + 1
 
     @property
@@ -192,7 +185,6 @@ class Group:
 
     @property
     def primes(self) -> int:
-        """Of a key: one more than of a fresh ciphertext."""
         return len(self.space.prime_bits)
 
     @property
@@ -240,7 +232,6 @@ class Group:
         return float(terms * error * self.fresh_deviation * space.scale(form) / space.scale(space.fresh))
 
     def switched(self, form: Form) -> Switched:
-        """How a vector of a form is brought to the modulus that is opened."""
         at, level, levels, divisor = self.ring.scale(form), form.level, [], 1.0
         while level > self.opened_limbs - 1:
             prime = float(self.ring.moduli[level, 0])
@@ -278,11 +269,9 @@ class Group:
         return self.bound(opened, floods, switched.scale, terms * self.space.limit(at), scalar=at.scalar)
 
     def bound(self, error: float, floods: float, scale: float, largest: float, *, scalar: bool) -> float:
-        """On a value's error, from the deviations of error and floodings, a coefficient."""
         return (DEVIATIONS * error + _FLOODS * floods) * self.spread(scalar) / scale + largest * _FLOAT_ROUNDING
 
     def spread(self, scalar: bool) -> float:
-        """The deviation of a value over that of a coefficient, at scale 1."""
         return 1.0 if scalar else self.space.spread
 
     def seconds(self, what: str, length: int = 1, *, holders: int = 0, rows: int = 1) -> float:
@@ -326,7 +315,6 @@ class Group:
         return weighted(self._weight(b"", real, len(facts)), *parts)
 
     def labelled(self, kind: str, *parts: bytes) -> bytes:
-        """The bytes of what holds no residues."""
         return b"".join((_HEADER.pack(_MAGIC, _VERSION, KINDS.index(kind), self.digest, bytes(16)), *parts))
 
     def unpack(
@@ -372,7 +360,6 @@ class Group:
         return stated, held[_HEADER.size :]
 
     def _weight(self, data: bytes | memoryview, real: tuple[int, int], facts: int) -> int:
-        """What bytes weigh: a real one as many as they are."""
         count, primes = real
         return _HEADER.size + facts + count * sum(self.space.residue_bytes[:primes]) if self.emulated else len(data)
 
@@ -401,11 +388,9 @@ class SecretNumbers:
 
     @staticmethod
     def size(group: Group) -> tuple[int, int]:
-        """As ``Group.share_size``."""
         return group.share_size
 
     def to_bytes(self) -> bytes:
-        """SECRET."""
         return self.group.pack(self.kind, bytes(16), self.numbers, real=self.size(self.group))
 
     @classmethod
@@ -533,7 +518,6 @@ class Zero:
         return total
 
     def _keys(self, among: Sequence[str], tag: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Of each other holder: 32 common bytes, and whether this one adds."""
         set_tag = senders_tag(among)
         for other in among:
             if other == self.me:

@@ -9,13 +9,11 @@ Each party draws a ternary secret s_i; the key is their sum s. Public parts are 
                        d_i = h s_i + g (u_i - s_i) + e, of the sums h and g        (sum of d_i, g): switches from s^2
 
 (the last as C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
-ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals:
-else the last party could choose its part so that the sum is a key of its own. SEAL draws secrets and errors; its pairs
-(b', a') are brought to a common a by adding (a' - a) s_i.
-
-Two parts of one kind by one secret show their noise. So a party makes each part once and keeps its bytes; another try
-takes another secret and another label. Nothing proves that a part is well-formed. A malformed one makes sums open to
-nonsense; one of round two whose first part was malformed may show something of s_i.
+ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals.
+SEAL draws secrets and errors; its pairs (b', a') are brought to a common a by adding (a' - a) s_i. Two parts of one
+kind by one secret show their noise, so a party makes each part once and keeps its bytes. Nothing proves that a part is
+well-formed: a malformed one makes sums open to nonsense, and one of round two whose first part was malformed may show
+something of s_i.
 """
 
 from __future__ import annotations
@@ -105,7 +103,6 @@ class Secret(SecretNumbers):
         return handed(self.group, self.numbers[: self.group.limbs], self.group.holders, random_bytes)
 
     def _public_row(self) -> Residues:
-        """``(1, primes, N)``: b_i."""
         return self._rows(_common(self.group))
 
     def _rows(self, a: Residues, added: Residues | None = None) -> Residues:
@@ -119,7 +116,6 @@ class Secret(SecretNumbers):
         return rows if added is None else group.plus(rows, added)
 
     def _gadget(self, polynomial: Residues) -> Residues:
-        """``(k, primes, N)``: P times a polynomial, in row i at prime i only."""
         group, rows = self.group, _switching(self.group)
         special, moduli = int(group.moduli(group.primes)[-1, 0]), group.moduli(rows)
         scaled = group.times(polynomial[None, :rows], np.array([special], dtype=np.uint64) % moduli)[0]
@@ -193,12 +189,10 @@ def dealt(
 
 
 def _switching(group: Group) -> int:
-    """Rows of a key-switching key."""
     return group.primes - 1
 
 
 def _common(group: Group) -> Residues:
-    """``(1, primes, N)``: a of the public key."""
     return twin_common(group) if group.emulated else group.common(b"public", 1, group.primes)
 
 
@@ -208,7 +202,6 @@ def _twin_id(group: Group, b: Residues) -> bytes:
 
 
 def _rows_of(group: Group, element: int) -> Residues:
-    """The common polynomials of one key-switching key; element 0: relinearisation."""
     return group.common(b"switching/%d" % element, _switching(group), group.primes)
 
 
@@ -219,12 +212,10 @@ def _halves(group: Group, firsts: Mapping[str, bytes]) -> tuple[Residues, Residu
 
 
 def _packed(group: Group, kind: str, rows: Residues, real: int = 1) -> bytes:
-    """real: rows of a real one."""
     return group.pack(kind, bytes(16), rows, real=(real * group.space.degree, group.primes))
 
 
 def _summed(group: Group, kind: str, parts: Mapping[str, bytes], rows: int) -> Residues:
-    """The sum of every holder's rows."""
     if set(parts) != set(group.holders):
         missing = ", ".join(sorted(set(group.holders) ^ set(parts)))
         raise CryptoError(f"a key takes a {kind} part of every holder and of nobody else: see {missing}")
