@@ -233,7 +233,7 @@ class Secret(Halves):
         return fresh
 
     def decrypt(self, a: Residues, tally: Tally) -> Floats:
-        """Raises CiphertextError if an unused coefficient is not about 0."""
+        """Raises CiphertextError if an unused coefficient is not about 0. ``(d,)`` values."""
         form, made, plain = tally.form, self.public.ring, self._plain(a)
         if form.constant:
             moduli = made.moduli_at(form.level)

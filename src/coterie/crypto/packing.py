@@ -167,10 +167,12 @@ class Layout:
         return self.lanes.max_terms
 
     def admits(self, tally: Tally) -> None:
+        """Raises DecodeError for a tally that no vector has."""
         if tally.form != PLAIN:
             raise DecodeError(f"a {tally.form} is none of Paillier")
 
-    def maskable(self) -> None: ...
+    def maskable(self) -> None:
+        """Raises CryptoError if vectors carry no masks; all of these can."""
 
     def body_bytes(self, length: int, form: Form) -> int:
         return self.plaintexts(length) * self.ciphertext_bytes

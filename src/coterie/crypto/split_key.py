@@ -66,6 +66,7 @@ class CommitteeShare:
 
     @classmethod
     def load(cls, data: bytes) -> CommitteeShare:
+        """Raises DecodeError."""
         held = content(data)
         if len(held) < _HEADER.size:
             raise DecodeError(f"{len(held)} bytes are no share of a committee")

@@ -353,6 +353,7 @@ def _weighted(group: Group, array: Residues, weight: int) -> Residues:
 
 
 def divided_alone(group: Group, polynomials: Residues, switched: Switched, *, at_random: bool = True) -> Residues:
+    """``(count, limbs, N)`` divided and rounded as by ``divided``, two at a time."""
     odd = len(polynomials) % 2
     filled = np.concatenate((polynomials, polynomials[:1])) if odd else polynomials
     pairs = divided(group, filled.reshape(-1, 2, *filled.shape[1:]), switched, at_random=at_random)

@@ -9,9 +9,7 @@ Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Sums 
 division. The helper opens nothing but a masked sum. Keys: two pairs (``pairs``), the helper's and the users', whose
 secret half all clients share. Both servers sign the count, and the hub signs the sum.
 
-A system's handlers call the functions here: the helper's of ``Convert`` calls ``convert``, the clients' of
-``ClusterModel`` calls ``opened_mean``. Assumes that hub and helper do not collude, and that no client helps one of
-them.
+Assumes that hub and helper do not collude, and that no client helps one of them.
 """
 
 from __future__ import annotations
@@ -76,8 +74,6 @@ class ClusterModel(Signed, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Received(OfRound, frozen=True):
-    """This cluster model was verified and opened."""
-
     cluster: int
 
 
@@ -97,10 +93,7 @@ class Masked:
 
 
 class Formed(msgspec.Struct):
-    """A helper's sums of a round, also when the round is tried again. counts: by cluster.
-
-    If a client is gone in the second attempt, two sums of the same models would differ by its model alone.
-    """
+    """A helper's sums of a round, also when the round is tried again. counts: by cluster."""
 
     round: int = -1
     counts: dict[int, int] = msgspec.field(default_factory=dict)
@@ -131,10 +124,7 @@ def masked_sum(
     length: int,
     among: int = 0,
 ) -> Masked:
-    """The hub: the sum over these clients' vectors (length,) under the helper's key, and a fresh secret mask.
-
-    among: clients of all clusters, so that nobody on the way tells a cluster's size from the sum's.
-    """
+    """The hub: the sum over these clients' vectors (length,) under the helper's key, and a fresh secret mask."""
     mask = hub.keys.public(SERVICE).mask(length, hub.secrets(f"mask of cluster {cluster}", r).bytes)
     total = sum_ciphers(cipher(name) for name in names).blind(mask).among(among)
     return Masked(Convert(r, cluster, len(names), total.to_bytes()), len(names), mask, 1, 2)
@@ -192,7 +182,6 @@ def conversion_cost(helper: KeyedParty, length: int) -> Cost:
 
 
 def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: BlindedVector) -> ClusterSum:
-    """The helper: a sum that is under a mask, under the users' key, with its signatures."""
     cipher = helper.keys.public(USER).encrypt_blinded(total).to_bytes()
     count_signature = signing_key(helper.own).sign("cluster count", r, cluster, count)
     return signed(helper.own, ClusterSum(r, cluster, count, cipher, count_signature))

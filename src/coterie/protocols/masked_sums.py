@@ -5,8 +5,7 @@
     client  <--Total--       hub                          the sum under the users' key
     client  --Received-->    hub
 
-Every client opens the same sum, of at least ``FEWEST`` terms. Clients that put their terms together learn the sum of
-the others. Keys and assumptions are those of ``cluster_sums``.
+Every client opens the same sum, of at least ``FEWEST`` terms. Keys and assumptions are those of ``cluster_sums``.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ Floats = NDArray[np.float64]
 
 @message(src=ANY, dst=ANY)
 class AskForTerm(OfRound, frozen=True):
-    """Send your term of the sum with this number."""
-
     number: int
 
 
@@ -82,7 +79,7 @@ def summed(
 
 
 def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) -> Steps[tuple[str, ...]]:
-    """The hub: send a sum to these clients. Returns the names of those that have it."""
+    """Returns the names of those that have it."""
     answers = yield from distribute({total.cluster: total}, {total.cluster: names}, deadline_s)
     return tuple(name for _, name in answers.got)
 

@@ -79,12 +79,10 @@ def affords(budget: Budget | None, release: Release, uploads: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def left(budget: Budget | None, release: Release, uploads: int) -> float:
-    """The epsilon left to a client after so many such releases; infinite without a budget."""
     return inf if budget is None else budget.left(Ledger((release,) * uploads))
 
 
 def warn_of_silence(budget: Budget | None, release: Release) -> None:
-    """Warns of a budget that allows no upload."""
     if budget is None or affords(budget, release, 0):
         return
     alone = Ledger((release,)).epsilon(budget.delta, budget.neighbours)

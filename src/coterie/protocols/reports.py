@@ -1,11 +1,7 @@
 """Signed status reports of clients, by which a hub clusters them and a cluster chooses its leader (OFL, section 3.5).
 
 A report has the device's abilities, its five limits in the coming time step, and a summary of the last update that the
-client has *released*. A leader forwards reports unchanged: each is signed by its client, for one session and round, so
-leader and hub verify it alike.
-
-A client can lie within the format; ranges and its own speed bound its claims (docs/resources.md: how often a liar
-leads). A score depends on a client's own numbers and is below 1 (``selection/resources.py``).
+client has *released*. A leader forwards reports unchanged, so leader and hub verify the same signature.
 """
 
 from __future__ import annotations
@@ -146,7 +142,6 @@ def accepted(known: MutableMapping[str, StatusReport], report: StatusReport) -> 
 
 
 def limits(report: StatusReport) -> Limits:
-    """L_R of eq. (4) as the report says."""
     return Limits(*report.values[_DEVICE:].tolist())
 
 
@@ -181,8 +176,7 @@ def costs(
 def features(reports: Mapping[str, StatusReport]) -> tuple[tuple[str, ...], NDArray[np.float64], tuple[int, ...]]:
     """What clients are clustered by: their names, rows (n, 18), and how many columns each of three groups has.
 
-    Logarithms of abilities and limits, and the summary of the last released update. Numbers are clamped to three robust
-    deviations from their column's median, so that no claim squeezes the others.
+    Logarithms of abilities and limits, and the summary of the last released update.
     """
     names = tuple(reports)
     groups = (_DEVICE, len(FIELDS) - _DEVICE, SUMMARY)

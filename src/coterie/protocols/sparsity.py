@@ -3,14 +3,13 @@ Learning Method for Sensing-Computing Fusion Scenarios" (Tang et al., CMC 2025),
 
     description = yield from describe(self, weights, layer)
 
-The device runs its samples through the common extractor (``training/sparsity.py``) and averages eq. (2) over them. Not
-in the paper: it does so for two random halves of its data, whose divergence measures the vector's chance variation
+Not in the paper: it does so for two random halves of its data, whose divergence measures the vector's chance variation
 (h_i, ``clustering/divergence.py: noise_floor``).
 
 With ``Noise`` the vector is differentially private. Each sample's vector minus a public centre is clipped to L2 norm
 ``clip``, along a public basis if one is given. Replacing one sample moves the mean of its half of n samples by at most
 2 clip / n in L2. Each half's mean gets Gaussian noise of std multiplier * 2 clip / n, so both together are one release
-of the Gaussian mechanism with this multiplier. All else follows from the noisy means and from public values.
+of the Gaussian mechanism with this multiplier.
 """
 
 from __future__ import annotations
@@ -127,7 +126,6 @@ def describe(
 
 
 def described(found: Halves, gamma: float = 1.0) -> Described:
-    """The mean over all samples, and h_i; a single sample has h_i = 0."""
     vector = np.average(found.means, axis=0, weights=found.counts)
     floor = noise_floor(found.means[0], found.means[1], gamma) if len(found.means) == 2 else 0.0
     return Described(vector, floor)
@@ -176,7 +174,6 @@ def split(vectors: Vector | Doubles, seed: int) -> Halves:
 
 @local("public sparsity")
 def public(own: OwnData, weights: Vector, layer: str) -> Public:
-    """A hub's statistics of its public samples, by which devices centre, project and clip their vectors."""
     vectors = _Shared(own, weights, layer)(own)
     mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
     apart = (vectors - mean).astype(np.float64)
@@ -200,8 +197,6 @@ def class_directions(apart: Doubles, labels: NDArray[Any]) -> Doubles:
 
 
 class _Shared:
-    """The extractor of devices with the same model, weights, layer and accelerator."""
-
     def __init__(self, own: OwnData, weights: Vector, layer: str) -> None:
         from coterie.training.sparsity import Extractor  # imports torch, which no list of systems needs
 

@@ -51,8 +51,7 @@ class Tell(OfRound, frozen=True):
 class Mandate(Signed, frozen=True):
     """Names a member's cluster and leader in this round. The member is signed, too.
 
-    It never travels alone: the leader gets the signatures of its members' mandates and shows each its own.
-    usual: the median number of samples of the clients at the last clustering, 0 where ``full_samples`` is set.
+    It never travels alone: the leader shows each member its own.
     """
 
     cluster: int
@@ -157,13 +156,11 @@ class Fresh(OfRound, frozen=True):
 
 @message(src=CLIENT, dst=LEADER)
 class Kept(OfRound, frozen=True):
-    """The member has these parameters."""
+    pass
 
 
 @message(src=LEADER, dst=HUB)
 class Forwarded(OfRound, frozen=True):
-    """How many members have got parameters."""
-
     members: int
 
 
@@ -200,4 +197,4 @@ class HandedOver(OfRound, frozen=True):
 
 @message(src=LEADER, dst=HUB)
 class Received(OfRound, frozen=True):
-    """A former leader's uploads have arrived, so the round may begin."""
+    pass
