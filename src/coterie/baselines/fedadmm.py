@@ -8,9 +8,8 @@ heterogeneity", ICDE 2022 (PAFed's [18], whose authors its text calls Kong et al
 
 w is the model that the client has received. The reference is the client's own last model w_i, so all that it has sent,
 however late, adds up to its position. With eta = |received| / N and a step of 1 the server's model follows the mean of
-all N clients (Gong et al.; larger steps diverge). A smaller step leaves out what is never sent again, so here the step
-is a constant 1 by default, other than in the other baselines. With ``reference=received``, as in PAFed, clients send
-twice their change; then eta is 1, and the step of the other baselines suits.
+all N clients (Gong et al.; larger steps diverge). A smaller step leaves out what is never sent again. With
+``reference=received``, as in PAFed, clients send twice their change; then eta is 1.
 
 Departures: local training starts from w; buffers (running statistics), of which the paper has none, are sent as they
 are and averaged. The protocol and who sees what: ``protocols/late.py``.
@@ -45,8 +44,6 @@ class FedAdmmConfig(late.LateTraining):
 
 
 class Client(fl.Client):
-    """Keeps its dual variable, and its own last model, across rounds."""
-
     class State(fl.Client.State):
         """own: w_i, (d,).  dual: y_i, (d,), zeros before the first training."""
 
@@ -58,7 +55,6 @@ class Client(fl.Client):
 
     @fl.on(fl.Train, fl.training, answers=fl.Update)
     def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
-        """PAFed algorithm 2, then eq. 16."""
         w = self.model(msg)
         y = np.zeros(self.spec.size, np.float32) if self.state.dual is None else self.state.dual
         fitted: fl.Fitted = yield self.fit(w, msg.round, state={"dual": y})
@@ -72,8 +68,6 @@ class Client(fl.Client):
 
 
 class Server(late.LateServer):
-    """Adds up what clients send, over all N of them or over those received."""
-
     config: FedAdmmConfig
 
     def aggregate(self, step: float) -> late.Aggregate:

@@ -1,7 +1,6 @@
 """Dynamic K-means: clusters of clients that join, leave and change (OFL, algorithm 1, l. 8, and section 4.3).
 
-The paper gives no details. Here a clustering starts from the last centres as well as afresh, and keeps the old centres
-unless a fresh start fits better by a stated part. A cluster that keeps most of its members keeps its number.
+The paper gives no details.
 """
 
 from __future__ import annotations
@@ -53,9 +52,6 @@ def regrouped(
 ) -> Clusters:
     """The clusters of these clients: k, or as many as have ``least`` members each if there are too few clients for k.
 
-    A too small cluster takes the nearest members of clusters that can spare some, so no client can make itself the
-    leader of a cluster of its own.
-
     features: (n, d), rows in the order of the names. Every column is scaled to deviation 1; a constant one does not
         count.  groups: how many columns belong together, one group after the other; groups that differ at all count
         alike.  before: the clustering to continue. Where there are fewer distinct rows than clusters, the largest
@@ -93,7 +89,6 @@ def nearest(clusters: Clusters, row: ArrayLike) -> int:
 
 
 def members(clusters: Clusters) -> dict[int, tuple[str, ...]]:
-    """The clients of each cluster, by its number, in ascending order of the numbers."""
     return members_of(tuple(clusters.numbers), np.array(tuple(clusters.numbers.values())))
 
 
@@ -113,7 +108,6 @@ def _checked(names: Sequence[str], features: ArrayLike, k: int, groups: Sequence
 
 
 def _weights(rows: Floats, groups: Sequence[int] | None) -> Floats:
-    """1 / deviation of each column, 0 for none; over the root of the number of such columns in its group."""
     largest = np.abs(rows).max(axis=0)
     scaled = rows / np.where(largest > 0, largest, 1.0)  # no overflow in squares
     spread = scaled.std(axis=0)
@@ -127,13 +121,11 @@ def _weights(rows: Floats, groups: Sequence[int] | None) -> Floats:
 
 
 def _kept(before: Clusters, rows: Floats, weights: Floats, count: int) -> Floats | None:
-    """The last centres in today's units, if as many as clusters."""
     fits = before.centres.shape == (count, rows.shape[1])
     return before.centres * weights if fits else None
 
 
 def _labels(points: Floats, count: int, kept: Floats | None, seed: int) -> Labels:
-    """Labels (n,) from 0 without gaps, at most ``count`` of them."""
     import sklearn.cluster as of
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
@@ -151,7 +143,6 @@ def _labels(points: Floats, count: int, kept: Floats | None, seed: int) -> Label
 
 
 def _filled(labels: Labels, count: int) -> Labels:
-    """With the largest cluster halved, the lowest of several, until there are ``count``."""
     labels = labels.copy()
     for new in range(int(labels.max()) + 1, count):
         own = np.flatnonzero(labels == np.bincount(labels).argmax())
@@ -160,7 +151,6 @@ def _filled(labels: Labels, count: int) -> Labels:
 
 
 def _supplied(points: Floats, labels: Labels, least: int) -> Labels:
-    """With clusters below ``least`` filled up, the smallest first, by the nearest spare points."""
     labels = labels.copy()
     while (sizes := np.bincount(labels)).min() < least:
         small = int(sizes.argmin())

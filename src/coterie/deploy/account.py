@@ -1,7 +1,6 @@
 """A party's own account of what it has released of its data: its ledger, which nobody else has.
 
-It counts every attempt of a round, also those given up. Reported scores are releases without a proof. The number of
-samples is in no account.
+It counts every attempt of a round, also those given up. Reported scores are releases without a proof.
 """
 
 from __future__ import annotations
@@ -33,13 +32,6 @@ Entries = list[AccountEntry]
 
 @dataclass
 class Account:
-    """What a party's account is made from, and which of its own releases are in it.
-
-    own: releases by its state (``System.ledger``).  told: by kind of message, counted as it is sent, what it reveals
-    (``System.releases``), and ``releases`` of that in a round.  kept: whether its system keeps any account.  delta: of
-    the epsilon.
-    """
-
     own: Callable[[], Sequence[Release]] = field(default=lambda: ())
     told: Mapping[str, Sequence[str]] = field(default_factory=dict)
     releases: Callable[[Sequence[str], int], list[Release]] = field(default=lambda words, r: [])

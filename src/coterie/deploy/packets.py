@@ -1,8 +1,7 @@
 """Packets between two nodes: letters, which carry the messages of the protocol, and short notices.
 
-Every packet is sealed to its recipient and signed by its sender, once, with the session, both ends and its number. So
-an engine sees ends, sizes and times, and no kind of any message. A message inside has no signature or seal of its own
-(``Carried``).
+Every packet is sealed to its recipient and signed by its sender, once, with the session, both ends and its number. An
+engine sees ends, sizes and times, and no kind of any message.
 """
 
 from __future__ import annotations
@@ -158,9 +157,8 @@ def _header(keyring: Keyring, src: str, dst: str, number: int) -> bytes:
 
 
 class Carried(Keyring):
-    """The keyring of a member whose messages travel in packets, and need no own signature or seal.
-
-    keyring: of the party. The overhead counts all the same, so that a rehearsal's virtual clock is a simulation's.
+    """The keyring of a member whose messages travel in packets, and need no own signature or seal. Their overhead
+    counts all the same.
     """
 
     def __init__(self, keyring: Keyring) -> None:
@@ -185,10 +183,9 @@ class Carried(Keyring):
 
 
 class CarriedNumbers(Numbers):
-    """Numbers of such messages. A message is taken once since its packet is (``PacketQueue``)."""
+    """Numbers of such messages."""
 
     def is_old(self, envelope: Envelope) -> bool:
         return False
 
-    def take(self, envelope: Envelope) -> None:
-        """Nothing: packets are counted."""
+    def take(self, envelope: Envelope) -> None: ...

@@ -86,7 +86,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def run(self) -> Resolved:
-        """What is run. Raises UserError."""
+        """Raises UserError."""
         return from_text(self.config)
 
     @property

@@ -1,7 +1,6 @@
 """Parties' reports, checked and summed up, and the ``result.json`` that the hub makes of them.
 
-Nothing proves a number of a report. The checks keep out impossible reports (a share above 1, a kind of message that
-does not exist). So a party can spoil its own numbers and the means, and nothing else.
+Nothing proves a number of a report: a party can spoil its own numbers and the means.
 """
 
 from __future__ import annotations
@@ -103,7 +102,6 @@ def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
 
 
 def why_missed(words: str) -> str:
-    """A short reason why the hub went on without a party, from its words."""
     return words if words in WHYS else _EXCLUDED.get(words, OTHER)
 
 

@@ -1,7 +1,6 @@
 """The links of a simulation: seconds for bytes and work, clients' presence in a round, and late answers.
 
-How many rounds an answer is late is drawn from a share of those asked, a law and the seed. No party knows this: the
-transport holds back a client's messages until a later round.
+How many rounds an answer is late is drawn from a share of those asked, a law and the seed.
 """
 
 from __future__ import annotations
@@ -56,8 +55,6 @@ class Delays:
 
     asked(r): the clients that round r asks.  share: delta, of those (rounded).  law: as for ``delay_law``. Raises
     UserError for a share beyond 0 to 1, or another law.
-
-    A client that still owes an earlier answer counts towards the share: its new answer arrives together with the last.
 
     least: minimal delays in rounds, such as an attacker's, but not in the set-up.
     """

@@ -4,13 +4,10 @@ Each mechanism has a privacy loss distribution (PLD), and that of all of them is
 Doroshenko et al., "Connect the dots", 2022), also for releases chosen by what earlier ones have shown.
 
 - A Gaussian with noise multiplier z: N(0, z^2) against N(1, z^2). Several are one with 1/z^2 = sum of 1/z_i^2.
-- A mechanism of pure epsilon: randomised response, which dominates any other (Kairouz, Oh, Viswanath 2015). The k
-  choices of an exponential mechanism without replacement are k of them.
+- A mechanism of pure epsilon: randomised response, which dominates any other (Kairouz, Oh, Viswanath 2015).
 - Skellam noise has no PLD for vectors: divergences of Rényi add up instead (``skellam.py``).
 - A Gaussian sum in which the client is with probability q, unknown to all that see it: (1 - q) N(0, z^2) + q N(1/2,
   z^2) against the same with N(-1/2, z^2). One client's vector has at most half of the sensitivity of a replacement.
-  Adding and removing a client is not enough here, once it is composed (Lebeda et al., "Avoiding pitfalls for privacy
-  accounting of subsampled mechanisms under composition", 2024).
 """
 
 from __future__ import annotations
@@ -75,7 +72,6 @@ def by_distributions(
 
 
 def _spread(loss: float, sampled: Any, pure: Any) -> float:
-    """About the standard deviation of the whole loss."""
     return math.sqrt(
         loss
         + sum(count * min(z**-2, 4 * q * q * math.sinh(min(z**-2 / 4, 50.0))) for (z, q), count in sampled)
@@ -84,7 +80,6 @@ def _spread(loss: float, sampled: Any, pure: Any) -> float:
 
 
 def _step(loss: float, sampled: Any, pure: Any) -> float:
-    """``GRID`` standard deviations of the whole loss, or a larger whole part of the least pure epsilon."""
     many = sum(count for _, count in sampled)
     fine = min(GRID, GRID_OF_ONE / math.sqrt(many)) if many else GRID
     step: float = max(fine * _spread(loss, sampled, pure), *(20 / (z * MOST_STEPS) for (z, _), _ in sampled), 1e-12)
@@ -116,7 +111,6 @@ def _sampled(z: float, q: float, step: float) -> Any:
 
 
 def _pure(epsilon: float, step: float) -> Any:
-    """Randomised response of ``epsilon``, rounded up to the grid."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     places = math.ceil(epsilon / step - 1e-9)

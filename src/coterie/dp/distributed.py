@@ -103,7 +103,6 @@ class Distributed:
         return terms * self.most_each + _DEVIATIONS * worst
 
     def largest_alone(self, makers: int) -> float:
-        """The same of one client's numbers with its own share, of so many."""
         return self.most_each + _DEVIATIONS * math.sqrt(self.variance(makers))
 
     def is_too_long(self, total: ArrayLike, terms: int) -> bool:

@@ -1,7 +1,6 @@
 """The ledger: what a client has released, by which mechanism, and which epsilon that adds up to.
 
-A client's releases compose, also if a later one depends on an earlier one. A release without a proof makes epsilon
-infinite; so the ledger also gives each kind's epsilon alone.
+A client's releases compose, also if a later one depends on an earlier one.
 """
 
 from __future__ import annotations
@@ -106,10 +105,7 @@ class Release:
         return tuple(value for name, value in vars(self).items() if name != "round")
 
     def proves(self, neighbours: Neighbours) -> bool:
-        """Whether it has a proof for this relation.
-
-        What hides a whole client hides each of its samples, but not the other way round.
-        """
+        """Whether it has a proof for this relation."""
         return self.mechanism not in UNPROVED and self.neighbours in (neighbours, "replace one client")
 
     def seen_by(self, observer: str | None) -> bool:
@@ -119,8 +115,6 @@ class Release:
 
 @dataclass(frozen=True)
 class Ledger:
-    """One client's releases, in their order."""
-
     releases: tuple[Release, ...] = ()
 
     @property
@@ -179,7 +173,6 @@ class Ledger:
 
 
 def _by_samples(releases: Sequence[Release]) -> tuple[Release, ...]:
-    """These releases, each with a proof for one sample replaced by that. What several kinds show counts once."""
     shown: dict[tuple[Release, int], Counter[tuple[Any, ...]]] = {}
     for one in releases:
         if one.sample is not None:

@@ -1,8 +1,4 @@
-"""A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests.
-
-All parties share the config's seed and get a simulation's data, the clock is virtual, and the models, those of
-``coterie run``, are read from the homes.
-"""
+"""A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests."""
 
 from __future__ import annotations
 
@@ -134,7 +130,6 @@ class _NewLines:
 
 
 def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
-    """Complete the run folder with the models from the homes, which only a rehearsal can read."""
     run, ledgers = ready.folder.run, dict[str, Any]()
     for name, home in ready.homes.items():
         found, kept = stored_party(home)
@@ -161,7 +156,6 @@ def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
 
 
 def _samples(own: ClientData) -> dict[str, Any]:
-    """A party's samples as its owner would bring them. The hub's public ones have no tests."""
     found = {"x": own.x.numpy(), "y": own.y.numpy()}
     if len(own.test):
         found |= {"x_test": own.test_set.x[own.test].numpy(), "y_test": own.test_set.y[own.test].numpy()}

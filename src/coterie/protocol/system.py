@@ -85,7 +85,6 @@ Releases = Callable[[Any, str], Mapping[type[Message], Sequence[str]]]
 
 
 def telling(told: Mapping[type[Message], Sequence[str]]) -> Releases:
-    """Messages that tell the same in all settings and modes."""
     return lambda config, mode: told
 
 
@@ -115,8 +114,7 @@ def received(
 ) -> dict[str, tuple[type[Message], ...]]:
     """By role, the messages that it receives: requests and answers.
 
-    parties: their classes by role, the hub's first.  asked: whether a handler is asked at all. A request of a role that
-    nobody has is left out. One for no named role is for the party that handles it, and such an answer for the hub.
+    parties: their classes by role, the hub's first.  asked: whether a handler is asked at all.
     """
     hub, found = next(iter(parties)), dict[str, dict[type[Message], None]]()
     senders = {ANY}.union(*(party.roles for party in parties.values()))
@@ -201,7 +199,6 @@ class System:
         return party
 
     def acting(self, role: str) -> tuple[str, ...]:
-        """The roles that a party may act in, its role on the roster first."""
         return role, *sorted(self.also.get(role, ()))
 
     def predicts(self, client: Party) -> ClientModel:

@@ -23,7 +23,6 @@ def stretches(set_up: Line, rounds: Sequence[Line], finish: Line | None) -> list
 
 
 def last_line(rounds: Sequence[Line], finish: Line | None) -> Line:
-    """The last round's line, with what the finish has changed."""
     return {**rounds[-1], **(finish or {})}
 
 
@@ -63,5 +62,5 @@ def totals(set_up: Line, rounds: Sequence[Line], finish: Line | None) -> dict[st
 
 
 def write_result(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write ``result.json``, whole or not at all. Raises RunError."""
+    """Raises RunError."""
     write_json(folder / RESULT, content)

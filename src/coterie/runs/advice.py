@@ -16,7 +16,6 @@ from coterie.runs.metrics import metrics_of, named, score
 
 
 def advise(text: str | None) -> None:
-    """Warn, unless there is nothing to say."""
     if text is not None:
         warnings.warn(text, CoterieWarning, stacklevel=2)
 

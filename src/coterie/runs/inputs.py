@@ -60,7 +60,7 @@ def start_weights(
 ) -> NDArray[np.float32]:
     """The weights that the system's models start with, (k, d): random, or trained on the data's own k groups.
 
-    No real server has the data for the latter. Raises UserError if there are not k groups.
+    Raises UserError if there are not k groups.
     """
     k, pretraining = settings.models, settings.pretraining()
     random = random_starts(config.seed, k, model)
@@ -122,16 +122,12 @@ def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
 
 
 def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> TensorSamples:
-    """Copies in torch's own memory, which begins at a multiple of 64 bytes.
-
-    On some processors the last bit of a matrix product depends on that, so a resumed run would have other losses.
-    """
+    """Copies in torch's own memory, on whose alignment the last bit of a matrix product may depend."""
     labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
     return TensorSamples(torch.from_numpy(task.inputs(indices, split)).clone(), torch.from_numpy(labels))
 
 
 def inputs_digest(config: Resolved, tasks: Sequence[Task], model: Model) -> str:
-    """A digest of the data and of one's own model and loss, which a config only names."""
     parts = [*dict.fromkeys(task.dataset.digest for task in tasks)]
     if ":" in config.model:
         kinds = {type(layer) for layer in model.module.modules() if not type(layer).__module__.startswith("torch.")}
@@ -183,7 +179,6 @@ class Holdings(Mapping[str, ClientData]):
         return self._others[name] if name in self._others else self._make(self._giver(name))
 
     def __setitem__(self, name: str, data: ClientData) -> None:
-        """A party holds this from now on, whatever it was dealt."""
         self._others[name] = data
 
     def samples(self, name: str) -> int:
@@ -207,7 +202,6 @@ class Holdings(Mapping[str, ClientData]):
         self._givers = givers
 
     def as_dealt(self) -> Holdings:
-        """What everybody was dealt, whatever is exchanged later."""
         return Holdings(self.clients, self._make, self._size, self._others)
 
     def _giver(self, name: str) -> int:

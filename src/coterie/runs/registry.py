@@ -22,8 +22,6 @@ PACKAGES = ("coterie.systems", "coterie.baselines")
 
 
 class _Systems(Mapping[str, System]):
-    """Every ``SYSTEM`` (or all ``SYSTEMS``) of the modules in ``PACKAGES``, and the registered systems."""
-
     def __init__(self) -> None:
         self.registered: dict[str, System] = {}
 
@@ -31,7 +29,6 @@ class _Systems(Mapping[str, System]):
         return self.registered[name] if name in self.registered else self.built_in(name)
 
     def built_in(self, name: str) -> System:
-        """A system that comes with Coterie. Raises KeyError."""
         every = [module for package in PACKAGES for module in _modules(package)]
         own = [module for module in every if module.endswith(f".{name}")]
         for module in own or every:  # a module that is named after its one system, else one with several
@@ -48,7 +45,6 @@ class _Systems(Mapping[str, System]):
 
 
 def _modules(package: str) -> list[str]:
-    """The modules of a package. One whose name begins with ``_`` has no system."""
     found = pkgutil.iter_modules(importlib.import_module(package).__path__)
     return [f"{package}.{module.name}" for module in found if not module.name.startswith("_")]
 
@@ -96,7 +92,6 @@ def audit_of(system: System) -> Audit | None:
 
 
 def _named(path: str | Kind, what: str, kind: type[Kind]) -> Kind:
-    """The object, or what lies at ``module:ATTRIBUTE``. Raises UserError where it is of another type."""
     found = import_object(path, what) if isinstance(path, str) else path
     if not isinstance(found, kind):
         raise UserError(f"{path!r} is a {type(found).__name__}, not a {kind.__module__}.{kind.__name__}")

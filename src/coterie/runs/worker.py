@@ -37,7 +37,6 @@ class Worker:
         self._drifted = False
 
     def run(self, wanted: Wanted, drifted: bool) -> list[Any]:
-        """As ``Here.run``."""
         if drifted and not self._drifted:
             self._data.exchange(self._givers)
             self._drifted = True

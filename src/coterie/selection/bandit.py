@@ -1,8 +1,7 @@
 """CICS, FedEPC's choice of devices within a cluster: section 3.4, eq. (9) to (12), algorithm 3.
 
 A contextual combinatorial bandit. `choose` takes the set of devices with the highest upper confidence bound of the
-reward within the time budget; `learned` keeps what it brought. Both are pure functions over `Bandit`, the state of one
-cluster. docs/selection.md lists departures with reasons.
+reward within the time budget; `learned` keeps what it brought.
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ class Bandit(msgspec.Struct, frozen=True):
     rewards: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
 
     def past(self) -> Past:
-        """What the posterior needs."""
         return Past(self.contexts, self.sizes, self.features, self.rewards)
 
 
@@ -212,14 +210,12 @@ def _devices(bandit: Bandit, rows: Floats, able: NDArray[np.int64], costs: Float
 
 
 def _known(rows: Floats, settings: Cics) -> Floats:
-    """Standardised in the cluster, infinite values as unknown; literal: as sent."""
     lost = np.isinf(rows).any(axis=1, keepdims=True)
     rows = np.where(lost, np.nan, rows)
     return np.nan_to_num(rows) if settings.literal else standardised(rows)
 
 
 def _features(known: Floats) -> Floats:
-    """A device's part (n, 11) of Phi: phi / n. So a reward depends on the participating share of the cluster."""
     return posterior.phi(known) / max(len(known), 1)
 
 

@@ -3,8 +3,7 @@ OSDI 2021, algorithm 1 and sections 4.2 to 4.4.
 
 A client's utility is |B| sqrt(mean squared loss), plus a bonus for staleness, times a penalty if it is slower than the
 preferred duration. A share of each round explores untried clients, by speed. The pacer prefers longer durations when
-the rounds bring less than before. `Pool` is the state between rounds. docs/selection.md lists decisions where the paper
-is silent.
+the rounds bring less than before.
 """
 
 from __future__ import annotations
@@ -190,12 +189,10 @@ def paced(state: Pool, settings: Oort) -> Pool:
 
 
 def _cut(utilities: Floats, clip: float) -> float:
-    """The utility at which all are cut off: one that occurs, so that a single liar counts as the next below."""
     return float(np.quantile(utilities, clip, method="lower"))
 
 
 def _without_blacklist(there: NDArray[np.bool_], state: Pool, number: int, settings: Oort) -> NDArray[np.bool_]:
-    """Clients below the limit of selections; where too few, also those selected least often."""
     if settings.most is None:
         return there
     allowed = there & (state.selected < settings.most)
@@ -209,7 +206,6 @@ def _without_blacklist(there: NDArray[np.bool_], state: Pool, number: int, setti
 def _by_utility(
     known: NDArray[np.int64], util: Floats, number: int, cutoff: float, rng: np.random.Generator
 ) -> list[int]:
-    """Lines 13 and 14: drawn by utility among those above the cut-off."""
     if number < 1:
         return []
     ordered = known[np.argsort(-util[known], kind="stable")]
@@ -218,7 +214,6 @@ def _by_utility(
 
 
 def _drawn(clients: NDArray[np.int64], weights: Floats, number: int, rng: np.random.Generator) -> list[int]:
-    """``number`` distinct clients, drawn in proportion to their weights; weight 0 comes last."""
     if number < 1:
         return []
     with np.errstate(divide="ignore"):

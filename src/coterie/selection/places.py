@@ -21,8 +21,7 @@ def places(owed: Mapping[int, float], room: Mapping[int, int], number: int, leas
     """How many devices of each cluster may train in a round in which ``number`` may.
 
     Each place goes to the cluster that is owed most (the lowest number of several) and has room, its first ``least``
-    together. So no cluster waits for ever, and over many rounds places are in proportion to sizes. room: the most
-    devices of each cluster that can train. Raises UserError for a negative number, and for a least number below 1.
+    together. Raises UserError for a negative number, and for a least number below 1.
     """
     if number < 0 or least < 1:
         raise UserError(f"{number} places of a round, of which a cluster takes at least {least}")
@@ -44,8 +43,7 @@ def still_owed(
     """What is left of dues after these places were given: at most about ``least``, and 0 in sum.
 
     A cluster without room for its places keeps a claim on ``least`` of them; what it loses goes to the others, by their
-    ``sizes``. Places that nobody got, since too few were left for ``least``, are owed to nobody: else all dues of like
-    clusters would grow to one bound, and the first ones would get every place.
+    ``sizes``.
     """
     left = {k: min(due - given[k], float(least)) for k, due in owed.items()}
     bearing = {k: sizes[k] for k, due in left.items() if due < least} or sizes

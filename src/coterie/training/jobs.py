@@ -143,10 +143,7 @@ def check(model: Model, job: Job, index: int) -> Job:
 
 
 def hidden(model: Model, job: Job, where: str) -> Private:
-    """Batches and noise of a private training. Raises UserError for what would let more than a sample's gradient out.
-
-    Both follow from the secret and from all that the training follows from, so that another training has other noise.
-    """
+    """Batches and noise of a private training. Raises UserError for what lets more than a sample's gradient out."""
     if len(job.secret) < LEAST_SECRET:
         raise UserError(
             f"{where}: a training with sample_noise needs a secret of {LEAST_SECRET} bytes, from which its noise "
@@ -216,8 +213,7 @@ def has_fast_bf16(device: str = "cpu") -> bool:
 def products(model: Model, precision: str, device: str) -> torch.dtype:
     """The dtype of the model's products; UserError for an unknown precision or an unusable device.
 
-    bfloat16 is for classifiers with convolutions. Without convolutions it gains nothing: the update of the weights is
-    bound by memory. A number that is predicted needs more than its 8 bits.
+    bfloat16 is for classifiers with convolutions. bfloat16 is for classifiers with convolutions.
     """
     if precision not in _PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: choose one of {', '.join(_PRECISIONS)}")

@@ -1,8 +1,7 @@
 """Many clients of unequal length through a batched kernel of fixed width.
 
 The kernel trains ``width`` models at once, one in each *slot*. A slot works through a queue of jobs, so short ones
-never wait for others. Jobs go longest first to the emptiest slot. Slots are sorted by length: the busy ones are a
-prefix, and the products narrow to it. Memory follows from the number of slots, not of jobs.
+never wait for others.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ class Kernel(Protocol):
 
     def store(self, slot: int) -> Tensor:
         """A copy of the slot's weights, (d,) float32."""
+        ...
 
     def step(self, x: Tensor, y: Tensor, scale: Tensor, nll: Tensor) -> None:
         """One step of the first ``width`` slots.
@@ -43,8 +43,6 @@ class Kernel(Protocol):
 
 
 class Segment(NamedTuple):
-    """Steps ``[start, stop)`` of a slot belong to a job."""
-
     slot: int
     job: int
     start: int
@@ -59,7 +57,6 @@ class Timeline:
     lengths: tuple[int, ...]
 
     def width(self, step: int) -> int:
-        """Slots that are still busy at a step."""
         return sum(length > step for length in self.lengths)
 
 
