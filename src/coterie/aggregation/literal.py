@@ -20,7 +20,6 @@ ITERATIONS, STEPS = 3, 5
 
 
 def levels(leaders: int, iterations: int = ITERATIONS, steps: int = STEPS) -> int:
-    """Levels that ``factors`` and the product with a model take."""
     rounds = (leaders - 1).bit_length()
     return 1 + rounds * (1 + 2 * iterations) + (rounds - 1) + (steps + 1) + 3
 

@@ -121,7 +121,6 @@ class Server(fl.ServerOfGroups):
 
 
 def alike(changes: Mapping[str, fl.Vector]) -> dict[str, fl.Vector]:
-    """The updates of a round scaled to their median length, without zero ones."""
     lengths = {name: float(np.linalg.norm(change.astype(np.float64))) for name, change in changes.items()}
     moved = {name: length for name, length in lengths.items() if length > 0}
     median = float(np.median(list(moved.values()))) if moved else 0.0

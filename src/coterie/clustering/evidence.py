@@ -113,7 +113,6 @@ def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], 
 
 
 def row_length(labels: int) -> int:
-    """How many numbers a row has."""
     return labels * RANK * (3 + DIMENSION) + 2
 
 

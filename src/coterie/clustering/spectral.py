@@ -160,7 +160,6 @@ def _eigenvectors(symmetric: Floats) -> tuple[Floats, Floats]:
 
 
 def unit_rows(vectors: Floats) -> Floats:
-    """Rows scaled to length 1; rows of zeros stay."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(length > 0, length, 1.0)
 

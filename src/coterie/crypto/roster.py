@@ -24,14 +24,12 @@ S = TypeVar("S", bound=Signed)
 
 
 def new_identity(name: str, randomness: Randomness) -> Identity:
-    """Fresh keys for one party."""
     signing = SigningKey.generate(randomness.secrets(name, "signing key").bytes)
     opening = OpeningKey.generate(randomness.secrets(name, "sealing").bytes)
     return Identity(signing.to_bytes(), opening.to_bytes())
 
 
 def entry(name: str, role: str, identity: Identity) -> Entry:
-    """What others may know of a party."""
     signing, opening = SigningKey.load(identity.signing), OpeningKey.load(identity.opening)
     return Entry(name, role, signing.public.to_bytes(), opening.public.to_bytes())
 

@@ -114,7 +114,6 @@ def may_wrap(total: NDArray[np.int32]) -> bool:
 
 
 def noise(shape: tuple[int, ...], deviation: float, secrets: Secrets) -> Words:
-    """Rounded Gaussian noise."""
     if not deviation:
         return np.zeros(shape, np.uint32)
     drawn = np.rint(deviation * secrets.normal(int(np.prod(shape))))
@@ -142,7 +141,6 @@ def is_query(query: bytes, groups: int) -> bool:
 
 
 def queries(group: int, groups: int, secrets: Secrets) -> tuple[bytes, bytes]:
-    """Of both servers: each alone is uniform."""
     size = -(-groups // 8)
     one = int.from_bytes(secrets.bytes(size), "little") % (1 << groups)
     return one.to_bytes(size, "little"), (one ^ 1 << group).to_bytes(size, "little")

@@ -138,7 +138,6 @@ class Group:
 
     @property
     def needed(self) -> int:
-        """How many holders open."""
         return self.threshold or len(self.holders)
 
     @property

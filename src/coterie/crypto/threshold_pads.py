@@ -167,7 +167,6 @@ class Padding:
 
     @property
     def emulated(self) -> bool:
-        """As of a key, in whose place it stands."""
         return self.group.emulated
 
     def encrypt(self, values: ArrayLike) -> Padded:
@@ -413,7 +412,6 @@ class SumRequest(Request):
 
     @property
     def halves(self) -> dict[bytes, Half]:
-        """By their names, those that holders need."""
         return {pad.name: pad for pad in self.pads.values() if isinstance(pad, Half)}
 
     def to_bytes(self) -> bytes:

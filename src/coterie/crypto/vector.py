@@ -179,7 +179,6 @@ class BlindedVector(BaseVector):
         return self.key.arrays.add_opened(self.array, array, self.tally.form)
 
     def stored(self) -> StoredVector:
-        """What a party's state keeps of it; ``PublicKey.blinded`` gives it back."""
         return StoredVector(self.tally, self.key.arrays.to_arrays(self.array))
 
 

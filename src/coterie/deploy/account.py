@@ -40,7 +40,6 @@ class Account:
     _known: Counter[Release] = field(default_factory=Counter)
 
     def new(self) -> list[Release]:
-        """The state's releases since the last call."""
         before, self._known = self._known, Counter(self.own())
         return list((self._known - before).elements())
 
@@ -68,7 +67,6 @@ def account_of(system: System, party: Party, settings: Any) -> Account:
 
 
 def add(entries: Entries, *releases: Release) -> None:
-    """Count releases."""
     for one in releases:
         plain: dict[str, Any] = {name: float(value) for name, value in vars(one).items() if isinstance(value, float)}
         kind = replace(one, **{**plain, "round": 0})  # no numbers of numpy
@@ -79,7 +77,6 @@ def add(entries: Entries, *releases: Release) -> None:
 
 
 def add_scores(entries: Entries, names: Iterable[str], round: int) -> None:
-    """Count the scores of a round that a party reports."""
     add(entries, *(Release(f"score {name}", round=round) for name in names))
 
 
@@ -88,7 +85,6 @@ def ledger_of(entries: Entries) -> Ledger:
 
 
 def in_words(entries: Entries, account: Account) -> str:
-    """What this party has released, and the epsilon of that."""
     if not account.kept:
         return "no epsilon is known, for this system says nothing of what its clients release"
     said = released({"own": ledger_of(entries).statement(account.delta)})

@@ -103,7 +103,6 @@ def stop() -> None:
 
 
 def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Write one event."""
     LOGGER.log(level, name, extra={"fields": fields})
 
 
@@ -147,8 +146,7 @@ class NodeObserver(Observer):
 
     def seen(self, party: str) -> None: ...
 
-    def heard(self, party: str, report: Report) -> None:
-        """The hub has a verified report of this party."""
+    def heard(self, party: str, report: Report) -> None: ...
 
     def present(self, names: Collection[str]) -> None: ...
 

@@ -351,7 +351,6 @@ class Node(StoredNode):
         self._lead_on(self.lead, lambda lead: lead.begin(wanted))
 
     def leading(self, work: Any, role: str, request: Envelope | Era, at: Instant, of: Any = None) -> CoordinationDriver:
-        """A coordination of this party, before it begins."""
         patience_s = PATIENCE_S if self.clock.rehearsed else self.limits.patience_s
         if isinstance(request, Envelope) and not self.clock.rehearsed:
             patience_s /= 2  # the hub has waited longer: a member that says nothing must not cost its leader's answer

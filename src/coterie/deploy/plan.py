@@ -81,7 +81,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def session(self) -> str:
-        """The name of this federation, in hex."""
         return self.roster.session.hex()
 
     @property

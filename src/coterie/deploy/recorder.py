@@ -112,7 +112,6 @@ class Recorder(Journal):
             self._tell(plan=plan.version, plan_sha256=plan_hash(plan))
 
     def began(self, era: Era) -> None:
-        """An attempt of a round begins."""
         super().began(era)
         (round, attempt), now = era, time.time()
         with self._lock:

@@ -127,7 +127,6 @@ _UNKNOWN = {
 
 
 def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a ``result.json`` with further facts, such as a rehearsal's observer knows."""
     whole = {**found, **facts}
     known = [key for key, value in whole.items() if value is not None]
     if found["deployment"]["rehearsal"]:

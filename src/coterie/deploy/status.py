@@ -33,7 +33,6 @@ class ReportedSums(msgspec.Struct, kw_only=True):
     refused: dict[str, Count] = {}
 
     def add(self, report: Report) -> None:
-        """Add a report."""
         self.bytes_up = min(self.bytes_up + report.bytes_up, _MOST_SUM)
         self.bytes_down = min(self.bytes_down + report.bytes_down, _MOST_SUM)
         self.busy_s += report.busy_s

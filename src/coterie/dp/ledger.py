@@ -101,11 +101,9 @@ class Release:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """All but the round."""
         return tuple(value for name, value in vars(self).items() if name != "round")
 
     def proves(self, neighbours: Neighbours) -> bool:
-        """Whether it has a proof for this relation."""
         return self.mechanism not in UNPROVED and self.neighbours in (neighbours, "replace one client")
 
     def seen_by(self, observer: str | None) -> bool:
@@ -144,7 +142,6 @@ class Ledger:
         return self.after(*(replace(one, round=last + 1) for one in self.releases if one.round == last))
 
     def of(self, what: str) -> Ledger:
-        """The releases of one name alone."""
         return Ledger(tuple(release for release in self.releases if release.what == what))
 
     def statement(self, delta: float = DELTA) -> dict[str, Any]:
@@ -199,7 +196,6 @@ def _epsilon(releases: Sequence[Release], delta: float, neighbours: Neighbours) 
 
 
 def statements(releases: Mapping[str, Sequence[Release]], delta: float = DELTA) -> dict[str, dict[str, Any]]:
-    """By client, the statement of its releases."""
     return {name: Ledger(tuple(own)).statement(delta) for name, own in releases.items()}
 
 

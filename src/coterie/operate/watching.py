@@ -23,7 +23,6 @@ class NotBegunError(UserError):
 
 
 def joined_in_words(plan: Plan) -> str:
-    """How many members have joined, and the missing ones."""
     there = len(plan.roster.entries) - len(plan.revoked)
     without = f", without {', '.join(plan.missing)}" if plan.missing else ""
     return f"{there} of {len(plan.members)} members have joined{without}"

@@ -44,7 +44,6 @@ class ReceivedKind:
 
 
 def received(views: Iterable[View]) -> list[ReceivedKind]:
-    """By role, in order of first arrival."""
     parties = list(views)
     role_of = {view.party: view.role for view in parties}
     found: dict[tuple[str, str, str, str], list[tuple[int, int]]] = {}

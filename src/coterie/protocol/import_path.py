@@ -44,7 +44,6 @@ def import_object(path: str, what: str) -> Any:
 
 
 def is_object(path: str) -> bool:
-    """Whether a text has the form that :func:`import_object` takes."""
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*", path) is not None
 
 

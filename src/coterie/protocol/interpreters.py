@@ -57,8 +57,6 @@ def _or_error(compute: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def locally(own: Callable[[str], OwnData]) -> Interpreter:
-    """The interpreter of ``Local``, given each party's own data."""
-
     def run(function: LocalFunction[Any], wanted: Sequence[tuple[str, Any]]) -> Sequence[Any]:
         data, arguments = [own(party) for party, _ in wanted], [effect.arguments for _, effect in wanted]
         if function.many is not None:

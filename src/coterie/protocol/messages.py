@@ -126,7 +126,6 @@ def unbundle(data: bytes, count: int) -> list[bytes]:
 
 
 def parts_of(data: bytes, count: int) -> list[memoryview]:
-    """As ``unbundle``, without a copy."""
     if len(data) < 4 + 8 * count:
         raise DecodeError(f"{len(data)} bytes are no bundle of {count}")
     found = int.from_bytes(data[:4], "little")

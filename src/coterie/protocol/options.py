@@ -47,7 +47,6 @@ class Option:
 
 
 def options_of(kind: type) -> Mapping[str, Option]:
-    """The described fields of a dataclass, by name, in order."""
     return {name: note for name, hint in _annotated(kind) for note in hint.__metadata__ if isinstance(note, Option)}
 
 

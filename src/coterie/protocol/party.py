@@ -143,7 +143,6 @@ class Component:
         self.when = when
 
     def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
-        """Whether its party receives such a message with these settings."""
         return self.when(config, mode)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

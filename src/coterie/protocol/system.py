@@ -46,7 +46,6 @@ class Federation:
         return map(self.look, self.common.clients if role == roster.client_role else roster.of_role(role))
 
     def among(self, clients: Sequence[str], look: Callable[[str], Any] | None = None) -> Federation:
-        """An observer's view of these clients alone. look: another way to see a party."""
         return replace(self, common=replace(self.common, clients=clients), look=look or self.look)
 
 

@@ -214,7 +214,6 @@ class ModelClient(Party, role="client"):
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
 
     def fit(self, start: Vector, r: int, **more: Any) -> Fit:
-        """The effect of its training in round r.  more: further fields of ``Fit``."""
         own = self.local is not None and not is_generator(self.local)
         return fit(self, start, r, self.config.solver_of(self.local) if own else None, **more)
 
@@ -323,7 +322,6 @@ class Server(Party, role="server"):
         return self.common.deployed or type(self).finish is not Server.finish
 
     def finish(self) -> Steps[None]:
-        """Send the last models, without waiting for answers: an absent client gets its own later."""
         if not self.finishes:
             return
         made: dict[int, Last] = {}  # one message for all that get the same
@@ -353,7 +351,6 @@ class ServerOfGroups(Server, role="server"):
 
 
 def membership(clients: Sequence[str], groups: Mapping[str, int]) -> list[list[int]]:
-    """Each client's group, in a list; an empty one for a client without a group."""
     return [[groups[name]] if name in groups else [] for name in clients]
 
 
@@ -366,7 +363,6 @@ def members(clients: Sequence[str], groups: Mapping[str, int]) -> dict[int, list
 
 
 def own_models(federation: Federation) -> Mapping[str, Vector]:
-    """For ``System.models``, of a hub with a model for each client."""
     return dict(federation.look(federation.hub).last())
 
 

@@ -79,7 +79,6 @@ def summed(
 
 
 def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) -> Steps[tuple[str, ...]]:
-    """Returns the names of those that have it."""
     answers = yield from distribute({total.cluster: total}, {total.cluster: names}, deadline_s)
     return tuple(name for _, name in answers.got)
 

@@ -50,7 +50,6 @@ class NoiseSettings:
         return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
 
     def standard(self) -> Standard:
-        """Noise on each upload."""
         if self.noise is None and self.epsilon is not None:
             return Standard(self.clip, noise_multiplier(self.epsilon, self.dp_delta, self.private_rounds))
         return Standard(self.clip, LITTLE_NOISE if self.noise is None else self.noise)
@@ -73,7 +72,6 @@ def _within(clip: float, length: int, epsilon: float, delta: float, releases: in
 
 @lru_cache(maxsize=4096)
 def affords(budget: Budget | None, release: Release, uploads: int) -> bool:
-    """Whether a client that has made this release so many times may make it again."""
     return budget is None or budget.fits(Ledger((release,) * uploads), release)
 
 
@@ -98,7 +96,6 @@ def warn_of_silence(budget: Budget | None, release: Release) -> None:
 
 
 def rotation(session: bytes, r: int) -> bytes:
-    """The public name of the rotation of a round's vectors."""
     return session + r.to_bytes(8, "little")
 
 

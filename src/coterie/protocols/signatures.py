@@ -247,7 +247,6 @@ def labels_held(own: OwnData, count: int) -> Floats:
 
 @local("label statistics")
 def label_statistics(own: OwnData, kept: NDArray[np.bool_], standardised: bool = False) -> Floats:
-    """A client's ``statistics``. standardised: of ``evidence.features``."""
     x = evidence.features(own.x) if standardised else mapped(own.x)
     return statistics(x, _labels(own, len(kept)), kept)
 
@@ -271,7 +270,6 @@ def residual_spread(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: 
 
 @local("residual row")
 def residual_row(own: OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, map_seed: int) -> Floats:
-    """A client's ``evidence.row``. spread: the sum of all ``residual_spread``."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     return evidence.row(*evidence.residuals(x, y, to, evidence.residual_map(map_seed)), evidence.spread(spread))
 

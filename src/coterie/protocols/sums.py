@@ -120,7 +120,6 @@ class Sums:
         return {client.name: client.noise.releases() for client in federation.of_role(CLIENT)}
 
     def length(self, party: Any) -> int:
-        """Sums with noise leave out buffers."""
         return len(eligible(party.spec)) if party.config.noisy else int(party.spec.size)
 
     def parties(self, server: PartyFactory, client: PartyFactory) -> Callable[[SumKeys], Mapping[str, PartyFactory]]:

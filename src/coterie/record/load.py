@@ -39,7 +39,6 @@ class Run:
 
     @property
     def costs(self) -> tuple[CostsRecord, ...]:
-        """The set-up, all rounds, and the finish, if there is one."""
         after = () if self.result.finish is None else (self.result.finish,)
         return (self.result.set_up, *self.rounds, *after)
 

@@ -43,7 +43,6 @@ class History:
 
     @property
     def mixed(self) -> bool:
-        """Whether some client was in several clusters at once."""
         return any(len(own) > 1 for sets in self.members for own in sets)
 
     @property
@@ -179,7 +178,6 @@ def selected(run: Run) -> Selected | None:
 
 
 def selection_view(run: Run, found: Selected) -> dict[str, Any]:
-    """What the page says of a run's selections."""
     times = found.times
     never = np.flatnonzero(times == 0)
     return {

@@ -180,7 +180,6 @@ def topics_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def budget(content: Content) -> str:
-    """What all methods share, as one sentence; or that they do not."""
     work = f"{content['rounds']} rounds, {content['clients']} clients on {content['devices']} devices"
     if content.get("availability"):
         work += f", there as {content['availability']} says"
@@ -218,7 +217,6 @@ def attack(content: Content) -> str:
 
 
 def not_shared(content: Content) -> Iterator[str]:
-    """A sentence for each setting or work that a method does not share."""
     for found in content["differences"]:
         if found["shared"] is None:
             beyond = f"{found['method']}, {found['setting']}={_plain(found['value'])}; {found['why']}"

@@ -386,7 +386,6 @@ class Figure:
     keys: Sequence[Key] = ()
 
     def svg(self, alt: str) -> Markup:
-        """For a page. alt: what it shows, in words."""
         margins = [[None if panel is None else panel.margins() for panel in row] for row in self.panels]
         columns = list(zip(*margins, strict=True))
         across = _spread(self.width, [_most(column, 0, 2) for column in columns], self.widths)
@@ -434,7 +433,6 @@ def heat_map(values: Doubles, hex_colour: str, low: float, high: float) -> NDArr
 
 
 def scale_bar(hex_colour: str, low: float, high: float, name: str, form: Callable[[float], str] = plain) -> Panel:
-    """A narrow panel that says what the depths of a heat map mean."""
     shades = heat_map(np.linspace(high, low, 256)[:, None], hex_colour, low, high)
     y = Axis(name, low, high, side=True, form=form)
     return Panel(x=Axis(ticks=()), y=y, marks=[Image(shades, 0, 1, high, low)], frame=False)

@@ -110,7 +110,6 @@ def noise_table(rows: Sequence[NoiseRecord] | None) -> list[dict[str, Any]]:
 
 
 def stated(epsilon: Epsilon) -> str:
-    """An epsilon that is true, in words."""
     return epsilon if isinstance(epsilon, str) else number(epsilon)
 
 

@@ -119,7 +119,6 @@ Attack = Callable[[Path], T]
 
 
 def tell_attacks(tell: Tell, attack: Attack[T]) -> Attack[T]:
-    """The same attack, which reports how long each took."""
     done = 0
 
     def told(folder: Path) -> T:
@@ -159,7 +158,6 @@ def show_progress(
 
 
 def write_outlook(pace: Pace) -> None:
-    """Say on stderr how much there is to do."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(pace.outlook(), markup=False)
 
 

@@ -44,7 +44,6 @@ def without_effect(given: Collection[str], runs: Sequence[Resolved]) -> list[str
 
 
 def surplus_clusters(config: Resolved) -> str | None:
-    """A sentence about more clusters than a run has clients."""
     clusters, clients = config.settings.get("clusters"), config.clients
     if not isinstance(clusters, int) or clients is None or clusters <= clients:
         return None
@@ -55,7 +54,6 @@ def surplus_clusters(config: Resolved) -> str | None:
 
 
 def absent_to_the_end(config: Resolved) -> str | None:
-    """A sentence about clients that would join only after the last round."""
     clients, (founders, newcomers, every) = (
         config.clients,
         (config.settings.get(key, 0) for key in ("founders", "newcomers", "join_every")),

@@ -59,17 +59,14 @@ class Resolved(RunConfig):
 
     @property
     def definition(self) -> System:
-        """The system that is run."""
         return registry.get(self.system)
 
     @property
     def own(self) -> Any:
-        """The system's own config object."""
         return self.definition.config(**self.settings)
 
     @property
     def how(self) -> How:
-        """What computes products, and in which precision."""
         return {"precision": self.precision, "device": self.accelerator}
 
 

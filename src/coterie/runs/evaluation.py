@@ -131,7 +131,6 @@ class Evaluator:
         self._counts_hits = model.is_classifier and [metric.name for metric in self.metrics] == ["accuracy"]
 
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
-        """Scores of these clients' models, in their order."""
         owns, every = [self.data[name] for name in models], list(models.values())
         rows = {name: np.empty(len(owns)) for name in self.names}
         sampled: Sampled | None = None

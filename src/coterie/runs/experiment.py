@@ -350,7 +350,6 @@ class Experiment:
         return found
 
     def groups(self, split: Split) -> list[int] | None:
-        """Every evaluated client's own group in this split's data, if there are groups."""
         found, clients = split.groups, self.data.clients
         return None if found is None else [int(found[clients.index(name)]) for name in self.shown]
 

@@ -116,7 +116,6 @@ def _views(task: Task, augment: int, seed: int, name: str) -> Iterator[Task]:
 
 
 def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
-    """The hub's own samples, of the plain task, without test samples."""
     own = samples_of(task, indices, "train")
     return ClientData(own.x, own.y, np.empty(0, np.int64), TensorSamples(own.x[:0], own.y[:0]))
 
@@ -182,7 +181,6 @@ class Holdings(Mapping[str, ClientData]):
         self._others[name] = data
 
     def samples(self, name: str) -> int:
-        """How many training samples a party holds; 0 for one that holds none."""
         if name in self._others:
             return len(self._others[name].y)
         return self._size(self._giver(name)) if name in self.clients else 0

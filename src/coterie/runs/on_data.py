@@ -118,5 +118,4 @@ class Here:
 
 
 def diverged() -> PeerError:
-    """What a client refuses with whose training diverged."""
     return PeerError("its training diverged: its loss or weights are no longer finite")

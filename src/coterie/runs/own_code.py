@@ -66,7 +66,6 @@ def with_code(inputs: str, code: Mapping[str, str]) -> str:
 
 
 def named_in(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Imports nothing."""
     attack = str(options.get("attack") or "")
     of: dict[str, Sequence[str]] = {name: [str(options.get(name) or "")] for name in ("system", "model", "loss")}
     of["metrics"] = named(options.get("metrics"))

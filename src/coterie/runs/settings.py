@@ -29,7 +29,6 @@ _WORDS: Mapping[Any, str] = {
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
-    """The error for an unknown name."""
     names = sorted(known)
     return UserError(f"unknown {what} {word!r}{suggest(word, names)} Known: {', '.join(names) or 'none'}")
 

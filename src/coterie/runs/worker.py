@@ -44,5 +44,4 @@ class Worker:
 
 
 def versions() -> dict[str, str]:
-    """What must be the same at all workers."""
     return {"coterie": coterie.__version__, "torch": torch.__version__, "numpy": np.__version__}

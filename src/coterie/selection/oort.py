@@ -71,7 +71,6 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 def pool(clients: int, settings: Oort | None = None) -> Pool:
-    """The state before round 1, of this many clients."""
     if clients < 1:
         raise UserError(f"Oort selects among at least 1 client, not {clients}")
     unknown = np.full(clients, np.nan)

@@ -38,7 +38,6 @@ class Job:
 
     @property
     def samples(self) -> int:
-        """Number of training samples n."""
         return int(self.x.shape[0])
 
     @property
@@ -58,7 +57,6 @@ class Job:
 
 
 def job_of(fit: Fit, x: Tensor, y: Tensor, sample_weights: Vector | None) -> Job:
-    """A party's training on these samples, with these weights."""
     return Job(fit.weights, fit.solver, fit.epochs, fit.seed, x, y, fit.state, sample_weights, fit.secret)
 
 

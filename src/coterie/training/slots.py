@@ -27,8 +27,7 @@ class Kernel(Protocol):
     slots: int
     device: torch.device
 
-    def load(self, slot: int, job: Job) -> None:
-        """Put a job's start weights and solver state into a slot."""
+    def load(self, slot: int, job: Job) -> None: ...
 
     def store(self, slot: int) -> Tensor:
         """A copy of the slot's weights, (d,) float32."""

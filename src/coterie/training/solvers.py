@@ -39,7 +39,6 @@ MOST_WEIGHT = 2.0**40
 
 
 def largest(values: NDArray[np.floating[Any]]) -> float:
-    """The largest magnitude in a non-empty array; NaN if it has one."""
     return float(max(values.max(), -values.min()))
 
 
@@ -86,7 +85,6 @@ def sampling(samples: int, batch_size: int, epochs: int) -> Sampling:
 
 
 def is_private(solver: Any) -> bool:
-    """Whether it hides each sample (DP-SGD)."""
     return getattr(solver, "sample_noise", None) is not None
 
 

@@ -138,7 +138,6 @@ class Coordination:
         return request is not None and request.dst == src and request.outcome is None
 
     def has_all(self, coming: Sequence[Coming]) -> bool:
-        """Whether nothing else can come that the open step waits for. coming: known events."""
         if isinstance(self._step, steps.Ask):
             return self.awaited.keys() <= {number for number, _, _ in coming}
         if isinstance(self._step, steps.Take):

@@ -63,8 +63,7 @@ class Keyring(Protocol):
     def check_known(self, name: str) -> None:
         """Raises PeerError unless there are public keys of this party."""
 
-    def sign(self, src: str, header: bytes, digest: bytes) -> bytes:
-        """The signature of ``src`` over both."""
+    def sign(self, src: str, header: bytes, digest: bytes) -> bytes: ...
 
     def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
         """Raises PeerError unless the registered key of ``src`` has signed exactly this."""

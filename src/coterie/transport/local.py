@@ -324,7 +324,6 @@ class LocalTransport:
     # -- between rounds ----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The transport's state between two rounds: the clock and the messages under way."""
         parcels, frames = self._under_way()
         at = {place: index for index, place in enumerate(frames)}
         parcels = [msgspec.structs.replace(p, ticket=at[self.spool.place(p.ticket)]) for p in parcels]

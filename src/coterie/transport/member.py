@@ -44,8 +44,7 @@ class Observer:
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None: ...
 
-    def late(self, party: str) -> None:
-        """A step did not wait for this party's answer."""
+    def late(self, party: str) -> None: ...
 
 
 class Reader:
@@ -67,7 +66,6 @@ class Reader:
         return digest
 
     def decode(self, frame: bytes, kinds: tuple[type[M], ...]) -> M:
-        """As ``codec.decode``."""
         if self._last is not None and self._last[0] is frame and type(self._last[1]) in kinds:
             return self._last[1]  # type: ignore[return-value]
         message = codec.decode(frame, *kinds)

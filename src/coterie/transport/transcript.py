@@ -45,7 +45,6 @@ class View:
                 yield entry, entry.message
 
     def kinds(self) -> frozenset[str]:
-        """Names of the message types that this party read."""
         return frozenset(entry.kind for entry in self.seen if entry.message is not None)
 
 
@@ -74,7 +73,6 @@ class Transcript:
         self.views[party].seen.append(seen)
 
     def of_role(self, role: str) -> list[View]:
-        """The views of all parties of a role."""
         return [view for view in self.views.values() if view.role == role]
 
 

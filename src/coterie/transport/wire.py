@@ -129,7 +129,6 @@ class Links:
         return 0.0
 
     def work_s(self, party: str, cost: Cost) -> float:
-        """Seconds that this party's device needs for this work."""
         return 0.0
 
     def rounds(self, party: str, round: int) -> int:

@@ -62,7 +62,6 @@ class Expected:
 
     @classmethod
     def of_moments(cls, mean: float, square: float) -> Expected:
-        """From the means of a client's score and of its square."""
         return cls(mean, *(math.sqrt(max(0.0, second - mean**2)) for second in (square, mean)))
 
     def standard_error(self, clients: int) -> float:

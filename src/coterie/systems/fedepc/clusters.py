@@ -67,7 +67,6 @@ class Cluster(msgspec.Struct):
 
     @property
     def is_measured(self) -> bool:
-        """Whether L_k of the current W_k is known, and no reward is pending."""
         return bool(self.losses) and self.chosen is None
 
     def drawn(self, names: Sequence[str], size: int, source: np.random.Generator) -> None:

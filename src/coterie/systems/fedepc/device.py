@@ -143,7 +143,6 @@ class Describer(fl.Party):
         return fitted.weights, loss
 
     def releases(self) -> list[Release]:
-        """All releases of this device that depend on its data, for the ledger."""
         said = "sparsity vector and noise floor"
         if self.config.send == "clear":
             found = [Release(said, round=r) for r, *_ in self.state.released]

@@ -180,7 +180,6 @@ class HardenedServer(Server, role=HUB):
 
 
 def changes(old: Mapping[str, int], new: Mapping[str, int]) -> tuple[Event, ...]:
-    """The changes that the hub can see: devices that joined, left and moved."""
     events = []
     for name in sorted({*old, *new}):
         if old.get(name) == new.get(name):

@@ -119,7 +119,6 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         return (yield from self.status(msg.round))
 
     def status(self, r: int) -> fl.Work[StatusReport]:
-        """Its signed status, made once a round."""
         if self.state.told == r and self.state.report:
             return codec.decode(self.state.report, StatusReport)
         spent = len(self.state.released)

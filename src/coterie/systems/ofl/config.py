@@ -155,7 +155,6 @@ class OFLConfig(NoiseSettings, LocalTraining):
 
     @property
     def sends_changes(self) -> bool:
-        """Whether leaders encrypt changes of the global model instead of their models."""
         return self.detection == "norms" or self.mechanism == "distributed"
 
     def unit(self, parameters: int, clients: int = 0) -> float:

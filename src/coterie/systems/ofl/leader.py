@@ -214,7 +214,6 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @fl.on(messages.Spread, answers=messages.Forwarded)
     def spread(self, msg: messages.Spread, src: str) -> fl.Steps[messages.Forwarded]:
-        """Take the global model, and give each member its stalest parameters."""
         office = self.held(msg.round)
         weights = check_model(self.spec, msg.spec, msg.weights)
         office.base, office.model, office.version = weights, weights, msg.version
