@@ -30,20 +30,7 @@ QUIET = (
 
 @dataclass(frozen=True)
 class Aidc:
-    """Settings of the clustering. Raises UserError for impossible ones.
-
-    gamma: weight of eq. (4) in eq. (3).  theta_merge, theta_split: of eq. (7) and (8), in calibrated units: about 0 for
-        two devices of like data, 1 or less for the median pair.  singles_to: up to so many devices merging starts from
-        single ones, beyond from the dense parts of eq. (5) and (6); 0: always from those.  eta: of eq. (6).
-        neighbours: nearest devices of which eq. (5) takes mean and deviation.  floors_per_scale: least median floors in
-        a divergence of 1; fewer tell finer groups apart, more keep noise together.  diagonal: whether the mean of eq.
-        (8) includes i = j, as printed.  passes: of merging and splitting, at most.
-
-    literal: algorithm 2 as printed: nothing calibrated, one radius and MinPts of all devices, one pass, noise alone.
-    reference: section 3.5: a divergence is the difference of two devices' Euclidean distances to a third one, drawn by
-        ``seed``.  force_thresholds: lets theta_split be below theta_merge, as in two rows of table 2; merged clusters
-        are then split again until the passes are over.
-    """
+    """Settings of the clustering, which docs/clustering.md explains. Raises UserError for impossible ones."""
 
     gamma: NotNegative = 1.0
     theta_merge: NotNegative = 0.15

@@ -38,17 +38,7 @@ MEMBERS = 32
 
 @dataclass(frozen=True)
 class Cics:
-    """Settings of the bandit.
-
-    confidence: delta in (0, 1) of beta_t = sqrt(2 log(t^2 / delta)).  exploration: factor on beta_t; 0 is greedy.
-    length_scale: rho of eq. (10), in units of the distance of standardised contexts.  sigma: of eq. (10); noise: the
-        standard deviation of a reward; slope: that of each entry of theta; all three in units of the standard deviation
-        of the rewards in the window.  window: so many past rounds are remembered.  cheapest: a cost below this share of
-        the cluster's median cost counts as the median, unless no set would then keep the budget; 0 believes all.
-        exhaustive_to: up to so many devices all 2^n sets are compared.  pool, swaps: beyond, the devices that a greedy
-        step compares, and the random moves that follow.
-    literal: eq. (10), (11) and algorithm 3 as printed, on contexts and costs as they are.
-    """
+    """Settings of the bandit, which docs/selection.md explains."""
 
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.1
     exploration: NotNegative = 1.0
