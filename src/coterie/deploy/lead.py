@@ -19,7 +19,7 @@ from coterie.transport.envelope import Envelope
 from coterie.transport.queues import Leader, Lost
 from coterie.transport.wire import Parcel
 
-OFFLINE, GONE = "offline", "gone"
+GONE = "gone"
 
 
 def waiting(letter: Letter, spool: Spool) -> Parcel:
