@@ -152,7 +152,7 @@ def robust(
     They are rounded down, so that rounding makes no update longer. The divisor is the sum of the a_i, as a multiple of
     the largest weight. Raises as ``s_factors``, and RunError if any such sum would open one update.
 
-    deviations: of noise that an opened number may be off by.
+    deviations: of noise that an opened number may be off by. What may be zero hides no other update, unless all may be.
     """
     norms, products, used = _rows(squares, dots, factors)
     honest = np.isfinite(norms) & np.isfinite(products)

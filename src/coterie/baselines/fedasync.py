@@ -35,6 +35,11 @@ class FedAsyncConfig(late.LateTraining):
 
 
 class Mixing:
+    """The models of one round, in two mixtures: late ones come before those in time, whenever they are taken.
+
+    All shares are within [0, 1], so buffers (running statistics) stay within the clients' range.
+    """
+
     def __init__(self, spec: ModelSpec, weights: fl.Vector, step: float, *, exponent: float) -> None:
         self._weights, self._step, self._exponent = weights, step, exponent
         self._late, self._in_time = RunningMix(len(weights)), RunningMix(len(weights))

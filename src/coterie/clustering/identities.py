@@ -207,6 +207,7 @@ def _true_clusters(clusters: Any, law: IdentityLaw) -> NDArray[np.intp]:
 
 
 def _most_tries(law: IdentityLaw) -> int:
+    """So many tries that all of them fail with probability 2^-64."""
     if law.expected_tries > MAX_EXPECTED_TRIES:
         raise UserError(
             f"a set of at least {law.least} of {law.clusters} clusters at p = {law.p} takes {law.expected_tries:.3g} "

@@ -188,6 +188,7 @@ def _settled(
 
 
 def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tuple[Labels, list[Change]]:
+    """Algorithm 2 as printed. Noise devices are alone, since each needs a model."""
     labels, merges = merged(mjs, literal_parts(s, mjs, settings.eta), settings.theta_merge)
     labels, splits = split(mjs, labels, settings.theta_split, settings.diagonal)
     labels, alone = _placed(mjs, labels, 0.0)
@@ -195,6 +196,7 @@ def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tu
 
 
 def _placed(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[Change]]:
+    """Each noise device in the cluster of least mean divergence if below ``below``, else in its own."""
     rows = np.argsort(labels, kind="stable")
     rows = rows[labels[rows] != NOISE]
     _, first, sizes = np.unique(labels[rows], return_index=True, return_counts=True)

@@ -1,4 +1,9 @@
-"""Backends: arrays under one key, which compute and keep no rules."""
+"""Backends: arrays under one key, which compute and keep no rules.
+
+The front (``vector``, ``paillier``, ``ckks``) keeps the rules and never looks into a backend's array. The backends are
+``paillier_arrays``, ``ckks_arrays`` and their emulated ``twins``. An operation of CKKS alone is a method of both CKKS
+backends and of ``ckks.CipherVector``.
+"""
 
 from __future__ import annotations
 

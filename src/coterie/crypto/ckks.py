@@ -277,7 +277,7 @@ class CipherVector(vector.CipherVector):
 
 
 class Encrypts(ABC):
-    """Either half of a key pair."""
+    """Either half of a key pair. The secret half encrypts in half the time with less noise."""
 
     arrays: Any
 

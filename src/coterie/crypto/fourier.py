@@ -8,12 +8,14 @@ A block is N reals, one ciphertext: n = N/2 neighbouring pairs x_j + i y_j. Its 
 
     Z_k = n^(-1/2) sum_j (x_j + i y_j) e^(-2 pi i j (k + 1/2) / n)
 
-The frequency k + 1/2 is high if it lies between n/4 and 3n/4.
+The frequency k + 1/2 is high if it lies between n/4 and 3n/4. Z is X + iY, the spectra of even and of odd values. Over
+pairs of frequencies that add up to n the energy of Z is that of X and Y. The last block is filled up with zeros.
 
-**No transform is needed.** Keeping high frequencies (D_k = 1, else 0) convolves a block with D's inverse spectrum h, a
-product of polynomials modulo X^N + 1. So the energy of the high frequencies is the constant coefficient of h(X^2) v(X)
-v(1/X), and the energy of all that of v(X) v(1/X). h is rounded to multiples of 1 / TAPS, so D is 1 or 0 up to 2 % at 87
-% of the frequencies, and between -.14 and 1.14 near n/4 and 3n/4.
+**No transform is needed.** Multiplying Z_k by D_k (1 where the frequency is high, else 0) convolves a block with the
+spectrum's inverse h of D. That is a product of polynomials modulo X^N + 1, of which values are the coefficients. So the
+energy of the high frequencies is the constant coefficient of h(X^2) v(X) v(1/X), and the energy of all that of v(X)
+v(1/X). h is rounded to multiples of 1 / TAPS. So D is 1 or 0 up to 2 % at 87 % of the frequencies, and between -.14 and
+1.14 near n/4 and 3n/4.
 
 Energies are constant scalars (``ckks.CipherVector.dot``). docs/detection.md says what they tell about a model.
 """

@@ -14,7 +14,9 @@ secret sharing", EUROCRYPT 2022, section 3):
     cs = H(a_g) xor H(b_g)                                                                     (5)
     pi_j = H(s_j) xor bit(s_j) cs,   tag = SHA-256(context, cs, SHA-256(cw), pi_0 ... pi_{G-1})  (6)
 
-Both servers compute it, each from its own seeds, and count the upload if the tags are equal.
+Both servers compute it, each from its own seeds, and count the upload if the tags are equal. A server can compute an
+honest client's tag alone, so it learns nothing from the other's. H is SHA-512 of context, place and seed. Two places,
+or another cw at one server, need a collision of four values of SHA-512.
 """
 
 from __future__ import annotations

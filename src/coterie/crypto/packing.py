@@ -76,6 +76,7 @@ class Lanes:
 
     @property
     def offset(self) -> int:
+        """Added to every value, in steps, so that its lane is never negative."""
         return 1 << (self.value_bits - 1)
 
     def quantise(self, values: ArrayLike) -> Integers:

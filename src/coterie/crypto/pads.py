@@ -8,9 +8,11 @@ A sender that chooses c_1 of (c_0, c_1) can have K s added to what is opened, an
     (sum of y + p, a)            whoever has both: ``completed(padded, counterpart)``, a fresh ciphertext of the sum
 
 Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). The polynomial a follows from a public seed that
-the key's holder draws for each counterpart.
+the key's holder draws for each counterpart. A padded vector has half the bytes of a ciphertext. A sum has the noise of
+one encryption under the secret key, however many vectors it adds up.
 
-**A pad is used once.** ``protocols/pads.py`` derives a key for every sender, round and nonce.
+**A pad is used once.** Two vectors under one pad differ by their plaintexts. ``protocols/pads.py`` derives a key for
+every sender, round and nonce.
 
 On the wire a padded vector is a header of 32 bytes and one polynomial for each ciphertext as in ``wire``:
 

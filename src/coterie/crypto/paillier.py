@@ -11,10 +11,13 @@ Paillier's public-key system with applications to electronic voting" (2010). p a
 more than Paillier's problem: that powers of h with such short exponents can't be told from random numbers of Jacobi
 symbol 1.
 
-**Masks** (FedCAPrivacy, eq. 6 to 10). One mask is added to every client's vector of a round.
+**Masks** (FedCAPrivacy, eq. 6 to 10). One mask is added to every client's vector of a round. The party that opens them
+sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8). Sums are
+unmasked later, under another key (eq. 10).
 
-**Secrecy is not integrity**: sign ciphertexts. A number that is no unit modulo N would open to a factor of N, so
-``from_bytes`` refuses it. Decryption is not constant in time.
+**Secrecy is not integrity**: sign ciphertexts. A sender that lies about its values is noticed at decryption only if a
+lane leaves the range of its terms. A number that is no unit modulo N would open to a factor of N, so ``from_bytes``
+refuses it. Decryption is not constant in time.
 """
 
 from __future__ import annotations

@@ -234,9 +234,11 @@ class Ring:
     ) -> Residues:
         """The dot product with a conjugated vector, ``(1, 2, limbs - 1, N)``, as a constant.
 
-        constant: the other coefficients may hold anything, so no automorphisms are needed. taps: integers, ``(N,)``: a
-        polynomial by which the product is multiplied first. These automorphisms sum up to the trace of the field, which
-        leaves N times the constant coefficient, twice the dot product, so everything is halved modulo q first.
+        constant: the other coefficients may hold anything. Then no automorphisms are needed.
+        taps: integers, ``(N,)``: a polynomial by which the product is multiplied first.
+        keys: of ``parameters.elements``, in their order. These automorphisms sum up to the trace of the field, which
+            leaves N times the constant coefficient, twice the dot product. So everything is halved modulo q first.
+            Rescaling is last, so that their noise hardly counts.
         """
         limbs = form.level + 1
         with _forged():
@@ -359,7 +361,9 @@ class Ring:
 
 
 def _chain(parameters: ParameterSet) -> list[Any]:
-    """The primes."""
+    """The primes. SEAL's own are the largest below each power of two, so the scale drifts by twice as much at each
+    level. In a long chain the middle ones are chosen on both sides, each to bring the scale back.
+    """
     chain: list[Any] = sealapi.CoeffModulus.Create(parameters.degree, list(parameters.prime_bits))
     if parameters.levels <= _SHORT:
         return chain
@@ -417,6 +421,7 @@ def _header(size: int) -> bytes:
 
 @contextmanager
 def _scratch() -> Iterator[_File]:
+    """A file that never reaches a disk where the system can do that."""
     with ExitStack() as stack:
         if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
             descriptor = os.memfd_create("coterie", os.MFD_CLOEXEC)

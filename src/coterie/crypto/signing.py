@@ -1,9 +1,11 @@
 """Signing and sealing: keys of 32 bytes, and one unambiguous byte form for a list of fields.
 
-**Signatures** are Ed25519 (RFC 8032) over lists of fields. Start with a word for the purpose.
+**Signatures** are Ed25519 (RFC 8032) over lists of fields. Start with a word for the purpose, so that a signature never
+fits another kind of message.
 
 **Sealed bytes** are HPKE (RFC 9180, base mode; X25519, HKDF-SHA256, ChaCha20-Poly1305), for data that a hub carries and
-must not read. Anyone can seal in anyone's name, though: where the sender matters, sign what is inside.
+must not read. Sender and recipient are bound in: other ones don't open. Anyone can seal in anyone's name, though: where
+the sender matters, sign what is inside.
 """
 
 from __future__ import annotations

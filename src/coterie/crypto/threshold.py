@@ -1,5 +1,7 @@
 """One CKKS key that several parties hold shares of, so that nobody opens alone. docs/threshold.md is its page.
 
+The public key is a ``ckks.PublicKey`` and what it encrypts is a ``ckks.CipherVector``: all of ``ckks`` works on it.
+
     group = Group("threshold-8192-sum", ("a", "b", "c"), label=b"run 5, key 1")    # the same facts at everybody
     own = secret(group)                                 # each holder (``threshold_generation``)
     key = joined(group, {"a": own.public(), ...})       # anybody
@@ -13,14 +15,17 @@ homomorphic encryption using differential privacy" (CRYPTO 2022), ask for
 
     sigma = sqrt(12 Q_D) * 2^(s / 2) * |e|
 
-Every holder adds this, so that all others together can't take it off.
+Every holder adds this, so that all others together can't take it off. An opening is one ciphertext: a vector of d
+values has ``ceil(d / N)``. Of a scalar only the constant coefficient is opened.
 
-**Switching.** Before it is opened, a ciphertext is brought to the modulus of ``ParameterSet.opened``: divided by the
-surplus primes if its scale is large enough, else these are dropped.
+**Switching.** A ciphertext is brought to the modulus of ``ParameterSet.opened`` before it is opened. If its scale is
+large enough it is divided by the surplus primes, so that its error becomes small next to that of rounding. Else these
+primes are dropped, which changes nothing.
 
 **Shares** are elements of the ciphertexts' ring. n-of-n: they add up to the key. t-of-n: they are Shamir's. Which
-holders answer is fixed first: each one's share times its Lagrange coefficient is then an additive share, which it
-shares anew to hand the key over.
+holders answer is fixed first: then each one's share times its Lagrange coefficient is an additive share, and nothing
+with noise is multiplied by a large coefficient. To hand the key over, each answering holder shares its additive share
+anew. New shares are independent of the old. Who has kept enough old ones still opens, so holders erase them.
 """
 
 from __future__ import annotations

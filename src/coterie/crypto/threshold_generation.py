@@ -9,11 +9,13 @@ Each party draws a ternary secret s_i; the key is their sum s. Public parts are 
                        d_i = h s_i + g (u_i - s_i) + e, of the sums h and g        (sum of d_i, g): switches from s^2
 
 (the last as C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
-ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals.
-SEAL draws secrets and errors; its pairs (b', a') are brought to a common a by adding (a' - a) s_i. Two parts of one
-kind by one secret show their noise, so a party makes each part once and keeps its bytes. Nothing proves that a part is
-well-formed: a malformed one makes sums open to nonsense, and one of round two whose first part was malformed may show
-something of s_i.
+ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals:
+else the last party could choose its part so that the sum is a key of its own. SEAL draws secrets and errors; its pairs
+(b', a') are brought to a common a by adding (a' - a) s_i.
+
+Two parts of one kind by one secret show their noise. So a party makes each part once and keeps its bytes; another try
+takes another secret and another label. Nothing proves that a part is well-formed. A malformed one makes sums open to
+nonsense; one of round two whose first part was malformed may show something of s_i.
 """
 
 from __future__ import annotations

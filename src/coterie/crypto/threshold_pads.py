@@ -312,6 +312,7 @@ def _sum_deviation(group: Group, weights: Mapping[str, int]) -> float:
 
 
 def _request(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> Request:
+    """What each answers: named by all pads and weights, so that all answer for one sum."""
     if not group.additive:
         raise CryptoError("where t of n holders open, a sum of padded vectors is opened as joint() ciphertexts")
     if len(pads) < 2 or set(pads) != set(weights):
@@ -363,6 +364,7 @@ _SMALL_VARIANCE = 10.5  # of residues.binomial, which SEAL draws, too
 
 
 def _small(group: Group, pad: Pad, key: bytes) -> Residues:
+    """Noise of an encryption, from 32 secret bytes."""
     count, limbs, degree = pad.shape(group)
     return group.ring.transformed(residues.binomial((count, degree), lambda _: key), limbs - 1)
 

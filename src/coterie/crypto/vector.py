@@ -86,6 +86,8 @@ class Key:
 
 @dataclass(frozen=True, eq=False)
 class Mask:
+    """SECRET of its party: numbers that fit every key with the same scheme and parameters."""
+
     scheme: str
     space: Space
     length: int
@@ -220,8 +222,9 @@ class CipherVector(BaseVector):
 
     def unblind(self, mask: Mask, times: int) -> Self:
         """The vector minus ``times`` times the mask: FedCAPrivacy, eq. (10), with sums and counts; PAFed, line 16.
-        Freshly randomised. Raises CryptoError if fewer masks are inside; with Paillier another mask than the one inside
-        is noticed at opening.
+
+        Freshly randomised: else the vectors before and after would show the mask. Raises CryptoError if fewer masks are
+        inside. With Paillier another mask than the one inside is noticed at opening.
         """
         numbers, factor = self._matching(mask), integer_weight(times)
         if factor > self.blinded:

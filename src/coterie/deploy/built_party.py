@@ -160,6 +160,7 @@ def build_party(home: Home) -> BuiltParty:
 
 
 def _check_secret(home: Home, plan: Plan, config: Resolved) -> None:
+    """Raises UserError for a plan by which a party between machines would keep nothing secret."""
     if plan.settings.rehearsal and not all(is_loopback(host) for host in hosts_of(home.server)):
         raise UserError(
             f"version {plan.version} of the plan is a rehearsal, whose parties share a seed, and the server of "

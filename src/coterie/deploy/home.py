@@ -80,7 +80,7 @@ class Home:
 
     @property
     def identity(self) -> Identity:
-        """Raises UserError if they are missing or cut."""
+        """SECRET: the keys for signing and for opening. Raises UserError if they are missing or cut."""
         return Identity(read_private(self.keys / "signing", KEY_BYTES), read_private(self.keys / "opening", KEY_BYTES))
 
     def seed(self) -> int:

@@ -167,6 +167,7 @@ class HubNode(Node):
         self._commit_all()
 
     def _commit_all(self) -> None:
+        """Commit, with all messages that wait for the next attempt; then they need not come again."""
         done = [one for one in self.queue.held.values() if one not in self.waiting and one not in self._done_later]
         spool = self.member.spool
         self.kept.again = [Letter(one.envelope, spool.peek(one.ticket), self.era, one.arrives) for one in self._coming]

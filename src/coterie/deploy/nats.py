@@ -4,8 +4,10 @@ A packet from a to b is one or more messages on ``cot.b.a``, which the server st
 consumer until b has acknowledged them.
 
 - The last part of a packet (``nats_parts``) is sent when the server has stored all others. It alone has an identity
-  that a second attempt shares, so a packet is stored once and wholly, or not at all. At each new connection, and when a
-  delivery is missing, the consumer is reset to unacknowledged messages, so that packets come in order.
+  that a second attempt shares, so a packet is stored once and wholly, or not at all.
+- A sender pushes a packet anew if the server does not store a part within ``push_s``, or after a long sleep.
+- At each new connection, and when a delivery is missing, the consumer is reset to unacknowledged messages, so that
+  packets come in order. Packets held here are not handed out a second time.
 """
 
 from __future__ import annotations

@@ -95,6 +95,7 @@ def waits(
 
 
 async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:
+    """Retries: new servers of a cluster refuse for a while, and do not all know at once what was made."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + SET_UP_S
     while True:

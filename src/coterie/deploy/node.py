@@ -1,6 +1,7 @@
 """A node: one party's process. It drives a ``Member`` over an engine, and stores its work before it tells.
 
-A packet is handled, its consequences are committed at once (``store.py``) and pushed, then it is done.
+A packet is handled, its consequences are committed at once (``store.py``) and pushed, then it is done. So a node that
+is killed anywhere pushes again what may not have left, and takes again what it had not committed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"}
 
 
 class RolledBackError(CoterieError):
-    """A party's stored state is older than the hub knows."""
+    """A party's stored state is older than the hub knows. It would use numbers a second time."""
 
 
 class Node(StoredNode):
@@ -291,6 +292,10 @@ class Node(StoredNode):
             self.give_up()  # one that had waited would have coordinated now
 
     def _stand_apart(self) -> None:
+        """The hub repeats an attempt, so its disk was put back, and it may now ask for something else.
+
+        This party answers once in an attempt, so it takes nothing of this one and asks for another.
+        """
         if not self.apart:
             self.give_up()
             self.apart = True

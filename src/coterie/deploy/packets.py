@@ -157,8 +157,9 @@ def _header(keyring: Keyring, src: str, dst: str, number: int) -> bytes:
 
 
 class Carried(Keyring):
-    """The keyring of a member whose messages travel in packets, and need no own signature or seal. Their overhead
-    counts all the same.
+    """The keyring of a member whose messages travel in packets, and need no own signature or seal.
+
+    keyring: of the party. The overhead counts all the same, so that a rehearsal's virtual clock is a simulation's.
     """
 
     def __init__(self, keyring: Keyring) -> None:
@@ -183,7 +184,7 @@ class Carried(Keyring):
 
 
 class CarriedNumbers(Numbers):
-    """Numbers of such messages."""
+    """Numbers of such messages. A message is taken once since its packet is (``PacketQueue``)."""
 
     def is_old(self, envelope: Envelope) -> bool:
         return False

@@ -193,6 +193,7 @@ def _done(store: FileStore, party: Party, rounds: int) -> int:
 
 @contextlib.contextmanager
 def _admitted() -> Iterator[None]:
+    """A party that the engine does not admit or does not reach ends with a RunError, not as a fault of this program."""
     try:
         yield
     except NotAdmittedError as error:

@@ -1,6 +1,7 @@
 """Parties' reports, checked and summed up, and the ``result.json`` that the hub makes of them.
 
-Nothing proves a number of a report: a party can spoil its own numbers and the means.
+Nothing proves a number of a report. The checks keep out impossible reports (a share above 1, a kind of message that
+does not exist). So a party can spoil its own numbers and the means, and nothing else.
 """
 
 from __future__ import annotations

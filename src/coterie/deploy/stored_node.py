@@ -152,6 +152,7 @@ class StoredNode(Observer):
         self.account.new()  # an attempt that is undone has sent what it has sent
 
     def recognise(self) -> None:
+        """Forget the numbers of parties that were enrolled anew, which begin again."""
         common = getattr(self.member.party, "common", None)
         for entry in common.roster.entries if common is not None else ():
             if self.kept.keys.get(entry.name, entry.verify_key) != entry.verify_key:
@@ -183,7 +184,10 @@ class StoredNode(Observer):
     # -- packets out -------------------------------------------------------------------------------------------------
 
     def send(self, sent: Sent) -> None:
-        """A party that is gone or excluded is not asked."""
+        """Put aside what a coordination sends, for ``flush``, so that many parties are asked at the same time.
+
+        It is not stored: if this process ends, the round is tried again. A party that is gone or excluded is not asked.
+        """
         dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
         if (
             lead is not None

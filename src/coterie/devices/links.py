@@ -56,6 +56,8 @@ class Delays:
     asked(r): the clients that round r asks.  share: delta, of those (rounded).  law: as for ``delay_law``. Raises
     UserError for a share beyond 0 to 1, or another law.
 
+    A client that still owes an earlier answer counts towards the share: its new answer arrives together with the last.
+
     least: minimal delays in rounds, such as an attacker's, but not in the set-up.
     """
 

@@ -4,10 +4,13 @@ Each mechanism has a privacy loss distribution (PLD), and that of all of them is
 Doroshenko et al., "Connect the dots", 2022), also for releases chosen by what earlier ones have shown.
 
 - A Gaussian with noise multiplier z: N(0, z^2) against N(1, z^2). Several are one with 1/z^2 = sum of 1/z_i^2.
-- A mechanism of pure epsilon: randomised response, which dominates any other (Kairouz, Oh, Viswanath 2015).
+- A mechanism of pure epsilon: randomised response, which dominates any other (Kairouz, Oh, Viswanath 2015). The k
+  choices of an exponential mechanism without replacement are k of them.
 - Skellam noise has no PLD for vectors: divergences of Rényi add up instead (``skellam.py``).
 - A Gaussian sum in which the client is with probability q, unknown to all that see it: (1 - q) N(0, z^2) + q N(1/2,
   z^2) against the same with N(-1/2, z^2). One client's vector has at most half of the sensitivity of a replacement.
+  Adding and removing a client is not enough here, once it is composed (Lebeda et al., "Avoiding pitfalls for privacy
+  accounting of subsampled mechanisms under composition", 2024).
 """
 
 from __future__ import annotations

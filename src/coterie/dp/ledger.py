@@ -104,6 +104,10 @@ class Release:
         return tuple(value for name, value in vars(self).items() if name != "round")
 
     def proves(self, neighbours: Neighbours) -> bool:
+        """Whether it has a proof for this relation.
+
+        What hides a whole client hides each of its samples, but not the other way round.
+        """
         return self.mechanism not in UNPROVED and self.neighbours in (neighbours, "replace one client")
 
     def seen_by(self, observer: str | None) -> bool:

@@ -1,4 +1,7 @@
-"""``coterie deploy doctor``: checks the places of secrets, and files, clocks, certificates and plans."""
+"""``coterie deploy doctor``: checks the places of secrets, and files, clocks, certificates and plans.
+
+It tells where a secret lies and never the secret. Secrets are searched for by their bytes, in hex and in base64.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A NATS server for a federation: the text of its configuration, and a server of our own from the pinned wheel.
 
-A server sends a user's answers anywhere, with its own rights, so each party has its own account, from which it can
-reach only what the account imports.
+A party is one user, whom its TLS certificate names, and may publish in its own name only, read its own packets only,
+and change nothing. A server does not check where a user has its answers sent, and sends them with its own rights. So
+each party has its own account, from which it can reach only what the account imports.
 """
 
 from __future__ import annotations

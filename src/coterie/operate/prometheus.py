@@ -1,4 +1,8 @@
-"""The numbers of a deployment for Prometheus, over HTTP on the loopback interface alone."""
+"""The numbers of a deployment for Prometheus, over HTTP on the loopback interface alone.
+
+One thread answers one request at a time, within two seconds each, so that local users who connect slowly take neither
+memory nor threads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``coterie deploy files``: systemd units or compose files of the services on each host."""
+"""``coterie deploy files``: systemd units or compose files of the services on each host.
+
+A server has its own host, and so its own folder. Each service may write its own folder and nothing else.
+"""
 
 from __future__ import annotations
 

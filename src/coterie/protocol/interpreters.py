@@ -57,6 +57,12 @@ def _or_error(compute: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def locally(own: Callable[[str], OwnData]) -> Interpreter:
+    """The interpreter of ``Local``, given each party's own data.
+
+    A function's batched form computes all its calls together. If it refuses, they are repeated one by one, so that the
+    error reaches the right party.
+    """
+
     def run(function: LocalFunction[Any], wanted: Sequence[tuple[str, Any]]) -> Sequence[Any]:
         data, arguments = [own(party) for party, _ in wanted], [effect.arguments for _, effect in wanted]
         if function.many is not None:

@@ -3,6 +3,9 @@
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
 from the operating system in real runs, and from the seed in emulated ones. Each draw names its party, purpose, round
 and attempt, so a repeated handler draws the same numbers.
+
+Noise for privacy is drawn in real runs from a secret that the party keeps (``Derived``): equal values get equal noise,
+also after a party was killed and resumed from an earlier state.
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ Also by its part in a mean: if its samples, or samples times largest weight, are
 class Gather:
     """The updates of one round at a server of any method: checks, means and outliers.
 
-    The bounds keep means finite, so that no message ends a run. An update within them may still spoil the mean.
+    The bounds keep means finite, so that no message ends a run. An update within them may still spoil the mean and the
+    next trainings. Outliers are noted, so that an error can name their clients.
     weights: of the server's models before the round.  means: how many means it makes.  models: in each update.
     """
 

@@ -93,7 +93,10 @@ class Masked:
 
 
 class Formed(msgspec.Struct):
-    """A helper's sums of a round, also when the round is tried again. counts: by cluster."""
+    """A helper's sums of a round, also when the round is tried again. counts: by cluster.
+
+    If a client is gone in the second attempt, two sums of the same models would differ by its model alone.
+    """
 
     round: int = -1
     counts: dict[int, int] = msgspec.field(default_factory=dict)
@@ -124,7 +127,10 @@ def masked_sum(
     length: int,
     among: int = 0,
 ) -> Masked:
-    """The hub: the sum over these clients' vectors (length,) under the helper's key, and a fresh secret mask."""
+    """The hub: the sum over these clients' vectors (length,) under the helper's key, and a fresh secret mask.
+
+    among: clients of all clusters, so that nobody on the way tells a cluster's size from the sum's.
+    """
     mask = hub.keys.public(SERVICE).mask(length, hub.secrets(f"mask of cluster {cluster}", r).bytes)
     total = sum_ciphers(cipher(name) for name in names).blind(mask).among(among)
     return Masked(Convert(r, cluster, len(names), total.to_bytes()), len(names), mask, 1, 2)

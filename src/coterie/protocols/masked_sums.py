@@ -5,7 +5,8 @@
     client  <--Total--       hub                          the sum under the users' key
     client  --Received-->    hub
 
-Every client opens the same sum, of at least ``FEWEST`` terms. Keys and assumptions are those of ``cluster_sums``.
+Every client opens the same sum, of at least ``FEWEST`` terms. Clients that put their terms together learn the sum of
+the others. Keys and assumptions are those of ``cluster_sums``.
 """
 
 from __future__ import annotations

@@ -116,6 +116,8 @@ def pad_key(public: PublicKey, key: bytes, nonce: bytes) -> PadKey:
 
 
 class PadKeys(msgspec.Struct):
+    """SECRET: ratchets by client."""
+
     ratchets: dict[str, Ratchet] = msgspec.field(default_factory=dict)
 
 

@@ -176,7 +176,8 @@ def costs(
 def features(reports: Mapping[str, StatusReport]) -> tuple[tuple[str, ...], NDArray[np.float64], tuple[int, ...]]:
     """What clients are clustered by: their names, rows (n, 18), and how many columns each of three groups has.
 
-    Logarithms of abilities and limits, and the summary of the last released update.
+    Logarithms of abilities and limits, and the summary of the last released update. Numbers are clamped to three robust
+    deviations from their column's median, so that no claim squeezes the others.
     """
     names = tuple(reports)
     groups = (_DEVICE, len(FIELDS) - _DEVICE, SUMMARY)

@@ -119,7 +119,7 @@ class Log:
         self._descriptor = open_own(path, os.O_RDWR | os.O_APPEND, mode)
 
     def append(self, data: bytes) -> int:
-        """Returns where it begins. Raises RunError."""
+        """Add a record, whole or not at all. Returns where it begins. Raises RunError."""
         before = self.size()
         with writing(self.path):
             try:

@@ -192,6 +192,7 @@ T = TypeVar("T")
 
 
 def _parse(text: str, kind: type[T], where: str) -> T:
+    """JSON text -> kind. A non-finite number (a diverged loss) counts as not measured."""
     try:
         return msgspec.convert(json.loads(text, parse_constant=lambda _: None, parse_float=_finite), kind)
     except json.JSONDecodeError as error:

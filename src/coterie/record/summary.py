@@ -61,5 +61,5 @@ def totals(set_up: Line, rounds: Sequence[Line], finish: Line | None) -> dict[st
 
 
 def write_result(folder: Path, content: Mapping[str, Any]) -> None:
-    """Raises RunError."""
+    """Write ``result.json``, whole or not at all. Raises RunError."""
     write_json(folder / RESULT, content)

@@ -192,6 +192,7 @@ def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def noise(row: Row) -> float:
+    """What a row's leak must exceed: half of its 95 % interval, over rounds and seeds."""
     return float(max(row.get("interval") or 0.0, 2 * row["error"]))
 
 

@@ -172,6 +172,7 @@ class Experiment:
             )
 
     def _identity(self, name: str) -> Identity:
+        """SECRET: the keys of a party."""
         found = self.owns[name].identity
         assert found is not None
         return found

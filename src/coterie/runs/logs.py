@@ -1,6 +1,7 @@
 """Every round's numbers as they come, for other tools: csv, TensorBoard, MLflow.
 
-Names are those of ``metrics.jsonl``, with a point before the key of a table (``bytes_up.client``).
+Names are those of ``metrics.jsonl``, with a point before the key of a table (``bytes_up.client``). A resumed run
+continues the same log; only csv makes up for rounds that were not logged.
 """
 
 from __future__ import annotations

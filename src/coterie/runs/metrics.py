@@ -63,6 +63,8 @@ class Metric:
 
 
 def _sklearn(name: str) -> Callable[..., float]:
+    """A metric of scikit-learn's, which takes a second to import: at its first use."""
+
     def measure(*args: Any, **kwargs: Any) -> float:
         from sklearn import metrics
 
@@ -123,6 +125,10 @@ def _best(of_class: Callable[[Doubles], Doubles], over: bool = True) -> Callable
 
 
 def _prevalence(shares: Doubles) -> float:
+    """Average precision of equal scores: the share of class 1 of two, else the mean over a set's classes.
+
+    A set of a single class has none.
+    """
     present = (shares > 0).sum(axis=1)
     found = (shares[:, 1] if shares.shape[1] == 2 else 1 / np.maximum(present, 1))[present > 1]
     return float(found.mean()) if len(found) else float("nan")

@@ -97,6 +97,7 @@ class Parties(Mapping[str, Party]):
         return tuple({**self._asleep, **self._awake})
 
     def pin(self, name: str) -> Party:
+        """Keep this party awake for ever, because its bytes would not hold its object's changes."""
         self.pinned.add(name)
         return self[name]
 

@@ -66,7 +66,7 @@ def believed(costs: Floats, cheapest: float) -> Floats:
 
 
 def time_costs(contexts: Any) -> Floats:
-    """D_i| / f_i of each device (n,), the terms of the time budget (section 3.4): samples per GHz.
+    """|D_i| / f_i of each device (n,), the terms of the time budget (section 3.4): samples per GHz.
 
     Infinity for a CPU of 0 or less GHz or NaN; such a device is never selected.
     """

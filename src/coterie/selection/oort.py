@@ -79,7 +79,7 @@ def pool(clients: int, settings: Oort | None = None) -> Pool:
 
 
 def statistical_utility(losses: Any) -> float:
-    """B| sqrt(mean of the squared losses): section 4.2. losses: (|B|,), one a sample. 0 for no samples."""
+    """|B| sqrt(mean of the squared losses): section 4.2. losses: (|B|,), one a sample. 0 for no samples."""
     values = np.asarray(losses, np.float64).ravel()
     return utility_of_mean(len(values), float(np.sqrt(np.mean(values**2)))) if len(values) else 0.0
 
@@ -188,6 +188,7 @@ def paced(state: Pool, settings: Oort) -> Pool:
 
 
 def _cut(utilities: Floats, clip: float) -> float:
+    """The utility at which all are cut off: one that occurs, so that a single liar counts as the next below."""
     return float(np.quantile(utilities, clip, method="lower"))
 
 

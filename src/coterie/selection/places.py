@@ -43,7 +43,8 @@ def still_owed(
     """What is left of dues after these places were given: at most about ``least``, and 0 in sum.
 
     A cluster without room for its places keeps a claim on ``least`` of them; what it loses goes to the others, by their
-    ``sizes``.
+    ``sizes``. Places that nobody got, since too few were left for ``least``, are owed to nobody: else all dues of like
+    clusters would grow to one bound, and the first ones would get every place.
     """
     left = {k: min(due - given[k], float(least)) for k, due in owed.items()}
     bearing = {k: sizes[k] for k, due in left.items() if due < least} or sizes

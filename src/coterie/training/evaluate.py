@@ -109,7 +109,10 @@ def outputs_of_many(
 def _mixed(
     log_p: NDArray[np.float32], shares: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
-    """Losses and right answers (n,) of each mixture. log_p: (k, n, classes).  shares: (s, k).  labels: (n,)."""
+    """Losses and right answers (n,) of each mixture. log_p: (k, n, classes).  shares: (s, k).  labels: (n,).
+
+    By log-sum-exp in float64, so that no small probability is lost.
+    """
     of_label = np.take_along_axis(log_p, labels[None, :, None], axis=2)[..., 0].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):  # a share of 0; a model that has blown up
         p = np.exp(log_p, dtype=np.float64)

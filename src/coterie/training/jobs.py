@@ -141,7 +141,10 @@ def check(model: Model, job: Job, index: int) -> Job:
 
 
 def hidden(model: Model, job: Job, where: str) -> Private:
-    """Batches and noise of a private training. Raises UserError for what lets more than a sample's gradient out."""
+    """Batches and noise of a private training. Raises UserError for what would let more than a sample's gradient out.
+
+    Both follow from the secret and from all that the training follows from, so that another training has other noise.
+    """
     if len(job.secret) < LEAST_SECRET:
         raise UserError(
             f"{where}: a training with sample_noise needs a secret of {LEAST_SECRET} bytes, from which its noise "

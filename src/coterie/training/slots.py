@@ -1,7 +1,8 @@
 """Many clients of unequal length through a batched kernel of fixed width.
 
 The kernel trains ``width`` models at once, one in each *slot*. A slot works through a queue of jobs, so short ones
-never wait for others.
+never wait for others. Jobs go longest first to the emptiest slot. Slots are sorted by length: the busy ones are a
+prefix, and the products narrow to it. Memory follows from the number of slots, not of jobs.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class Numbers(msgspec.Struct):
             )
 
     def keep(self, request: Envelope, answer: Sent | None = None, refusal: str = "") -> None:
-        """Remember a request's outcome."""
+        """Remember a request's outcome. A sender that goes on to another round will not repeat earlier ones."""
         of_sender = self.kept.setdefault(request.src, {})
         if of_sender and next(reversed(of_sender.values())).round < request.round:
             of_sender.clear()

@@ -304,6 +304,7 @@ class LocalTransport:
                 self._finish(job.parcel, result, job.done)
 
     def _pass_over(self, member: Member, parcel: Parcel, frame: bytes) -> None:
+        """An answer that a party no longer waits for. It is too late, or forged."""
         try:
             member.verify(parcel.envelope, frame)
             self._recorder.lost(parcel.envelope, TOO_LATE)
@@ -351,6 +352,7 @@ class LocalTransport:
         self._put_back(snapshot, frames)
 
     def _put_back(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
+        """Put a snapshot's messages under way. Those that the hub had received but not taken wait there."""
         self._queues.busy = dict(snapshot.busy)
         tickets: dict[int, int] = {}
         for place, frame in enumerate(frames):

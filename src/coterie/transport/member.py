@@ -140,6 +140,7 @@ class Member:
             yield Sent(replace(bare, digest=digest, signature=signature), frame, self._role(kind, dst))
 
     def _sealed(self, other: str) -> bool:
+        """Whether messages between this party and another are sealed: the hub relays, and must not read them."""
         return self.hub not in (self.name, other) and self.name != other
 
     def _role(self, kind: type[Message], name: str) -> str:

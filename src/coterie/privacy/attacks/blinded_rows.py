@@ -2,7 +2,8 @@
 
 Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the rows that it decrypts in a round. A
 client's difference from the others hardly changes between rounds (`relink`); nor do its distances where models are
-rotated by a per-round secret (`relink_by_profiles`).
+rotated by a per-round secret (`relink_by_profiles`). A common mask hides one vector, not n: one known vector opens
+every model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The active attack on a joint key: it repeats a recorded run with one client that reads the key off what is opened.
 
 Who: one client, alone, in any system whose clients encrypt under a joint key and train on what is opened. It sends
-Enc(m) + (0, K) once (``attacks/key_in_sum.py``), which opens to m + K s for the joint secret s.
+Enc(m) + (0, K) once (``attacks/key_in_sum.py``), which opens to m + K s for the joint secret s. Flooding does not
+prevent it. Joint pads do (``crypto.threshold_pads``): what a sender adds opens to m + K.
 """
 
 from __future__ import annotations

@@ -118,6 +118,7 @@ def time_budget(costs: Doubles, longest: float, share: float, least: int = 1) ->
 def room(costs: Doubles, budget: float, cheapest: float) -> int:
     """How many of these devices (n,) the time budget has room for at most: the cheapest ones.
 
-    A cost below the share ``cheapest`` of their median counts as the median.
+    A cost below the share ``cheapest`` of their median counts as the median, as in ``selection/bandit.py``. So a device
+    that claims to cost nothing never trains a cluster of slow devices alone.
     """
     return int(affordable(np.cumsum(np.sort(believed(costs, cheapest))), budget).sum())

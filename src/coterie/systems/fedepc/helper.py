@@ -31,6 +31,8 @@ Labels = NDArray[np.int64]
 
 
 class Helper(Party, role=HELPER):
+    """Opens descriptions by their places, clusters them, and opens nothing else but masked sums."""
+
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):

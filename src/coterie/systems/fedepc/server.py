@@ -142,7 +142,11 @@ class Server(fl.Party, role=HUB):
         return notes
 
     def finish(self) -> fl.Steps[Mapping[str, Any]]:
-        """Algorithm 4, l. 18 to 20: send every device its cluster's model, unless it has it already."""
+        """Algorithm 4, l. 18 to 20: send every device its cluster's model, unless it has it already.
+
+        With distribute=round it lacks only that of a cluster in which it has never trained. It is sent then, too, if
+        only the device itself can use its model (``Common.deployed``).
+        """
         slow = {"too_slow": found} if (found := self.too_slow()) else {}
         if self.config.distribute == "round" and not (self.common.deployed and self.common.mode != "hardened"):
             return {"distributed": 0, "missing": 0, **slow}
@@ -383,8 +387,10 @@ class Server(fl.Party, role=HUB):
     def converged(self, r: int, picks: Mapping[int, Pick], moved: Mapping[int, float | None]) -> str | None:
         """L. 12 to 16: why the run ends, or None. moved: the change of L_k of each cluster that had trained.
 
-        It ends after ``settle`` rounds in a row in which the clusters' losses have moved little, not while a loss is
-        unknown or devices are still to come.
+        It ends after ``settle`` rounds in a row in which the clusters' losses have moved little. Changes of several
+        clusters do not cancel. A cluster that waits counts with its last change, and one that cannot train has not
+        moved.
+        No run ends while a loss is unknown, or devices are still to come.
         """
         state, least, settle = self.state, self.config.converged, self.config.settle
         for k, value in moved.items():

@@ -276,6 +276,7 @@ class Aggregator(fl.Party, role=HUB):
         return ciphers
 
     def _verify(self, name: str, update: messages.Update | messages.PaddedUpdate) -> None:
+        """Raises PeerError unless an update is the client's own and has this model's shape."""
         check_signed(self.common, name, update)
         if update.spec != self.spec.digest:
             raise fl.PeerError(f"{name}: an update to a model of another shape")

@@ -119,6 +119,8 @@ class Client(fl.Party, role=CLIENT):
 
 
 class PaddedClient(Client, role=CLIENT):
+    """C_i of mode ``hardened``, which pads its update: it does not choose the c_1 of any ciphertext."""
+
     pads = ClientPads()
 
     @fl.on(Train, Client.train_cost, answers=PaddedUpdate)
