@@ -299,6 +299,7 @@ def padded_error(group: Group, weights: Mapping[str, int]) -> float:
 
 
 def sum_name(group: Group, pads: Mapping[str, Pad | Half], weights: Mapping[str, int]) -> bytes:
+    """32 bytes that name a weighted sum of vectors."""
     told = hashlib.sha256(b"coterie/padded sum/")
     for name in sorted(pads):
         told.update(pads[name].digest(group) + weights[name].to_bytes(8, "little"))

@@ -183,6 +183,7 @@ class _NewLines:
 
 
 def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
+    """Complete the run folder with the models from the homes, which only a rehearsal can read."""
     run, ledgers = ready.folder.run, dict[str, Any]()
     for name, home in ready.homes.items():
         found, kept = stored_party(home)

@@ -118,6 +118,7 @@ def mishaps(run: Run) -> list[dict[str, Any]]:
 
 
 def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
+    """The rows of a comparison; the best mean of each side of the leading metric, fine-tuned or not, is marked."""
     measure, others = leading(groups), groups[0].runs[0].others
     columns = {**_columns(measure), **_COLUMNS}
     for one in others:

@@ -121,7 +121,10 @@ def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
 
 
 def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> TensorSamples:
-    """Copies in torch's own memory, on whose alignment the last bit of a matrix product may depend."""
+    """Copies in torch's own memory, which begins at a multiple of 64 bytes.
+
+    On some processors the last bit of a matrix product depends on that, so a resumed run would have other losses.
+    """
     labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
     return TensorSamples(torch.from_numpy(task.inputs(indices, split)).clone(), torch.from_numpy(labels))
 

@@ -121,6 +121,7 @@ def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientM
 
 
 def _written(folder: Path, experiment: Experiment, dataset: Dataset, vector: Vector, files: dict[str, str]) -> str:
+    """The file with the weights (d,), for this data set's samples; written if its content is new."""
     tensors = state(experiment.model.module_with(vector))
     own = dataset.targets
     data = encode(

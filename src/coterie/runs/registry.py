@@ -45,6 +45,7 @@ class _Systems(Mapping[str, System]):
 
 
 def _modules(package: str) -> list[str]:
+    """The modules of a package. One whose name begins with ``_`` has no system."""
     found = pkgutil.iter_modules(importlib.import_module(package).__path__)
     return [f"{package}.{module.name}" for module in found if not module.name.startswith("_")]
 

@@ -131,6 +131,7 @@ class Coordination:
 
     @property
     def awaited(self) -> dict[int, str]:
+        """By number, the recipients of this step's open requests without an outcome."""
         return {n: one.dst for n, one in self._open.items() if one.outcome is None and not one.failed}
 
     def lacks(self, number: int, src: str) -> bool:
@@ -208,6 +209,7 @@ class Coordination:
     def _send_all(
         self, messages: Mapping[Any, Message | To], replies: tuple[type[Message], ...] = ()
     ) -> dict[int, _Asked]:
+        """Address and send messages. Returns those that await these ``replies``, by their numbers."""
         member, kind = self.member, ""
         asked: dict[int, _Asked] = {}
 
@@ -237,6 +239,7 @@ class Coordination:
         return asked
 
     def _waits(self, step: steps.Ask) -> set[int]:
+        """The open requests that keep the step waiting, failed ones only until a stated deadline."""
         stated = step.deadline_s is not None
         return {n for n, one in self._open.items() if one.outcome is None and (stated or not one.failed)}
 

@@ -158,6 +158,7 @@ class Queues:
         return [(replace(p, due=0), self._spool.take(p.ticket)) for p in ready]
 
     def all(self) -> list[Parcel]:
+        """All messages between two rounds, by party in order of arrival, then the delayed ones."""
         return [parcel for heap in self._heaps.values() for _, parcel in sorted(heap)] + self.delayed
 
     def clear(self) -> None:

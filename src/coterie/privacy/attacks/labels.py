@@ -1,7 +1,9 @@
 """Clients' labels from models, clusters and selections.
 
-From models, also blinded, shuffled rows (`label_shares`): the gradient of a softmax's bias is the (predicted - true)
-share of each class, so a client's bias is above the others' for classes that it has more of.
+From models, also from FedCAPrivacy's blinded, shuffled rows (`label_shares`): the gradient of a softmax's bias is the
+(predicted - true) share of each class, so a client's bias is above the others' for classes that it has more of. From
+clusters (`similar_pairs`): members have similar labels. From how often a server selected each client
+(`rank_correlation`): a selection by data size, loss or variety reveals something of these.
 """
 
 from __future__ import annotations
