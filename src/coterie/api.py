@@ -163,9 +163,8 @@ def run(
         columns, a pandas ``DataFrame``, a Hugging Face dataset); a torch ``Dataset``; ``(x, y)``. They are written once
         to a file beside the run folder, to resume and audit the run.
     by: the column of the data that names the client of every sample, for ``partition="by:COLUMN"``.
-    model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose weights are drawn
-    again
-        by the seed.
+    model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose weights are
+        drawn again by the seed.
     task: ``classes``, ``multilabel`` or ``regression``, for own data.  metrics: names such as ``["auroc", "f1"]``,
         or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
         ``"balanced"`` or a number for each class (docs/data.md).

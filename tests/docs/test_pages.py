@@ -67,7 +67,7 @@ def test_a_changed_number_is_noticed_and_written_back() -> None:
 def test_a_record_is_linked_with_its_command_and_has_every_seed(path: Path, record: str) -> None:
     content, text = json.loads((DOCS.parent / record).read_text()), path.read_text()
     if record != "docs/bench.json":  # of which several pages have a part
-        assert content.get("command", "") in text
+        assert re.sub(r" --only ('[^']*'|\S+)", "", content.get("command", "")) in text  # the record has the cells
     for cell, curves in content.get("curves", {}).items():
         seeds = [one["seed"] for one in curves]
         assert seeds == sorted(set(seeds)), cell
@@ -135,7 +135,7 @@ def test_every_law_of_made_up_data_is_on_the_page() -> None:
 
 
 def test_errors_under_a_shared_key_are_those_that_the_code_states() -> None:
-    text, names = page("threshold"), tuple("abcdefgh")
+    text, names = " ".join(page("threshold").split()), tuple("abcdefgh")
     group = th.Group("threshold-8192-sum", names)
     for terms in (8, 8 * 2048):
         assert f"{group.error(terms) / terms:.1e}" in text
@@ -153,7 +153,7 @@ def test_the_sizes_of_parts_are_those_of_the_code() -> None:
     from coterie.deploy.nats_parts import MESSAGE, PART
     from coterie.deploy.nats_stream import WAITING
 
-    text = page("engines")
+    text = " ".join(page("engines").split())
     assert f"parts of {(PART + 4096) >> 10} KiB less 4 KiB" in text
     assert f"at most {WAITING:,} parts from one party to another" in text
     assert f"at most {WAITING * MESSAGE / (1 << 30):.2f} GiB" in text

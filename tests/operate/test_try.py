@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from torch.nn.utils import parameters_to_vector
 
-from coterie.operate.local import HOMES
-from coterie.operate.rehearsal import rehearse
+from coterie.operate.rehearsal import HOMES, rehearse
 from coterie.operate.watching import read_log
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import registry

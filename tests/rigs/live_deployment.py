@@ -15,9 +15,9 @@ from coterie.deploy.names import safe
 from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate.deployable import scores_of
-from coterie.operate.local import LocalDeployment, found_here
 from coterie.operate.members import PlannedMember
 from coterie.operate.nats_server import free_port
+from coterie.operate.rehearsal import LocalDeployment, found_here
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError
 from coterie.protocol.system import System

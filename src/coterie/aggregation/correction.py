@@ -40,8 +40,7 @@ class Rates:
 def minimum(a: Any, b: Any, iterations: int) -> Any:
     """Algorithm 1, Min(a, b) for a, b in [0, 1] by additions and products only; any shape.
 
-    With y = (a - b) / 2 it is (a + b) / 2 minus an approximation of |y| that starts as y^2. An iteration takes two
-    levels of encrypted numbers; |a - b| below about 4 * 1.5^-iterations hardly counts.
+    With y = (a - b) / 2 it is (a + b) / 2 minus an approximation of |y| that starts as y^2.
     """
     if iterations < 0:
         raise UserError(f"Min needs at least 0 iterations, not {iterations}")

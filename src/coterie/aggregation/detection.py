@@ -19,15 +19,13 @@ follows in the clear:
 
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
-**What liars can do.** No term is longer than a_i L, so |mean| <= L, whatever updates are sent. At least half of the k
-updates have a_i = 1, so the terms of m liars are at most min(1, 2 m / k) L of the mean. L is at most the length of an
-honest update while at most half of all lie.
+**What liars can do.** No term is longer than a_i L, so |mean| <= L, whatever updates are sent, and the terms of m liars
+of k are at most min(1, 2 m / k) L of the mean. L is at most the length of an honest update while at most half of all
+lie.
 
-**No leader stays alone.** A sum in which one leader has nearly all would open its update. So the effective number of
-leaders, by weight (for ``robust`` by weight times length), is at least ``FEWEST``. Else weights are replaced, and
-``Weights.fallback`` says why: for eq. (6), leaders up to the median suspicion get one weight; ``robust`` takes all a_i
-as 1. If rounding still leaves one leader alone, there is no sum. Opened lengths have noise, so each counts as the
-shortest that it may be (``least``); where all may be zero, as opened.
+**No leader stays alone.** So the effective number of leaders, by weight (for ``robust`` by weight times length), is at
+least ``FEWEST``. Else weights are replaced, and ``Weights.fallback`` says why: for eq. (6), leaders up to the median
+suspicion get one weight; ``robust`` takes all a_i as 1. If rounding still leaves one leader alone, there is no sum.
 
 **What an energy can't show.** Values far beyond what is honest can make an energy wrap around. The opened mean is then
 longer than the opened lengths allow: ``too_long``.
@@ -189,10 +187,7 @@ def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OU
 
 
 def deviation_of(values: ArrayLike) -> float:
-    """The standard deviation of ``(k,)`` values by the median of their absolute deviations; 0 for one value.
-
-    Fewer than half of the values can't enlarge it at will.
-    """
+    """The standard deviation of ``(k,)`` values by the median of their absolute deviations; 0 for one value."""
     (row,) = _rows(values)
     n = row.size
     few = 1.0 if n < 2 else _OF_FEW[n - 2] if n - 2 < len(_OF_FEW) else n / (n - 0.8)
@@ -250,7 +245,7 @@ def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: Array
 
 
 def weighted(ciphers: Sequence[Any], weights: ArrayLike) -> Any:
-    """The encrypted sum of ``weights`` times vectors, over positive weights. Divide what it opens to."""
+    """The encrypted sum of ``weights`` times vectors, over positive weights."""
     total = None
     for cipher, weight in zip(ciphers, np.asarray(weights).tolist(), strict=True):
         if weight:
@@ -265,12 +260,10 @@ def weighted(ciphers: Sequence[Any], weights: ArrayLike) -> Any:
 
 
 def _lengths(squares: Floats, honest: NDArray[np.bool_]) -> Floats:
-    """Lengths ``(k,)``; 0 of what isn't honest."""
     return np.sqrt(np.maximum(np.where(honest, squares, 0), 0))
 
 
 def _cut(lengths: Floats, honest: NDArray[np.bool_]) -> Floats:
-    """c_i ``(k,)`` = min(1, L / l_i), L the lower median length of the honest ones; 0 for others."""
     usual = lower_median(lengths[honest])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(lengths > usual, usual / lengths, 1.0) * honest
@@ -286,7 +279,6 @@ def _enough(honest: NDArray[np.bool_]) -> None:
 
 
 def _normalised(values: Floats, honest: NDArray[np.bool_]) -> Floats:
-    """Values scaled to [0, 1] from the least to the largest of the honest ones; 0 where all are equal."""
     least, most = values[honest].min(initial=np.inf), values[honest].max(initial=-np.inf)
     if not most > least:
         return np.zeros_like(values)
@@ -294,7 +286,7 @@ def _normalised(values: Floats, honest: NDArray[np.bool_]) -> Floats:
 
 
 def _rows(*arrays: ArrayLike) -> list[Floats]:
-    """Arrays ``(k,)`` of one length. Raises UserError."""
+    """Raises UserError."""
     rows = [np.asarray(array, dtype=np.float64) for array in arrays]
     if rows[0].ndim != 1 or not rows[0].size or any(row.shape != rows[0].shape for row in rows):
         raise UserError(f"one number of each leader is needed, not arrays of shapes {[row.shape for row in rows]}")

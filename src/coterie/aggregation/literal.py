@@ -20,7 +20,6 @@ ITERATIONS, STEPS = 3, 5
 
 
 def levels(leaders: int, iterations: int = ITERATIONS, steps: int = STEPS) -> int:
-    """Levels that ``factors`` and the product with a model take."""
     rounds = (leaders - 1).bit_length()
     return 1 + rounds * (1 + 2 * iterations) + (rounds - 1) + (steps + 1) + 3
 
@@ -32,7 +31,6 @@ def product(x: Any, y: Any, *, at_most: int) -> Any:
 
 
 def plus(x: Any, y: Any) -> Any:
-    """x + y at the lower of their levels."""
     level = min(x.tally.form.level, y.tally.form.level)
     return x.at_level(level) + y.at_level(level)
 
@@ -91,7 +89,6 @@ def sum_of(values: Sequence[Any]) -> Any:
 
 
 def _normalised(values: Sequence[Any], bound: float, iterations: int, steps: int, *, sign: int) -> list[Any]:
-    """``sign`` times (x - least) / (largest - least) of each."""
     halves = [x.times_plain(0.5 / bound, at_most=1) for x in values]
     minus = [x.times_plain(-0.5 / bound, at_most=1) for x in values]
     largest, less = _extremes(halves, minus, iterations)  # and minus the least
@@ -105,7 +102,6 @@ def _normalised(values: Sequence[Any], bound: float, iterations: int, steps: int
 
 
 def _extremes(halves: Sequence[Any], minus: Sequence[Any], iterations: int) -> tuple[Any, Any]:
-    """The largest of twice the halves, and minus the least, in rounds of pairs."""
     high, low = list(zip(halves, minus, strict=True)), list(zip(minus, halves, strict=True))
     while len(high) > 1 or len(low) > 1:
         high, low = (_round(of, iterations, last=len(of) <= 2) for of in (high, low))
@@ -113,7 +109,6 @@ def _extremes(halves: Sequence[Any], minus: Sequence[Any], iterations: int) -> t
 
 
 def _round(pairs: list[tuple[Any, Any]], iterations: int, *, last: bool) -> list[tuple[Any, Any]]:
-    """The larger of each two, x + y + |x - y| of halves, as halves and negated but in the last round."""
     found = []
     for at in range(0, len(pairs) - 1, 2):
         (x, _), (y, minus) = pairs[at], pairs[at + 1]
@@ -127,7 +122,6 @@ def _round(pairs: list[tuple[Any, Any]], iterations: int, *, last: bool) -> list
 
 
 def _inverse(x: Any, steps: int) -> Any:
-    """About 1 / x of an encrypted scalar in (0, 1]: the product of 1 + (1 - x)^(2^i), i < steps."""
     z = x.times_plain(-1.0, at_most=1).add_plain([1.0]).within(1)
     total = z.add_plain([1.0])
     for i in range(1, steps):

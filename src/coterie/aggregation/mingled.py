@@ -11,8 +11,7 @@ Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models 
 Departures: the right-hand side is the sums, since with the printed means (eq. 8, alg. 2 line 6) the models shrink by
 the size of their clusters (:func:`rebuild_literal`). Where H's condition is above a bound, a ridge around the previous
 models replaces the plain solve: theorem 3's premise |G*| >= (N - |G*|) p fails in the paper's default setting (24 >=
-48). (Theorem 4's bound is misprinted: eq. (29) asks for clusters of more than 9 (k-1)^2 / 4 clients, eq. (30) for fewer
-from k = 4 on.)
+48).
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class Rebuilt:
 
     @property
     def refused(self) -> bool:
-        """Whether no model is new."""
         return bool(self.kept.all())
 
 
@@ -83,8 +81,6 @@ def implausible(
 
     coefficients: (k, k) real, H before or after rounding.  sizes: (k,), the |G_a| that the server counted.
         participants: clients whose updates were added, if known.  least: identities that every client must have (T).
-
-    Lies that are consistent with one-hot indicators stay undetected.
     """
     x, sizes = np.asarray(coefficients), np.asarray(sizes)
     if x.ndim != 2 or x.shape[0] != x.shape[1] or sizes.shape != x.shape[:1]:
@@ -254,7 +250,6 @@ def left_inverse(live: Floats, max_condition: float) -> tuple[Floats, float, flo
 def _rebuilt(
     solved: Floats, some: NDArray[np.bool_], previous: Models, condition: float, ridge: float = 0.0
 ) -> Rebuilt:
-    """``solved`` for the clusters of ``some``, the previous models for the others."""
     models = previous.copy()
     with np.errstate(over="ignore"):
         models[some] = solved

@@ -1,7 +1,6 @@
 """Aggregation that a minority of attackers cannot move far, for the updates of one round.
 
-``updates`` is (n, d), changes of the model. None are weighted by samples, since a client states its own number. Results
-are float64.
+``updates`` is (n, d), changes of the model. Results are float64.
 
 Krum, multi-Krum: Blanchard et al., NeurIPS 2017. Trimmed mean, median: Yin et al., ICML 2018. FLTrust: Cao et al., NDSS
 2021.
@@ -115,7 +114,6 @@ def fltrust(updates: NDArray[Any], own: NDArray[Any]) -> Robust:
 
 
 def _chosen(updates: NDArray[Any], chosen: NDArray[np.int64], left_out: NDArray[np.int64]) -> Robust:
-    """The mean of the chosen updates."""
     u = finite(updates, "updates", "n", "d")
     influence, flagged = np.zeros(len(u)), np.zeros(len(u), np.bool_)
     influence[chosen], flagged[left_out] = 1.0, True

@@ -53,8 +53,6 @@ class Sum:
 
 
 class WeightedMean:
-    """The mean of models weighted by samples, eq. (2) of "FedCAPrivacy" (FedAvg), one model at a time."""
-
     def __init__(self, size: int) -> None:
         self._sum = Sum(size)
         self.samples = 0

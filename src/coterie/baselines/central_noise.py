@@ -83,12 +83,10 @@ class CentralNoiseConfig(fl.Averaging):
 
     @property
     def length(self) -> int:
-        """Rounds of one tree."""
         return 1
 
     @property
     def every(self) -> int:
-        """Rounds from one of a client's rounds to its next one."""
         return ceil(1 / self.participation)
 
     @property
@@ -96,11 +94,9 @@ class CentralNoiseConfig(fl.Averaging):
         return True
 
     def cohort(self, clients: Sequence[str], r: int) -> Sequence[str]:
-        """The clients of round r."""
         return fl.joined(clients, self, r)[(r - 1) % self.every :: self.every]
 
     def taken_by(self, r: int) -> tuple[int, ...]:
-        """The rounds of round r's cohort until then."""
         return tuple(range((r - 1) % self.every + 1, r + 1, self.every))
 
 
@@ -128,7 +124,6 @@ def multiplier(config: CentralNoiseConfig) -> float:
 
 
 def releases(config: CentralNoiseConfig, rounds: Sequence[int]) -> list[Release]:
-    """By round of a client's part, what all see of it that see models alone."""
     z, found = multiplier(config), []
     for r, charge in zip(rounds, charges(rounds, config.length), strict=True):
         moved = 2 * config.clip * sqrt(charge)
@@ -139,7 +134,6 @@ def releases(config: CentralNoiseConfig, rounds: Sequence[int]) -> list[Release]
 
 @lru_cache(maxsize=4096)
 def affords(config: CentralNoiseConfig, rounds: tuple[int, ...]) -> bool:
-    """Whether a client may take part in all of these rounds."""
     if config.epsilon is None:
         return True
     return Budget(config.epsilon, config.dp_delta).fits(Ledger(tuple(releases(config, rounds))))
@@ -151,13 +145,10 @@ class Clipped(fl.OfModel, frozen=True):
 
 
 def rounds_of(trained: Iterable[tuple[int, bytes]]) -> tuple[int, ...]:
-    """The rounds of these changes, ascending."""
     return tuple(sorted({r for r, _ in trained}))
 
 
 class Client(fl.Client):
-    """Takes part as long as its budget allows."""
-
     class State(fl.Client.State):
         """trained: of each change that it has sent the round, and 16 bytes that name the model that it started from."""
 
@@ -167,7 +158,6 @@ class Client(fl.Client):
     config: CentralNoiseConfig
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """The changes that were sent. A repeated round is no other release of a sum."""
         super().lasts(state, secret)
         self.state.trained = state.trained
 
@@ -186,9 +176,7 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    """Trusted with every change, and with the noise. A repeated attempt draws a round's noise anew if its sum differs,
-    since that of the attempt before was in no model.
-    """
+    """Trusted with every change, and with the noise."""
 
     class State(fl.Server.State):
         """v: (d,) float64, the velocity."""
@@ -261,8 +249,7 @@ def check(config: CentralNoiseConfig, common: fl.Common) -> None:
 def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
     """By client, each of its changes, which the server sees, and its part in each sum, which the models show.
 
-    With DP-SGD both have the proof of the training for a sample. A round that is tried again from another model shows
-    the server another training.
+    With DP-SGD both have the proof of the training for a sample.
     """
 
     def of(client: Client) -> Iterator[Release]:

@@ -7,8 +7,7 @@ All clients begin as one cluster. If a cluster's model nears a stationary point 
 it far, its clients disagree. It is split in two by the cosine of their updates, so that the largest similarity across
 the parts is least (algorithm 1). Each part goes on from the cluster's model, and may be split again.
 
-Decided here, as docs/systems/hierarchical_baselines.md explains: both bounds are relative to the cluster's largest mean
-update so far, and how clients are placed that were absent when their cluster was split.
+Decided here: docs/systems/hierarchical_baselines.md.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ class CflConfig(fl.Averaging):
 
 
 class Server(fl.ServerOfGroups):
-    """Trains a model for each cluster, and splits clusters whose clients disagree."""
-
     class State(msgspec.Struct):
         """models: (k, d) of the clusters.  largest: (k,) each one's largest mean update so far.
 
@@ -64,14 +61,12 @@ class Server(fl.ServerOfGroups):
     config: CflConfig
 
     def group_of(self, name: str) -> int:
-        """A client's cluster; the first one before it is placed."""
         return int(self.state.groups.get(name, 0))
 
     def model_of(self, name: str) -> fl.Vector:
         return np.asarray(self.state.models[self.group_of(name)])
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """One round of every cluster; then those whose clients disagree are split (algorithm 3)."""
         state = self.state
         gather = fl.Gather(self.spec, state.models, means=len(state.models))
         changes: dict[str, fl.Vector] = {}
@@ -101,7 +96,6 @@ class Server(fl.ServerOfGroups):
         }
 
     def part(self, group: int, changes: Mapping[str, fl.Vector]) -> bool:
-        """Split a cluster in two if its clients of this round disagree. The second part is a new cluster."""
         state = self.state
         members = [name for name, own in state.groups.items() if own == group]
         here = [name for name in changes if state.groups[name] == group]
@@ -129,7 +123,6 @@ class Server(fl.ServerOfGroups):
         return True
 
     def place(self, changes: Mapping[str, fl.Vector]) -> None:
-        """An absent or new client joins the cluster whose direction is most similar to its update."""
         state = self.state
         for name, change in changes.items():
             sizes = np.linalg.norm(state.directions, axis=1) * np.linalg.norm(change)

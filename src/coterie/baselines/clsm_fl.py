@@ -3,12 +3,10 @@ Internet of Things Journal 2024.
 
     server --Train (the client's own mixture of cluster models)--> client --Update--> server            (every round)
 
-The server judges each local model class by class on its own samples (``--public``). These capabilities put the models
-into soft clusters. A cluster's model is the weighted mean of all local models. Each client gets a mixture of cluster
-models by its membership.
+These capabilities put the models into soft clusters. A cluster's model is the weighted mean of all local models. Each
+client gets a mixture of cluster models by its membership.
 
-Decided here, as docs/systems/selection_baselines.md explains: a class's capability is the mean probability of the
-right answer; soft clusters are fuzzy c-means; how clusters are averaged and mixed; clients not asked keep their place.
+Decided here: docs/systems/selection_baselines.md.
 """
 
 from __future__ import annotations
@@ -70,7 +68,6 @@ class Server(fl.ServerOfGroups):
         return np.asarray(u @ self.state.models.astype(np.float64), np.float32)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """Local training, semantic evaluation, soft clustering, and a mean for each cluster."""
         gather, got = fl.Gather(self.spec, self.state.models, means=0), dict[str, fl.Update]()
 
         def fold(name: str, update: fl.Update) -> None:
@@ -127,7 +124,6 @@ def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """Memberships, the strongest as a client's cluster, and each cluster's capabilities by class."""
     state, clients = federation.look(federation.hub).state, federation.common.clients
     none = np.full(len(state.models), 1 / len(state.models))
     return {

@@ -45,8 +45,6 @@ class FedAdmmConfig(late.LateTraining):
 
 
 class Client(fl.Client):
-    """Keeps its dual variable, and its own last model, across rounds."""
-
     class State(fl.Client.State):
         """own: w_i, (d,).  dual: y_i, (d,), zeros before the first training."""
 
@@ -58,7 +56,6 @@ class Client(fl.Client):
 
     @fl.on(fl.Train, fl.training, answers=fl.Update)
     def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
-        """PAFed algorithm 2, then eq. 16."""
         w = self.model(msg)
         y = np.zeros(self.spec.size, np.float32) if self.state.dual is None else self.state.dual
         fitted: fl.Fitted = yield self.fit(w, msg.round, state={"dual": y})
@@ -72,8 +69,6 @@ class Client(fl.Client):
 
 
 class Server(late.LateServer):
-    """Adds up what clients send, over all N of them or over those received."""
-
     config: FedAdmmConfig
 
     def aggregate(self, step: float) -> late.Aggregate:

@@ -3,9 +3,8 @@
     client   w_i = argmin f_i(w) - <g_i, w> + alpha/2 |w - w_server|^2,   g_i <- g_i - alpha (w_i - w_server)   (eq. 1)
     server   h <- h - alpha/N sum_i (w_i - w_server),   w_server <- mean_i w_i - h / alpha              (algorithm 1)
 
-Each client's regulariser changes so that all local optima agree with the global one. Only models travel.
-Decided here: -g_i is the dual variable of the solver ``Admm``, whose rho is alpha. Running statistics (buffers) get
-their plain mean. As printed, means are unweighted.
+Each client's regulariser changes so that all local optima agree with the global one. Decided here: -g_i is the dual
+variable of the solver ``Admm``, whose rho is alpha. Running statistics (buffers) get their plain mean.
 """
 
 from collections.abc import Mapping
@@ -31,8 +30,6 @@ class FedDynConfig(fl.Averaging):
 
 
 class Client(fl.Client):
-    """Keeps its gradient across rounds."""
-
     class State(fl.Client.State):
         """dual: -g_i, (d,)."""
 
@@ -46,8 +43,6 @@ class Client(fl.Client):
 
 
 class Server(fl.Server):
-    """Holds the global model, and the sum of the clients' gradients."""
-
     class State(fl.Server.State):
         """h: (d,) float64, 0 at buffers."""
 

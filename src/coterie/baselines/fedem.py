@@ -8,9 +8,6 @@ pi_t, and trains every component on its samples, weighted so (M-step). The serve
 samples. A client predicts with the pi_t-weighted mean of the components' probabilities. pi_t is uniform at first and
 stays with the client; the components start from different random weights.
 
-MingledPie's comparison cites another paper of the same name, which trains no neural classifier: Dieuleveut et al.,
-"Federated-EM with heterogeneity mitigation and variance reduction", NeurIPS 2021.
-
 Departures: the mean is over the clients that answered; the authors' code also counts those that were not asked, with
 the components of the round before.
 """
@@ -58,8 +55,6 @@ def responsibilities(mixture: Doubles, losses: NDArray[np.float32]) -> Doubles:
 
 
 class Client(fl.Client):
-    """Keeps its mixture weights across rounds."""
-
     class State(fl.Client.State):
         """mixture: pi_t, (M,)."""
 
@@ -69,13 +64,11 @@ class Client(fl.Client):
     config: FedEmConfig
 
     def cost(self, msg: fl.Train) -> fl.Cost:
-        """M forward passes, a third of a training step each, and the epochs of each component."""
         samples = self.samples * self.config.components * (self.epochs + 1 / 3)
         return fl.Cost(samples=samples, flops_per_sample=self.spec.flops_per_sample)
 
     @fl.on(fl.Train, cost, answers=fl.Update)
     def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
-        """Client t's part of algorithm 1."""
         theta = self.models(msg)
         losses: NDArray[np.float32] = yield fl.Losses(theta)
         q = responsibilities(self.state.mixture, losses)
@@ -97,11 +90,6 @@ def own_model(client: Client) -> fl.Mixture:
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """Every client's mixture weights, and the largest as its cluster; none for equal weights, as before its first
-    round.
-
-    The observer sees them; the server does not.
-    """
     mixtures = [client.state.mixture for client in federation.of_role("client")]
     return {
         "mixtures": [mixture.round(4).tolist() for mixture in mixtures],

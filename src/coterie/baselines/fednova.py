@@ -4,8 +4,8 @@
     w <- w + tau_eff sum_i p_i (w_i - w) / |a_i|,   tau_eff = sum_i p_i |a_i|,   p_i = n_i / n          (eq. 8, 11)
 
 FedAvg favours clients with many local steps. Here each change is divided by |a_i|, the weight of its steps: their
-number without momentum, and (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho) with momentum rho.
-Decided here: running statistics (buffers) get their plain mean. Steps are counted as the solver took them.
+number without momentum, and (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho) with momentum rho. Decided here: running
+statistics (buffers) get their plain mean.
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,6 @@ def work_of(steps: int, rho: float) -> float:
 
 
 class Client(fl.Client):
-    """Sends its change for each unit of work."""
-
     @fl.on(fl.Train, fl.training, answers=Normalised)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Normalised]:
         start = self.model(msg)

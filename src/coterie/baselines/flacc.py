@@ -4,11 +4,9 @@
 
 While the clients train one global model, the server adds up each client's updates and greedily merges the two most
 similar groups, while the cosine of their updates is above a bound. Clustering is complete after some rounds without new
-clients or merges. Then each cluster goes on alone, from the global model. So the number of clusters is not given, and a
-round needs only a fraction of the clients.
+clients or merges. Then each cluster goes on alone, from the global model.
 
-Decided here, as docs/systems/selection_baselines.md explains: the bound, when clustering is complete, that each update
-of a round weighs alike in a group's direction, and how later clients are placed.
+Decided here: docs/systems/selection_baselines.md.
 """
 
 from __future__ import annotations
@@ -39,8 +37,6 @@ def no_models(party: fl.Party) -> fl.Vector:
 
 
 class Server(fl.ServerOfGroups):
-    """Trains one model and merges groups; then trains one model for each group."""
-
     class State(msgspec.Struct):
         """weights: (d,) the global model, fixed once clusters are separate.  models: (k, d) theirs, none before.
         directions: (k, d) the summed updates of each group, 0 at buffers.  groups: number of each client's.
@@ -91,7 +87,6 @@ class Server(fl.ServerOfGroups):
         }
 
     def agglomerate(self, changes: Mapping[str, fl.Vector]) -> dict[str, Any]:
-        """Add a round's updates to the groups' directions and merge groups. Returns notes."""
         state, new = self.state, 0
         rows = [*state.directions]
         for name, change in alike(changes).items():
@@ -113,7 +108,6 @@ class Server(fl.ServerOfGroups):
         return {"clustered": bool(new or merges), "separate": bool(len(state.models))}
 
     def place(self, changes: Mapping[str, fl.Vector]) -> dict[str, Any]:
-        """Later clients join the group whose direction is most similar to their update, or found one."""
         state = self.state
         for name, change in alike(changes).items():
             sizes = np.linalg.norm(state.directions, axis=1) * np.linalg.norm(change)
@@ -127,7 +121,6 @@ class Server(fl.ServerOfGroups):
 
 
 def alike(changes: Mapping[str, fl.Vector]) -> dict[str, fl.Vector]:
-    """The updates of a round scaled to their median length, without zero ones."""
     lengths = {name: float(np.linalg.norm(change.astype(np.float64))) for name, change in changes.items()}
     moved = {name: length for name, length in lengths.items() if length > 0}
     median = float(np.median(list(moved.values()))) if moved else 0.0

@@ -6,11 +6,9 @@ IPDPS 2022.
 
 The server clusters devices by the Hellinger distance of their label histograms, which carry Laplace noise. A round
 samples clusters by weight, rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest free
-device of each. They train one global model. The slower devices of a large cluster may never be asked.
+device of each. They train one global model.
 
-Decided here, as docs/systems/selection_baselines.md explains: P(y) histograms, not P(X|y); DBSCAN with a radius (OPTICS
-as an option); noise for all classes; latencies are observed once there is an answer; a device that missed its last
-requests comes last in its cluster.
+Decided here: docs/systems/selection_baselines.md.
 """
 
 from __future__ import annotations
@@ -80,8 +78,6 @@ def label_histogram(own: fl.OwnData, classes: int) -> Counts:
 
 
 class Client(fl.Client):
-    """Describes its labels once, and trains when selected."""
-
     class State(fl.Client.State):
         """counts: the noisy histogram that was sent, or None before. Noise drawn anew would cost epsilon again.
 
@@ -97,7 +93,6 @@ class Client(fl.Client):
 
     @fl.on(Describe, answers=Described)
     def describe(self, msg: Describe, src: str) -> fl.Work[Described]:
-        """The same histogram for every request."""
         if self.state.counts is None:
             counts: Counts = yield fl.Local(label_histogram, (self.spec.outputs,))
             source = self.kept("label histogram", repr((self.config.epsilon, counts.tolist())).encode())
@@ -108,7 +103,6 @@ class Client(fl.Client):
 
     @fl.on(fl.Train, fl.training, answers=Scored)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Scored]:
-        """E_i epochs from the global model, and their mean loss."""
         start = self.model(msg)
         fitted: fl.Fitted = yield self.fit(start, msg.round)
         self.state.trained.append(msg.round)
@@ -156,7 +150,6 @@ class Server(fl.Server):
         return True
 
     def select(self, r: int) -> list[str]:
-        """The devices of round r, in roster order."""
         state, names = self.state, list(self.state.clusters)
         if not names:
             return []
@@ -197,7 +190,6 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
 
 
 def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
-    """A device's histogram, which its epsilon covers, and its models with their losses, which nothing covers."""
     epsilon, found = federation.look(federation.hub).config.epsilon, dict[str, Sequence[Release]]()
     for client in federation.of_role("client"):
         state, releases = client.state, list[Release]()

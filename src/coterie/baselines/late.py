@@ -5,13 +5,12 @@
 
 ``_drop``: those in time only. With a step of 1 and no late client ``fedavg_drop`` is FedAvg. ``_stale``: all models
 received; one trained from an old w pulls towards that w. ``fedavg_late``: all changes, equally, as in PAFed's eq. 11; a
-late change applies to the current model, so it does not pull back. It is PAFed's server without classes, projection and
-unit length. ``fedprox``: clients minimise f_i(w) + mu/2 |w - w_received|^2 (eq. 2 of Li et al.). PAFed compares itself
-with the two that drop (table V).
+late change applies to the current model, so it does not pull back. ``fedprox``: clients minimise f_i(w) + mu/2 |w -
+w_received|^2 (eq. 2 of Li et al.).
 
 ``time_weighted`` stands for the time-weighted scheme that PAFed cites as [11] (Miao et al., "Robust asynchronous
-federated learning with time-weighted and stale model aggregation", TDSC 2023). There weights fall with the delay, too;
-we have not seen its own formula. The protocol and who sees what: ``protocols/late.py``.
+federated learning with time-weighted and stale model aggregation", TDSC 2023). The protocol and who sees what:
+``protocols/late.py``.
 """
 
 import math
@@ -27,7 +26,7 @@ from coterie.protocols.local_training import ProximalTraining
 
 @fl.settings
 class FedProxStaleConfig(ProximalTraining, late.LateTraining):
-    """The proximal term, and the bound on the age of an update."""
+    pass
 
 
 @fl.settings
@@ -38,8 +37,6 @@ class TimeWeightedConfig(late.LateTraining):
 
 
 def _mean(sends: Sends, weight: Callable[[Any, int, int], float]) -> type[late.LateServer]:
-    """A server that averages. weight: of one update, from the config, its rounds of delay, and its samples."""
-
     class Server(late.LateServer):
         def aggregate(self, step: float) -> late.Aggregate:
             return late.Mean(self.spec, self.state.weights, step, of=sends, weight=partial(weight, self.config))

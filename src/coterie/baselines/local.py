@@ -2,8 +2,7 @@
 
     server --Train--> client --Trained--> server            (every round)
 
-A federated method is worth its messages only if it beats this one on ``local_accuracy``. All clients start from the
-same weights; a round has the local epochs and batches of federated averaging.
+All clients start from the same weights; a round has the local epochs and batches of federated averaging.
 """
 
 from collections.abc import Mapping
@@ -19,12 +18,10 @@ class Train(fl.OfRound, frozen=True):
 
 @fl.message(src="client", dst="server", tells=())
 class Trained(fl.OfRound, frozen=True):
-    """Done."""
+    pass
 
 
 class Client(fl.Party, role="client"):
-    """Keeps its own model across rounds."""
-
     class State(fl.State):
         """weights: (d,).  round: the last that it trained for."""
 
@@ -41,8 +38,6 @@ class Client(fl.Party, role="client"):
 
 
 class Server(fl.Party, role="server"):
-    """Calls the rounds, as in the other methods."""
-
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         return (yield from fl.ask_round(self, r, Train(r), Trained, lambda name, trained: None))
 

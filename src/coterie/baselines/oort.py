@@ -4,12 +4,9 @@
     server --Train--> client --Scored (with its loss)--> server           (every round, to selected clients)
 
 Federated averaging of one global model among selected clients. Tried clients are drawn by their utility: samples times
-root mean square loss, a bonus for those left out for long, and a penalty for those slower than an adaptive pace. A
-falling share of each round goes to untried clients, the fast ones first. The rule itself is ``selection/oort.py``;
-durations are those that the server observes.
+root mean square loss, a bonus for those left out for long, and a penalty for those slower than an adaptive pace.
 
-Decided here, as docs/systems/selection_baselines.md explains: losses are those of the received model; a client that
-does not answer is judged by its last report.
+Decided here: docs/systems/selection_baselines.md.
 """
 
 from __future__ import annotations
@@ -64,8 +61,6 @@ class OortConfig(Selecting):
 
 
 class Client(Introducing):
-    """Trains when selected, and reports its losses."""
-
     config: OortConfig
 
     def cost(self, msg: fl.Train) -> fl.Cost:
@@ -74,7 +69,6 @@ class Client(Introducing):
 
     @fl.on(fl.Train, cost, answers=Scored)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Scored]:
-        """The root mean square loss of the received model, and E_i epochs from it."""
         start = self.model(msg)
         losses = yield fl.Losses(start[None])
         rms = float(np.sqrt(np.mean(np.square(losses[0], dtype=np.float64))))
@@ -99,7 +93,6 @@ class Server(fl.Server):
         yield from meet(self, 0)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """One round of Oort's algorithm 1."""
         yield from meet(self, r)
         state, settings, clients = self.state, self.config.oort(), self.clients
         here = [i for i, name in enumerate(clients) if name in state.seconds]
@@ -128,7 +121,6 @@ class Server(fl.Server):
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """How often each client was selected, and its last reported utility, or None."""
     pool = federation.look(federation.hub).state.pool
     utilities = [None if np.isnan(value) else float(value) for value in pool.utility]
     return {"selected": pool.selected.tolist(), "utilities": utilities}

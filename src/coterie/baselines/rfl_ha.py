@@ -9,8 +9,7 @@ Clients of like speed form balanced clusters. A cluster's head, its fastest clie
 averages their models. The server does not wait: it mixes each cluster's model into the global one on arrival, with a
 share that falls with each earlier arrival.
 
-Decided here, as docs/systems/hierarchical_baselines.md explains: the number of clusters is a
-setting, each cluster is asked once a round, and the mixing share.
+Decided here: docs/systems/hierarchical_baselines.md.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Belong(fl.OfRound, frozen=True):
 
 @fl.message(src="client", dst="server", tells=())
 class Belonging(fl.OfRound, frozen=True):
-    """I know my head."""
+    pass
 
 
 @fl.message(src="server", dst=HEAD)
@@ -72,13 +71,11 @@ class Lead(fl.OfModel, frozen=True):
 
 @fl.message(src=HEAD, dst="client")
 class Train(fl.OfModel, frozen=True):
-    """Train on your data."""
+    pass
 
 
 @fl.message(src="client", dst=HEAD, tells=(fl.FromTraining("trained model and number of samples"),))
 class Update(fl.OfModel, frozen=True):
-    """The trained model, and of how many samples."""
-
     samples: int
 
 
@@ -91,8 +88,6 @@ class Led(fl.OfModel, frozen=True):
 
 
 class Client(Introducing, role="client", also=(HEAD,)):
-    """Trains for its head, and coordinates its cluster if it is the head."""
-
     class State(fl.Client.State):
         """head: of its cluster.  members: of its cluster, itself included, if it is the head."""
 
@@ -125,7 +120,6 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
     @fl.on(Lead, answers=Led)
     def lead(self, msg: Lead, src: str) -> fl.Steps[Led]:
-        """Synchronous aggregation in the cluster: wait for all asked members, and average."""
         start = self.model(msg)
         if len(msg.asked) != len(self.state.members):
             raise fl.PeerError(f"{len(msg.asked)} marks for a cluster of {len(self.state.members)}")
@@ -169,7 +163,6 @@ class Server(fl.Server):
         yield from self.regroup(0)
 
     def regroup(self, r: int) -> fl.Steps[bool]:
-        """Make clusters anew when clients have joined; the next fastest replaces a failed head."""
         state = self.state
         if (yield from meet(self, r)):
             state.clusters = balanced(state.seconds, self.clients, self.config.clusters)
@@ -188,7 +181,6 @@ class Server(fl.Server):
         return True
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """Every cluster trains once; the server mixes in their models in the order of arrival."""
         clustered = yield from self.regroup(r)
         state, participants, mixed, order = self.state, 0, RunningMix(self.spec.size), list[str]()
         asked = set(fl.asked_in(self.clients, self.config, self.randomness.seed, r))

@@ -3,10 +3,8 @@
     server --Train--> client --Update--> server            (every round, as in FedAvg)
 
 The server combines the changes of a round's models by a robust rule instead of the mean (``aggregation/robust.py`` has
-the papers and formulas). No rule weighs by samples, since a client states its own number. ``docs/poisoning.md``
-measures them under attack (``--attack``).
+the papers and formulas). ``docs/poisoning.md`` measures them under attack (``--attack``).
 
-Sees. As in FedAvg: server: every client's plain model, by name. client: the global model.
 Decided here: f is a share (``faulty``) of the updates that came, rounded down; FLTrust's server trains on public
 samples of its own (``--public``), for ``max_epochs``; running statistics (buffers) count in no distance and no angle.
 """

@@ -3,7 +3,7 @@
     server --Train (x, c)--> client --Change (dy, dc)--> server
 
 Clients correct every local step by the difference of the server's control variate and their own (their algorithm 1,
-option II). A client's own variate stays with it. Deltas = local - global.
+option II).
 
 Departure: changes are averaged unweighted, as printed, over the clients that answered.
 """
@@ -50,8 +50,6 @@ class Change(fl.OfModel, frozen=True):
 
 
 class Client(fl.Client):
-    """Keeps its control variate c_i across rounds."""
-
     class State(fl.Client.State):
         """control: c_i, (d,)."""
 
@@ -62,7 +60,6 @@ class Client(fl.Client):
 
     @fl.on(Train, fl.training, answers=Change)
     def train(self, msg: Train, src: str) -> fl.Work[Change]:
-        """Algorithm 1, lines 7 to 13."""
         x, c = self.model(msg), fl.check_model(self.spec, msg.spec, msg.control)
         state = {"control": self.state.control, "server_control": c}
         fitted: fl.Fitted = yield self.fit(x, msg.round, state=state)
@@ -83,7 +80,6 @@ class Server(fl.Server):
     config: ScaffoldConfig
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """Algorithm 1, lines 16 and 17."""
         moved, turned = fl.Mean(self.spec.size), fl.Mean(self.spec.size)
         gather = self.gather(means=0)
 

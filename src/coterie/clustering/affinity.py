@@ -79,10 +79,7 @@ def affinity(distances: NDArray[Any], gamma: Gamma = 0.5, kernel: Kernel = "lapl
 
 
 def lexicographic_order(x: NDArray[Any]) -> NDArray[np.intp]:
-    """The permutation that sorts the rows of x (n, d) by their first coordinate, ties by the second, and so on.
-
-    A vector added to all rows (exact differences given) doesn't change it.
-    """
+    """The permutation that sorts the rows of x (n, d) by their first coordinate, ties by the second, and so on."""
 
     def compare(i: int, j: int) -> int:
         for lo in range(0, x.shape[1], BLOCK):
@@ -105,7 +102,6 @@ def _rows(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _block(x: NDArray[Any], lo: int) -> NDArray[np.float64]:
-    """Coordinates lo to lo + BLOCK of all rows, contiguous (n, <= BLOCK) float64."""
     raw = x[:, lo : lo + BLOCK]
     block = np.ascontiguousarray(raw, dtype=np.float64)
     if x.dtype.kind == "f" and not np.isfinite(block).all():
@@ -117,7 +113,6 @@ def _block(x: NDArray[Any], lo: int) -> NDArray[np.float64]:
 
 
 def _squares(differences: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Squared length of each row, added in the order of the coordinates."""
     with np.errstate(over="ignore"):  # told by _root
         return np.asarray(np.vecdot(differences, differences))
 

@@ -1,12 +1,10 @@
 """Correlation clustering by comparisons alone: groups with the greatest sum of pairs' gains.
 
-Whether to join a group, to leave it or to merge two is asked as "is this sum of gains above 0?". Nothing else is learnt
-of the gains. So the same steps run on gains in the clear (``in_the_clear``) and on shares of two servers
-(``protocols/shared_groups.py``).
+All questions are of the form "is this sum of gains above 0?", and nothing else is learnt of the gains, so the same
+steps run in the clear (``in_the_clear``) and on shares of two servers (``protocols/shared_groups.py``).
 
-Clients join one by one in a given order. Then clients move while they gain, and groups merge while they gain. The best
-of several orders is taken, and groups that are too small dissolve. Correlation clustering: Bansal, Blum, Chawla (2004);
-the local search is the usual one (Elsner, Schudy, Bounding and comparing methods for correlation clustering, 2009).
+Correlation clustering: Bansal, Blum, Chawla (2004); the local search is the usual one (Elsner, Schudy, Bounding and
+comparing methods for correlation clustering, 2009).
 """
 
 from __future__ import annotations
@@ -123,7 +121,6 @@ def _searched(order: Sequence[int], most: int) -> Questions[Groups]:
 
 
 def _placed(one: int, groups: Groups, most: int) -> Questions[Groups]:
-    """The groups with this one in the group that gains most, or in its own if none does and there may be more."""
     if not groups:
         return [(one,)]
     best = yield from _best(_joins(one, groups))
@@ -148,7 +145,6 @@ def _wants_to_move(one: int, groups: Groups) -> Questions[bool]:
 
 
 def _merged(groups: Groups) -> Questions[Groups]:
-    """Merge the pair that gains most while one gains."""
     while len(groups) > 1:
         pairs = [(a, b) for a in range(len(groups)) for b in range(a)]
         a, b = pairs[(yield from _best([[(1, groups[a], groups[b])] for a, b in pairs]))]
@@ -161,7 +157,6 @@ def _merged(groups: Groups) -> Questions[Groups]:
 
 
 def _without_small(groups: Groups, smallest: int) -> Questions[Groups]:
-    """The members of too small groups join the others, the smallest group first."""
     while len(groups) > 1 and len(small := min(groups, key=lambda group: (len(group), group))) < smallest:
         rest = [group for group in groups if group != small]
         chosen = yield from joined(rest, small)
@@ -173,7 +168,6 @@ def _without_small(groups: Groups, smallest: int) -> Questions[Groups]:
 
 
 def _best(candidates: Sequence[list[Block]]) -> Questions[int]:
-    """The number of the greatest sum, by a tournament."""
     left = list(range(len(candidates)))
     while len(left) > 1:
         pairs = list(zip(left[::2], left[1::2], strict=False))
@@ -196,5 +190,4 @@ def _without(one: int, groups: Groups) -> Groups:
 
 
 def _score(groups: Groups, sign: int = 1) -> list[Block]:
-    """The sum of gains within groups, each pair twice; of one alone its gain with itself, in any grouping."""
     return [(sign, group, group) for group in groups]

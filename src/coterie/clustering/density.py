@@ -84,7 +84,6 @@ def literal_parts(s: Floats, mjs: NDArray[Any], eta: float) -> Labels:
 
 
 def _expanded(d: NDArray[Any], radius: NDArray[Any], core: NDArray[np.bool_]) -> Labels:
-    """Algorithm 2, l. 6-11: from each core device not yet visited, all that core devices reach."""
     labels = np.full(len(d), NOISE)
     found = 0
     for first in np.flatnonzero(core):

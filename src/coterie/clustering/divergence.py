@@ -153,14 +153,12 @@ def _weight(gamma: float) -> float:
 
 
 def _terms(s: Floats, gamma: float) -> tuple[tuple[Floats, float], tuple[Floats, float]]:
-    """The arguments of js in eq. (3), with weights: P (rows of zeros: uniform) and s."""
     sums = s.sum(axis=1, keepdims=True)
     uniform = np.full_like(s, 1 / s.shape[1])
     return (np.divide(s, sums, out=uniform, where=sums > 0), 1.0), (s, gamma)
 
 
 def _js(x: Floats, y: Floats) -> Floats:
-    """Eq. (4) between x (C,) and rows y (m, C) -> (m,). Doubled before the division, against 0 / 0."""
     from scipy.special import rel_entr
 
     both = x + y
@@ -182,10 +180,9 @@ def _scale(mjs: NDArray[Any], least: float) -> float:
 def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
     """Rows (n, d) float32 with squared distances of about 2 js of eq. (4) between rows of x (n, C) >= 0, and a bound.
 
-    js is a squared distance of Hilbert space, channel by channel (Fuglede and Topsoe, 2004), so it has a kernel.
-    Nystroem's method projects on NODES values between the channel's least and largest (Williams and Seeger, NIPS 2000).
-    No squared distance comes out too large, and none is too small by more than the bound (rounding to float32 not
-    counted).
+    By Nystroem's method on NODES values between the channel's least and largest (Williams and Seeger, NIPS 2000), as js
+    is a squared distance of Hilbert space (Fuglede and Topsoe, 2004). No squared distance comes out too large, and none
+    is too small by more than the bound (rounding to float32 not counted).
     """
     low, high = np.sqrt(x.min(axis=0)), np.sqrt(x.max(axis=0))
     place = (1 - np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)) / 2  # Chebyshev's, of the root: f is singular at 0
@@ -207,7 +204,6 @@ def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
 
 
 def _f(a: Floats, b: Floats) -> Floats:
-    """a ln(2a / (a + b)) + b ln(2b / (a + b)) with one logarithm a pair."""
     from scipy.special import xlogy
 
     both = a + b

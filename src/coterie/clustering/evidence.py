@@ -9,13 +9,11 @@ that of means of 0, is
 
 and two clients gain g_ij = f(i + j) - f(i) - f(j) by being in one group. A label that a client lacks says nothing.
 
-ln(1 + t (x + y)) and 1 / (1 + t (x + y)) are symmetric in whole numbers x and y, and a few eigenvectors give them to
-many digits. So g_ij is a bilinear form x_i . J x_j of rows that each client computes alone (``row``), with a J that
-depends on nothing but lengths (``twisted``). Two servers with shares of the rows get shares of the gains by one
-product, without logarithms or divisions (``protocols/shared_groups.py``).
+The functions of n in (1) have a few eigenvectors that give them to many digits, so g_ij is a bilinear form x_i . J x_j
+of rows that each client computes alone (``row``), with a J that depends on nothing but lengths (``twisted``), and two
+servers get shares of the gains from shares of the rows (``protocols/shared_groups.py``).
 
-The marginal likelihood of normal means is textbook (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). Its use
-for hidden groups is this project's own.
+The marginal likelihood of normal means is textbook (Gelman et al., Bayesian Data Analysis, 2013, section 5.4).
 """
 
 from __future__ import annotations
@@ -51,8 +49,7 @@ class ResidualSpread:
 def features(x: NDArray[Any]) -> Floats:
     """Samples (n, ...) as (n, FEATURES). Images and series are set to a mean of 0 and a deviation of 1, one by one.
 
-    So a gain and an offset of a client's device say nothing. In a table each column has a meaning of its own, and
-    samples stay as they are.
+    In a table samples stay as they are.
     """
     if x.ndim < 3:
         return mapped(x)
@@ -81,10 +78,7 @@ def residuals(x: Floats, y: NDArray[Any], to: Reference, by: Floats) -> tuple[ND
 
 
 def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[np.int64], Floats]]) -> Floats:
-    """(4 labels,) a client's term of the sum that says the spread. halves: ``residuals`` of two halves.
-
-    Products of the halves' means have the expectation d tau, their squared difference d phi (1/n + 1/n').
-    """
+    """(4 labels,) a client's term of the sum that says the spread. halves: ``residuals`` of two halves."""
     (n, first), (m, second) = halves
     both = (n > 0) & (m > 0)
     weight = both * np.sqrt(n * m)
@@ -119,7 +113,6 @@ def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], 
 
 
 def row_length(labels: int) -> int:
-    """How many numbers a row has."""
     return labels * RANK * (3 + DIMENSION) + 2
 
 
@@ -148,11 +141,7 @@ def twisted(rows: NDArray[Any]) -> NDArray[Any]:
 
 @lru_cache(maxsize=64)
 def _eigenvectors(t: float) -> tuple[Floats, Floats]:
-    """(MOST + 1, RANK) each, scaled, of ln(1 + t (x + y)) and 1 / (1 + t (x + y)) for x, y = 0..MOST.
-
-    The second is a mixture of exp(-s x) exp(-s y), so positive. The first is a constant minus such a mixture, so one
-    eigenvalue is above 0 and the others are below.
-    """
+    """(MOST + 1, RANK) each, scaled, of ln(1 + t (x + y)) and 1 / (1 + t (x + y)) for x, y = 0..MOST."""
     grid = np.arange(MOST + 1.0)
     grown = 1 + t * (grid[:, None] + grid)
     values, vectors = np.linalg.eigh(np.log(grown))

@@ -46,7 +46,7 @@ def centres_of(points: NDArray[Any], u: NDArray[Any], before: NDArray[Any], fuzz
 def first_centres(points: NDArray[Any], count: int) -> Doubles:
     """(count, d): the point nearest to the mean, then each time the point farthest from all centres so far.
 
-    Ties go to the first point; centres may be equal. Raises UserError for no points or no centres.
+    Raises UserError for no points or no centres.
     """
     x = finite(points, "points", "n", "d")
     if not len(x) or count < 1:

@@ -3,11 +3,10 @@ for Mitigating Preference Profiling in CFL".
 
 The server publishes a key for every cluster. A client compares the key of its true cluster with the address of every
 cluster under a hash of one bit, and joins those that match in all n bits: its true cluster always, each other one with
-probability p = 2^-n. The server cannot tell which match was no accident.
+probability p = 2^-n.
 
-Departures: eq. (3) compares cluster j's key with its own address, which always match, where the true cluster's key is
-meant; and the set starts empty at every try. Independent coins of probability p give the same distribution
-(`coin_sets`), at no cost.
+Departures: eq. (3) compares the true cluster's key, and the set starts empty at every try. Independent coins of
+probability p give the same distribution (`coin_sets`), at no cost.
 """
 
 from __future__ import annotations
@@ -80,7 +79,6 @@ class ClusterKeys:
 
     @property
     def p(self) -> float:
-        """The false positive rate."""
         return float(2.0**-self.bits)
 
     def __repr__(self) -> str:
@@ -146,7 +144,6 @@ _Points = tuple[tuple[ec.EllipticCurvePublicKey, ...], ...]
 
 @lru_cache(maxsize=8)
 def _loaded(data: bytes) -> tuple[_Addresses, _Points]:
-    """The addresses and points of the last few keys, cached. Raises DecodeError."""
     if len(data) < _HEADER.size:
         raise DecodeError(f"{len(data)} bytes are no cluster keys: their header alone has {_HEADER.size}")
     magic, version, bits, clusters = _HEADER.unpack_from(data)
@@ -167,24 +164,20 @@ def _loaded(data: bytes) -> tuple[_Addresses, _Points]:
 
 
 def _key_bits(r: ec.EllipticCurvePrivateKey, points: tuple[ec.EllipticCurvePublicKey, ...]) -> list[int]:
-    """H((h^l)^r) for all l."""
     return [_hash(r.exchange(_ECDH, h)) for h in points]
 
 
 def _matches(
     address: tuple[ec.EllipticCurvePrivateKey, ...], u: ec.EllipticCurvePublicKey, key_bits: list[int]
 ) -> bool:
-    """Whether H(u^(x^l)) is the key's bit for all l."""
     return all(_hash(x.exchange(_ECDH, u)) == bit for x, bit in zip(address, key_bits, strict=True))
 
 
 def _hash(element: bytes) -> int:
-    """H: G -> {0, 1}. element: the x-coordinate from Diffie-Hellman; +-P share it, and so their bit."""
     return hashlib.sha256(_HASH_DOMAIN + element).digest()[0] & 1
 
 
 def _scalar(random_bytes: RandomBytes) -> ec.EllipticCurvePrivateKey:
-    """Uniform in [1, q) up to 2^-128 (FIPS 186-5, A.2.1)."""
     extra = int.from_bytes(_drawn(random_bytes, SCALAR_BYTES + 16), "big")
     return ec.derive_private_key(1 + extra % (_GROUP.group_order - 1), _GROUP)
 

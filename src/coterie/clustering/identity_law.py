@@ -54,7 +54,6 @@ class IdentityLaw:
 
     @property
     def least(self) -> int:
-        """The smallest size of a set: T, or T + 1 where T counts false positives."""
         return self.threshold + (self.counts == "false_positives")
 
     @cached_property
@@ -103,7 +102,6 @@ class IdentityLaw:
 
     @cached_property
     def _unconditioned(self) -> tuple[float, ...]:
-        """Eq. (10): Pr_c for c = 1..k, of a single try."""
         k, p = self.clusters, self.p
         return tuple(math.comb(k - 1, c - 1) * p ** (c - 1) * (1 - p) ** (k - c) for c in range(1, k + 1))
 

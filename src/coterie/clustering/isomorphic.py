@@ -1,9 +1,5 @@
 """Adaptive isomorphic device clustering (AIDC): section 3.3 of "FedEPC: An Efficient and Privacy-Enhancing Clustering
 Federated Learning Method" (Tang and others, CMC 2025), eq. (3) to (8) and algorithm 2. See docs/clustering.md.
-
-Each device has a sparsity vector and a noise floor. Clusters are merged and split (`merging`) to a fixed point, from
-single devices, or with many devices from dense parts (`density`). A device in no part, or with a high floor, goes to
-the nearest cluster or stays alone.
 """
 
 from __future__ import annotations
@@ -34,20 +30,7 @@ QUIET = (
 
 @dataclass(frozen=True)
 class Aidc:
-    """Settings of the clustering. Raises UserError for impossible ones.
-
-    gamma: weight of eq. (4) in eq. (3).  theta_merge, theta_split: of eq. (7) and (8), in calibrated units: about 0 for
-        two devices of like data, 1 or less for the median pair.  singles_to: up to so many devices merging starts from
-        single ones, beyond from the dense parts of eq. (5) and (6); 0: always from those.  eta: of eq. (6).
-        neighbours: nearest devices of which eq. (5) takes mean and deviation.  floors_per_scale: least median floors in
-        a divergence of 1; fewer tell finer groups apart, more keep noise together.  diagonal: whether the mean of eq.
-        (8) includes i = j, as printed.  passes: of merging and splitting, at most.
-
-    literal: algorithm 2 as printed: nothing calibrated, one radius and MinPts of all devices, one pass, noise alone.
-    reference: section 3.5: a divergence is the difference of two devices' Euclidean distances to a third one, drawn by
-        ``seed``.  force_thresholds: lets theta_split be below theta_merge, as in two rows of table 2; merged clusters
-        are then split again until the passes are over.
-    """
+    """Settings of the clustering, which docs/clustering.md explains. Raises UserError for impossible ones."""
 
     gamma: NotNegative = 1.0
     theta_merge: NotNegative = 0.15
@@ -97,7 +80,6 @@ class Groups(msgspec.Struct):
     following: int
 
     def members(self) -> dict[int, tuple[str, ...]]:
-        """The devices of each cluster by its number, in ascending order."""
         return members_of(self.names, self.labels)
 
 
@@ -177,7 +159,6 @@ def update(
 def _grouped(
     s: NDArray[np.float64], h: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc, order: NDArray[np.intp]
 ) -> tuple[Labels, NDArray[Any], float, list[Change]]:
-    """Clusters of all devices, divergence.calibrated divergences (rows in ``order``), their scale, and the changes."""
     d, scale, floors = mjs[np.ix_(order, order)], 1.0, np.zeros_like(h) if settings.reference else h[order]
     if settings.literal:
         found, changes = _as_printed(s[order], d, settings)
@@ -192,7 +173,6 @@ def _grouped(
 def _settled(
     s: NDArray[np.float64], d: NDArray[Any], h: NDArray[np.float64], settings: Aidc
 ) -> tuple[Labels, list[Change]]:
-    """Parts, merged and split; the rest is placed; merged and split again."""
     limits = (settings.theta_merge, settings.theta_split, settings.diagonal, settings.passes)
     quiet = np.flatnonzero(h <= QUIET * np.median(h))
     labels = np.full(len(d), NOISE)
@@ -233,7 +213,6 @@ def _placed(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list
 def _divergences(
     s: NDArray[np.float64], reference: int, settings: Aidc, order: NDArray[np.intp]
 ) -> NDArray[np.float32]:
-    """Eq. (3) between all rows, or the difference of their distances to row ``reference`` (section 3.5)."""
     if settings.reference:
         distance = np.linalg.norm(s - s[reference], axis=1)
         return np.asarray(np.abs(distance[:, None] - distance), np.float32)
@@ -252,7 +231,6 @@ def _updated(
     settings: Aidc,
     order: NDArray[np.intp],
 ) -> NDArray[np.float32]:
-    """The divergences of rows s, the old ones that stay first; only changed ones are computed."""
     known = (
         groups.mjs is not None and not settings.reference and not groups.reference and settings.gamma == groups.gamma
     )
@@ -267,17 +245,14 @@ def _updated(
 
 
 def _order(s: NDArray[np.float64], h: NDArray[np.float64]) -> NDArray[np.intp]:
-    """An order of the devices that depends on their data alone."""
     return lexicographic_order(np.column_stack([s, h]))
 
 
 def _drawn(names: tuple[str, ...], order: NDArray[np.intp], settings: Aidc) -> str:
-    """The reference device of section 3.5, or an empty name."""
     return names[order[np.random.default_rng(settings.seed).integers(len(order))]] if settings.reference else ""
 
 
 def _by_size(labels: Labels, order: NDArray[np.intp]) -> Labels:
-    """The same clusters, numbered from the largest; ties by their first device in ``order``."""
     kinds, first, inverse, sizes = np.unique(labels[order], return_index=True, return_inverse=True, return_counts=True)
     number = np.empty(len(kinds), np.int64)
     number[np.lexsort((first, -sizes))] = np.arange(len(kinds))
@@ -296,7 +271,6 @@ def _names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _own(name: str, vector: ArrayLike, floor: float, channels: int) -> tuple[NDArray[np.float64], float]:
-    """One device's checked vector and floor."""
     try:
         s = divergence.sparsity_vector(vector)
         if len(s) != channels:

@@ -53,9 +53,6 @@ def regrouped(
 ) -> Clusters:
     """The clusters of these clients: k, or as many as have ``least`` members each if there are too few clients for k.
 
-    A too small cluster takes the nearest members of clusters that can spare some, so no client can make itself the
-    leader of a cluster of its own.
-
     features: (n, d), rows in the order of the names. Every column is scaled to deviation 1; a constant one does not
         count.  groups: how many columns belong together, one group after the other; groups that differ at all count
         alike.  before: the clustering to continue. Where there are fewer distinct rows than clusters, the largest
@@ -93,7 +90,6 @@ def nearest(clusters: Clusters, row: ArrayLike) -> int:
 
 
 def members(clusters: Clusters) -> dict[int, tuple[str, ...]]:
-    """The clients of each cluster, by its number, in ascending order of the numbers."""
     return members_of(tuple(clusters.numbers), np.array(tuple(clusters.numbers.values())))
 
 
@@ -113,7 +109,6 @@ def _checked(names: Sequence[str], features: ArrayLike, k: int, groups: Sequence
 
 
 def _weights(rows: Floats, groups: Sequence[int] | None) -> Floats:
-    """1 / deviation of each column, 0 for none; over the root of the number of such columns in its group."""
     largest = np.abs(rows).max(axis=0)
     scaled = rows / np.where(largest > 0, largest, 1.0)  # no overflow in squares
     spread = scaled.std(axis=0)
@@ -127,13 +122,11 @@ def _weights(rows: Floats, groups: Sequence[int] | None) -> Floats:
 
 
 def _kept(before: Clusters, rows: Floats, weights: Floats, count: int) -> Floats | None:
-    """The last centres in today's units, if as many as clusters."""
     fits = before.centres.shape == (count, rows.shape[1])
     return before.centres * weights if fits else None
 
 
 def _labels(points: Floats, count: int, kept: Floats | None, seed: int) -> Labels:
-    """Labels (n,) from 0 without gaps, at most ``count`` of them."""
     import sklearn.cluster as of
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
@@ -151,7 +144,6 @@ def _labels(points: Floats, count: int, kept: Floats | None, seed: int) -> Label
 
 
 def _filled(labels: Labels, count: int) -> Labels:
-    """With the largest cluster halved, the lowest of several, until there are ``count``."""
     labels = labels.copy()
     for new in range(int(labels.max()) + 1, count):
         own = np.flatnonzero(labels == np.bincount(labels).argmax())
@@ -160,7 +152,6 @@ def _filled(labels: Labels, count: int) -> Labels:
 
 
 def _supplied(points: Floats, labels: Labels, least: int) -> Labels:
-    """With clusters below ``least`` filled up, the smallest first, by the nearest spare points."""
     labels = labels.copy()
     while (sizes := np.bincount(labels)).min() < least:
         small = int(sizes.argmin())

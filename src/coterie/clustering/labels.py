@@ -19,7 +19,6 @@ def by_first_row(labels: NDArray[Any]) -> Labels:
 
 
 def members_of(names: Sequence[str], labels: Labels) -> dict[int, tuple[str, ...]]:
-    """The names of each cluster by its number, in ascending order."""
     return {int(k): tuple(names[i] for i in np.flatnonzero(labels == k).tolist()) for k in np.unique(labels)}
 
 

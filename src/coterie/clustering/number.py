@@ -69,10 +69,6 @@ def _count(distances: Floats, rng: np.random.Generator, gamma: Gamma, kernel: Ke
 
 
 def _share_within(vectors: Floats, c: int) -> tuple[float, NDArray[np.int64]]:
-    """The share of the embedding's spread that is within c clusters, and each row's cluster, (n,).
-
-    k-means starts from the first c rows of a QR factorisation with pivoting (Damle, Minden and Ying, 2019).
-    """
     from scipy.cluster.vq import kmeans2
     from scipy.linalg import qr
 
@@ -87,7 +83,6 @@ def _share_within(vectors: Floats, c: int) -> tuple[float, NDArray[np.int64]]:
 
 
 def _principal_variances(distances: Floats) -> Floats:
-    """Variances (n,) along the principal axes, from distances: classical scaling."""
     squares = np.square(distances)
     centred = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
     return np.maximum(np.linalg.eigvalsh(-centred / 2), 0) / max(len(distances) - 1, 1)

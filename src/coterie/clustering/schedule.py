@@ -34,7 +34,6 @@ class Schedule:
         return 1 / (1 + self.alpha * r) if (r - 1) % self.every == 0 else 0.0
 
     def clusters_now(self, r: int, coin: float) -> bool:
-        """Whether round r clusters, for a coin uniform in [0, 1)."""
         if not 0 <= coin < 1:
             raise UserError(f"the coin must lie in [0, 1), not be {coin!r}")
         return coin < self.probability(r)

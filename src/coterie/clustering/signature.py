@@ -4,10 +4,9 @@ A signature says how a client's samples of each label deviate from everybody's. 
 the means M_c of the labels and the within-label covariance (``Reference``). A signature is a client's whitened
 residuals: a block for each label, and a pooled one for shifts that all labels share.
 
-Each client makes two signatures, of two halves of its samples with independent noise. The inner product of one client's
-first half and another's second half is 0 on average, unless they have something in common. Random signs of rows and
-columns give such products without any groups (a sign-flip test). The eigenvalues that stand out are one fewer than the
-groups.
+Each client makes two signatures, of two halves of its samples with independent noise, whose inner product with another
+client's is 0 on average, unless they have something in common. The eigenvalues that stand out from those of random
+signs are one fewer than the groups.
 
 Whitened differences of class means are those of Fisher's discriminant (1936). The combination is this project's own;
 its limits: ``docs/systems/fedcaprivacy.md``.
@@ -86,7 +85,6 @@ def statistics(x: Floats, y: NDArray[Any], kept: NDArray[np.bool_]) -> Floats:
 
 
 def statistics_size(labels: int) -> int:
-    """How many numbers ``statistics`` has."""
     return labels * (1 + FEATURES) + FEATURES * (FEATURES + 1) // 2
 
 
@@ -155,7 +153,6 @@ class FoundGroups(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def number(self) -> int:
-        """The number of groups."""
         return len(self.directions)
 
 
@@ -194,8 +191,7 @@ def find_groups(
 def plausible(rows: Floats) -> NDArray[np.bool_]:
     """(n,) bool, which rows (n, 2d) lie as near most others as signatures must; with any common vector added.
 
-    Two halves of length 1 are at most 2 apart, up to a few percent after projection to 256 numbers. Another vector
-    moves the centre no further than an honest one could.
+    Two halves of length 1 are at most 2 apart, up to a few percent after projection to 256 numbers.
     """
     parts = np.split(rows, 2, axis=1)
     furthest = np.maximum(*(pairwise_distances(part) for part in parts))
@@ -214,7 +210,6 @@ def centred(rows: Floats, centre: Floats) -> tuple[Floats, Floats]:
 
 
 def _long(half: Floats) -> NDArray[np.bool_]:
-    """(n, 1) whether a row exceeds the rounding error of the centre."""
     return np.asarray(np.linalg.norm(half, axis=1, keepdims=True) > NOTHING)
 
 
@@ -261,7 +256,6 @@ def _symmetric(products: Floats) -> Floats:
 
 
 def _divided(together: Floats, groups: int, smallest: int) -> tuple[NDArray[np.int64], str]:
-    """Labels (n,) without gaps, by spectral clustering of the rows' cosines; too small groups dissolve."""
     if groups == 1:
         return np.zeros(len(together), np.int64), ""
     distances = pairwise_distances(unit_rows(together)) ** 2 / 2  # 1 - cosine, and exactly 0 between equal rows

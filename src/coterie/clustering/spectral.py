@@ -84,8 +84,7 @@ def soft_spectral_from_distances(
 def canonical_order(distances: Floats) -> NDArray[np.intp]:
     """A permutation of the rows that follows from the distances (n, n), not from their order.
 
-    Rows are sorted by their sorted distances to all others. Of tied rows the first in the input goes ahead and the rest
-    follow by their distance to it: with ties from symmetry the reordered matrix is the same either way.
+    Rows are sorted by their sorted distances to all others.
     """
     rank = _dense_rank(np.sort(distances, axis=1))
     while (counts := np.bincount(rank)).max() > 1:
@@ -105,8 +104,7 @@ def soft_membership(closeness: Floats) -> NDArray[np.bool_]:
 def without_small_clusters(soft: Soft, minimum: int) -> NDArray[np.bool_]:
     """phi (n, c) without clusters of fewer than ``minimum`` rows, so that nothing is summed over too few.
 
-    The smallest cluster goes first (an empty column), and sizes are counted anew. A row that loses its last cluster
-    joins the closest other. At least one cluster remains, even with fewer than ``minimum`` rows. Raises UserError for
+    A row that loses its last cluster joins the closest other, and at least one cluster remains. Raises UserError for
     minimum < 1.
     """
     if minimum < 1:
@@ -126,7 +124,6 @@ def without_small_clusters(soft: Soft, minimum: int) -> NDArray[np.bool_]:
 
 
 def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel, literal: bool) -> Soft:
-    """Algorithm 2 on a distance matrix in canonical order."""
     n = len(distances)
     distinct = n - int((np.tril(distances == 0, -1).any(axis=1)).sum())  # rows unlike every row before them
     c = min(clusters, distinct)
@@ -157,20 +154,17 @@ def embedding(A: Floats, D: Floats | None = None) -> tuple[Floats, Floats]:
 
 
 def _eigenvectors(symmetric: Floats) -> tuple[Floats, Floats]:
-    """Ascending eigenvalues; columns, each with its largest entry positive."""
     values, vectors = np.linalg.eigh(symmetric)
     largest = np.abs(vectors).argmax(axis=0)
     return values, vectors * np.where(vectors[largest, np.arange(len(vectors))] < 0, -1.0, 1.0)
 
 
 def unit_rows(vectors: Floats) -> Floats:
-    """Rows scaled to length 1; rows of zeros stay."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(length > 0, length, 1.0)
 
 
 def _kmeans(points: Floats, clusters: int) -> NDArray[np.int64]:
-    """Labels (n,), numbered by first appearance, without gaps."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
@@ -181,14 +175,12 @@ def _kmeans(points: Floats, clusters: int) -> NDArray[np.int64]:
 
 
 def _reordered(soft: Soft, order: NDArray[np.intp]) -> Soft:
-    """Row i of ``soft`` is row order[i] of the result."""
     back = np.argsort(order)
     rows = {name: getattr(soft, name)[back] for name in ("labels", "closeness", "membership")}
     return replace(soft, **rows, affinity=soft.affinity[np.ix_(back, back)])
 
 
 def _dense_rank(keys: Floats) -> NDArray[np.intp]:
-    """(n,) the place of each row of keys (n, m) among the distinct rows in lexicographic order."""
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
 

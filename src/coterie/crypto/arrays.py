@@ -71,7 +71,7 @@ class PublicArrays(KeyArrays, Protocol):
 
 
 class ArrayVectors:
-    """For backends whose vectors are numpy arrays. Opened: as opened, and last, with noise for others."""
+    """Opened: as opened, and last, with noise for others."""
 
     def add(self, a: Array, b: Array, form: Form) -> Array:
         raise NotImplementedError

@@ -1,7 +1,6 @@
 """The big-integer work of Paillier: primes, fixed-base powers, and lists of operations on every core.
 
-``gmpy2`` gives up Python's lock only in threads whose context allows it, as ``spread``'s do. None of this is constant
-in time: it is for parties that an attacker can't time closely.
+None of this is constant in time: it is for parties that an attacker can't time closely.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ _MIN_PART = 4  # fewer operations than this aren't worth a thread
 
 
 def cores() -> int:
-    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def spread(work: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]) -> tuple[Any, ...]:
-    """``work(items)``, with the items split into contiguous parts, one thread each."""
+    """``work(items)``, with the items split into contiguous parts, one thread each, in whose context ``gmpy2`` gives up
+    Python's lock.
+    """
     count = min(cores(), len(items) // _MIN_PART)
     if count <= 1:
         return tuple(work(items))

@@ -1,7 +1,7 @@
 """CKKS over SEAL: encrypted vectors of real numbers, cheap to add, and to multiply while levels are left.
 
 J. H. Cheon, A. Kim, M. Kim and Y. Song, "Homomorphic encryption for arithmetic of approximate numbers", ASIACRYPT 2017,
-in the residue form of Microsoft SEAL (through ``tenseal``), which draws keys and noise from the system's randomness.
+in the residue form of Microsoft SEAL (through ``tenseal``).
 
     key = ckks.keygen("ckks-8192-deep")       # three levels; "ckks-4096-add" has none: for sums only
     public, keys = key.public, key.evaluation()   # evaluation keys: public, too, for the party that computes
@@ -21,9 +21,7 @@ ciphertexts, so sign them.
 **A decryption says something of the key.** Its error depends on the secret key: a party that sees a ciphertext and the
 exact numbers that it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption
 on approximate numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first
-(``ckks_arrays``). A party that chooses a ciphertext and sees what comes of it gets the key anyway: (c_0, c_1 + K) opens
-to K s more (``attacks/key_in_sum.py``). A ciphertext also tells a party that can open it something of how it was
-computed; ``sanitised`` removes that.
+(``ckks_arrays``).
 """
 
 from __future__ import annotations
@@ -194,7 +192,7 @@ class CipherVector(vector.CipherVector):
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
         """The same values with fresh randomness and noise; products are rescaled first.
 
-        Error and randomness show the key's holder how a vector came about. Noise uniform in +-2^flood_bits a
+        Error and randomness show the key's holder how a vector came about; noise uniform in +-2^flood_bits a
         coefficient drowns this.
         """
         ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
@@ -241,7 +239,6 @@ class CipherVector(vector.CipherVector):
         return self.key.parameters.checked(values, form, terms), terms
 
     def _factors(self, other: CipherVector) -> None:
-        """Whether two vectors have a product. Raises CryptoError or CapacityError."""
         self.tally.under_one_key(other.tally, "have no product")
         form, theirs = self.tally.form, other.tally.form
         if form.level != theirs.level:
@@ -269,7 +266,6 @@ class CipherVector(vector.CipherVector):
             raise CryptoError(f"a {form} with {self.blinded} masks has no parts: take a plain vector")
 
     def _evaluating(self, keys: EvaluationKey) -> Any:
-        """The keys' numbers. Raises KeyMismatchError for another key's."""
         if not isinstance(keys, EvaluationKey) or keys.scheme != self.scheme:
             raise KeyMismatchError(f"{keys!r} is no evaluation key of {self.scheme}")
         if keys.fingerprint != self.fingerprint:
@@ -295,7 +291,7 @@ class Encrypts(ABC):
         return parameters
 
     def prepared(self, values: ArrayLike, level: int | None = None) -> tuple[Floats, Tally]:
-        """Checked values and their tally. Raises CapacityError naming a value that doesn't fit."""
+        """Raises CapacityError naming a value that doesn't fit."""
         form = self.parameters.fresh_at(level)
         array = self.parameters.checked(values, form)
         return array, Tally(self.public.fingerprint, array.size, form=form)
@@ -318,8 +314,6 @@ class Encrypts(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PublicKey(vector.PublicKey[CipherVector], Encrypts):
-    """Encrypts and multiplies."""
-
     arrays: ckks_arrays.Public | twins.Rounded
 
     backends: ClassVar = {"ckks": ckks_arrays.Public, "rounded": twins.Rounded}
@@ -366,8 +360,6 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SecretKey(vector.SecretKey[CipherVector], Encrypts):
-    """Decrypts: a ternary polynomial."""
-
     arrays: ckks_arrays.Secret | twins.RoundedSecret
 
     backends: ClassVar = {"ckks": ckks_arrays.Secret, "rounded": twins.RoundedSecret}
@@ -413,5 +405,4 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
 
 
 def _terms(magnitude: float) -> int:
-    """A magnitude as terms of values within +-1: whole, at least 1."""
     return max(1, math.ceil(magnitude)) if math.isfinite(magnitude) else 1

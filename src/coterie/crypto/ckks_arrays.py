@@ -209,7 +209,6 @@ class Public(ArrayVectors):
         return self.ring.zeros(self.encryptor.encrypt_zero, count, level)
 
     def _multiples(self, a: Residues, factor: int, form: Form) -> Residues:
-        """Times an integer but 0, and rescaled. The caller keeps the scale."""
         made, moduli = self.ring, self._moduli(form)
         numbers = np.array([[factor % int(q)] for (q,) in moduli], dtype=np.uint64)
         product = residues.product(a, numbers, moduli)
@@ -228,7 +227,6 @@ class Secret(Halves):
 
     @classmethod
     def generate(cls, space: ParameterSet, products: bool) -> Secret:
-        """A fresh one from the system's randomness."""
         secret, pair, relinearise = ring(space).keygen(products)
         return cls(secret, Public(space, pair, relinearise))
 
@@ -239,7 +237,7 @@ class Secret(Halves):
         return fresh
 
     def decrypt(self, a: Residues, tally: Tally) -> Floats:
-        """``(d,)`` values. Raises CiphertextError if an unused coefficient is not about 0."""
+        """Raises CiphertextError if an unused coefficient is not about 0. ``(d,)`` values."""
         form, made, plain = tally.form, self.public.ring, self._plain(a)
         if form.constant:
             moduli = made.moduli_at(form.level)
@@ -326,7 +324,6 @@ class Evaluation:
 
     @cached_property
     def handles(self) -> tuple[Handle, ...]:
-        """SEAL's objects, one an automorphism, in the order of ``ParameterSet.elements``."""
         made = ring(self.space)
         return tuple(
             made.switching_object(GaloisKeys(), self._unpacked(part), element)

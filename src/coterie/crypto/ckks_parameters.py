@@ -8,11 +8,10 @@ is a constant polynomial, D times its value.
 level l the modulus is the product of the first l + 1 primes and the scale is S_l: D for fresh vectors, ``S_(l-1) =
 S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2. To lower a vector
 from level k to l, primes above q_(l+1) are dropped, then it is multiplied by the integer nearest to ``S_l * q_(l+1) /
-S_k`` and rescaled. So all vectors at one level have one scale.
+S_k`` and rescaled.
 
 **Room.** A sum of t vectors within ``+-reach`` doesn't wrap modulo q while ``sqrt(2) * S * reach * t < q / 2``. A set
-must keep that for ``max_terms`` terms at every level. Scalars are within ``+-1`` a term: a product of vectors of t and
-u terms has ``t * u`` terms.
+must keep that for ``max_terms`` terms at every level; scalars are within ``+-1`` a term.
 
 **Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. ``s^2 = (2 + 2N/3) / 12`` for
 public-key encryption and for rescaling; ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial noise). 32
@@ -133,12 +132,10 @@ class ParameterSet:
 
     @property
     def levels(self) -> int:
-        """The level of fresh vectors. A product takes one, down to ``lowest``."""
         return len(self.prime_bits) - 2
 
     @property
     def multiplies(self) -> bool:
-        """Whether there is a level for a product."""
         return self.levels > self.lowest
 
     @property
@@ -194,11 +191,9 @@ class ParameterSet:
 
     @property
     def relinearisation_keys(self) -> int:
-        """How many pairs of polynomials turn a product back into two polynomials."""
         return len(self.prime_bits) - 1 if self.multiplies else 0
 
     def key_bytes(self, kind: str, flag: int) -> int:
-        """Of a key; flag: whether it is one for products."""
         if (flag and not self.multiplies) or (kind == "evaluation" and not flag):
             raise DecodeError(f"a {kind} key of {self.name} can't be one {'for' if flag else 'without'} products")
         pair, switching = 2 * self.secret_bytes, self.relinearisation_keys
@@ -229,13 +224,11 @@ class ParameterSet:
 
     @property
     def elements(self) -> tuple[int, ...]:
-        """The automorphisms X -> X^k of the evaluation keys: the rotations, then conjugation."""
         return *(pow(3, step, 2 * self.degree) for step, _ in self.rotations), 2 * self.degree - 1
 
     # ---- room
 
     def room(self, form: Form) -> int:
-        """As ``Layout``; a product's terms are those it has room for when rescaled."""
         if not form.scalar:
             return self.max_terms
         level = max(form.level - 1 if form.product else form.level, self.lowest)
@@ -244,12 +237,10 @@ class ParameterSet:
 
     @property
     def twin_step(self) -> float:
-        """In which steps the emulated twin keeps values."""
         return float(2.0 ** (self.largest_bits - TWIN_BITS))
 
     @property
     def largest_bits(self) -> int:
-        """log2 of the largest magnitude that there is room for."""
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
     def largest_factor(self, form: Form) -> float:
@@ -258,7 +249,6 @@ class ParameterSet:
         return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
 
     def limit(self, form: Form) -> float:
-        """The largest magnitude of one term: ``reach``, or 1 for a scalar."""
         return 1.0 if form.scalar else self.reach
 
     def checked(self, values: ArrayLike, form: Form, terms: int = 1) -> Floats:
@@ -293,16 +283,12 @@ class ParameterSet:
         return math.sqrt(variance * self.degree / 2) / scale
 
     def switching_deviation(self, level: int) -> float:
-        """Standard deviation of what one switch of keys (a rotation) adds to a value at this level.
-
-        A digit, uniform below each prime, times an error of SEAL's, divided by the special prime, and rounded.
-        """
+        """Standard deviation of what one switch of keys (a rotation) adds to a value at this level."""
         ratio = sum(math.ldexp(1, 2 * (bits - self.prime_bits[-1])) for bits in self.prime_bits[: level + 1])
         variance = 10.5 * self.degree / 12 * ratio + (2 + 2 * self.degree / 3) / 12
         return float(math.sqrt(variance * self.degree / 2) / 2.0 ** self._scale_bits(level))
 
     def constant_deviation(self, level: int) -> float:
-        """Standard deviation of a constant scalar's error from its rescaling."""
         return math.sqrt((2 + 2 * self.degree / 3) / 12) / self.scale(Form(level, scalar=True, constant=True))
 
     def added(self, level: int, *, symmetric: bool = False) -> float:
@@ -310,7 +296,6 @@ class ParameterSet:
         return DEVIATIONS * self.deviation(2.0 ** self._scale_bits(level), symmetric=symmetric) + self.twin_step / 2
 
     def flood_deviation(self, level: int, bits: int | None = None) -> float:
-        """Standard deviation of what flooding adds to a value; N uniform coefficients are nearly Gaussian."""
         of = self.flood_bits if bits is None else bits
         return 0.0 if of is None else 2.0**of * math.sqrt(self.degree / 6) / 2.0 ** self._scale_bits(level)
 

@@ -63,7 +63,7 @@ def energy(cipher: CipherVector, keys: EvaluationKey, at_most: int | None = None
 
 
 def room(parameters: ParameterSet) -> int:
-    """The largest energy whose TAPS fold there is room for. An energy that is bounded by it needs less flooding."""
+    """The largest energy whose TAPS fold there is room for."""
     return parameters.room(_scalar(parameters)) // TAPS
 
 
@@ -89,8 +89,7 @@ def inner(
 def deviation(parameters: ParameterSet, norm: float, *, summands: int = 1) -> float:
     """Standard deviation of an energy's error: of the constant coefficient, at its scale, before flooding.
 
-    norm: of the vector, at most.  summands: how many ternary keys the key sums up.  A value's error e gives 2 sum v e,
-        rescaling a coefficient's rounding. That of TAPS times high frequencies is up to TAPS times as large.
+    norm: of the vector, at most.  summands: how many ternary keys the key sums up.
     """
     scale = parameters.scale(_scalar(parameters))
     rounding = math.sqrt((2 + 2 * parameters.degree * summands / 3) / 12)
@@ -98,7 +97,6 @@ def deviation(parameters: ParameterSet, norm: float, *, summands: int = 1) -> fl
 
 
 def value_deviation(parameters: ParameterSet, summands: int = 1) -> float:
-    """Standard deviation of a value's error before it is squared: its own, and that of conjugation."""
     top = parameters.levels
     fresh = summands * parameters.deviation(parameters.scale(Form(top))) ** 2
     return math.sqrt(fresh + summands * parameters.switching_deviation(top) ** 2)
@@ -107,8 +105,7 @@ def value_deviation(parameters: ParameterSet, summands: int = 1) -> float:
 def error(parameters: ParameterSet, norm: float, length: int) -> float:
     """The bound on the error of an energy, real or emulated, without flooding.
 
-    norm, length: of the vector, at most.  With e for a bound on a value's error: 2 norm e, the sum of all e^2, and what
-        the last rescaling and double precision add.
+    norm, length: of the vector, at most.
     """
     e = DEVIATIONS * value_deviation(parameters) + parameters.twin_step + norm * 2.0**-46
     last = parameters.added(parameters.lowest) + DEVIATIONS * parameters.constant_deviation(parameters.lowest)

@@ -8,8 +8,6 @@ x (d,) whole numbers mod 2^32 are the sum of two shares. Once both are fixed, th
 
 - |x| <= L is refused with a probability of at most (t e^(1 - t))^(m / 2) = 1.1e-10 (Chernoff).
 - |x| = 2 L passes with 2e-6, and 3 L with 1e-19 (chi-square of m degrees).
-- An x with a coordinate beyond 2 sqrt(t m / 2) L passes with 2^-m: given the others, at most half of the values of a
-  row's entry leave its projection in range, also mod 2^32.
 
 **The proof** is over F_p, p = 2^127 - 1, in which the following has no wrap. Shares h, k of y mod 2^32 are numbers of
 F_p, and with a carry c_l in {0, 1}
@@ -23,9 +21,8 @@ for 2^-119. The sum of products in (3) is proved by a fully linear proof (Boneh,
 VDAF): 2 w polynomials through n products each and one random value, and shares of P, the sum of their w products. Both
 servers evaluate all at a random r. rho and r are hashes of what the client has fixed.
 
-One server, the hub, tells the other its evaluations. Opened, these are uniform but for relations that hold for any
-honest client: the random values mask them. The other server tells only whether all holds. A hub that tells something
-else makes it fail, whatever x is, since it does not know the mask.
+One server, the hub, tells the other its evaluations, which are uniform but for relations that hold for any honest
+client; the other tells only whether all holds. A hub that tells something else makes it fail, whatever x is.
 """
 
 from __future__ import annotations
@@ -139,7 +136,6 @@ def prove(hub: Words, other: Words, bound: int, context: bytes, secrets: Secrets
 
 
 def _proof(bits: Elements, y: Elements, shape: _Shape, context: bytes, secrets: Secrets) -> Proof:
-    """Of (3) for these b and y, whether it holds or not."""
     masks, seed = secrets.bytes(SEED_BYTES), secrets.bytes(SEED_BYTES)
     own_masks, (their_masks, their_bits, their_values) = _elements(masks, 2 * WIRES), _of_other(seed, shape)
     inputs = _less(bits, their_bits)
@@ -185,7 +181,6 @@ def holds(told: bytes, seed: bytes, projected: Words, bound: int, context: bytes
 def _evaluated(
     lifted: Sequence[int], bits: Elements, masks: Elements, values: Elements, rho: int, r: int, shape: _Shape
 ) -> Elements:
-    """A server's share of the wires and of P at r, and of the left side of (3). lifted: of y, but for the carries."""
     y = [one - (carry << 32) for one, carry in zip(lifted, bits[:PROJECTIONS], strict=True)]
     wires = _wires(bits, y, rho, masks, shape)
     at_r = (wires @ _basis(shape.calls + 1, r) % PRIME).tolist()
@@ -216,13 +211,11 @@ def _powers(rho: int, count: int) -> Elements:
 
 @lru_cache(maxsize=8)
 def _weights(count: int) -> NDArray[np.object_]:
-    """1 / prod_{k != j} (j - k) for the nodes 0, ..., count - 1."""
     signs = [-1 if (count - 1 - j) % 2 else 1 for j in range(count)]
     return np.array([s * pow(factorial(j) * factorial(count - 1 - j), -1, PRIME) for j, s in enumerate(signs)], object)
 
 
 def _basis(count: int, r: int) -> NDArray[np.object_]:
-    """(count,) Lagrange's polynomials of these nodes at r."""
     before, after = [1], [1]
     for j in range(count - 1):
         before.append(before[-1] * (r - j) % PRIME)
@@ -241,12 +234,10 @@ def _beyond(calls: int) -> NDArray[np.object_]:
 
 
 def _elements(seed: bytes, count: int) -> Elements:
-    """Uniform but for 2^-127."""
     return _decoded(keystream(seed, ELEMENT_BYTES * count))
 
 
 def _of_other(seed: bytes, shape: _Shape) -> tuple[Elements, Elements, Elements]:
-    """The other server's shares of random values, bits, and values of P."""
     every = _elements(seed, 2 * WIRES + shape.bits + shape.values)
     return every[: 2 * WIRES], every[2 * WIRES : 2 * WIRES + shape.bits], every[2 * WIRES + shape.bits :]
 
@@ -273,7 +264,6 @@ def _hashed(what: str, context: bytes, *names: bytes) -> int:
 
 
 def _challenges(context: bytes, names: Sequence[bytes], shape: _Shape) -> tuple[int, int]:
-    """rho, and r beyond the points at which values are those of factors."""
     inputs, values, seed = names
     rho = _hashed("rho", context, inputs, seed)
     r = _hashed("r", context, inputs, values, seed)

@@ -67,7 +67,6 @@ class Lanes:
 
     @property
     def word(self) -> np.dtype[Any]:
-        """The smallest machine word that holds a lane."""
         return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= self.width)}")
 
     @property
@@ -121,7 +120,6 @@ class Layout:
 
     @cached_property
     def lanes_per_plaintext(self) -> int:
-        """L: as many whole lanes as leave room for the masks."""
         return (self.key_bits - 2 - self.lanes.kappa - self.lanes.guard_bits) // self.lanes.width
 
     @property
@@ -134,7 +132,6 @@ class Layout:
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Bytes of one ciphertext: a number below the square of the modulus."""
         return self.key_bits // 4
 
     def plaintexts(self, length: int) -> int:
@@ -165,11 +162,9 @@ class Layout:
 
     @property
     def secure(self) -> bool:
-        """Whether such keys are accepted outside tests."""
         return self.key_bits in PARAMETERS.values()
 
     def room(self, form: Form) -> int:
-        """How many terms, and masks, a vector of this form can have."""
         return self.lanes.max_terms
 
     def admits(self, tally: Tally) -> None:
@@ -181,7 +176,6 @@ class Layout:
         """Raises CryptoError if vectors carry no masks; all of these can."""
 
     def body_bytes(self, length: int, form: Form) -> int:
-        """Bytes of a vector behind its header."""
         return self.plaintexts(length) * self.ciphertext_bytes
 
     def key_bytes(self, kind: str, flag: int) -> int:
@@ -207,7 +201,6 @@ class Layout:
 
     @cached_property
     def ones(self) -> int:
-        """The plaintext with 1 in each lane."""
         return ((1 << self.packed_bits) - 1) // ((1 << self.lanes.width) - 1)
 
 
@@ -217,8 +210,6 @@ SEALED_BYTES = 80
 
 @dataclass(frozen=True)
 class Words(Layout):
-    """How padded vectors lie (``padded``): a machine word a value, and the sealed key of each pad."""
-
     key_bits: int = 256  # of Curve25519
 
     def __post_init__(self) -> None:
@@ -256,7 +247,6 @@ def check_fit(values: NDArray[Any], fits: NDArray[np.bool_], kind: str, room: st
 
 
 def _to_rows(lanes: NDArray[np.uint64], width: int) -> NDArray[np.uint8]:
-    """(n, L) lanes to (n, bytes): each lane's low ``width`` bits, side by side, little end first."""
     count = lanes.shape[0]
     octets = lanes.astype("<u8").view(np.uint8).reshape(*lanes.shape, 8)
     if width % 8 == 0:
@@ -266,7 +256,6 @@ def _to_rows(lanes: NDArray[np.uint64], width: int) -> NDArray[np.uint8]:
 
 
 def _from_rows(rows: NDArray[np.uint8], width: int, lanes: int) -> NDArray[np.uint64]:
-    """The inverse of ``_to_rows``: (n, bytes) to (n, L) uint64."""
     count = rows.shape[0]
     octets = np.zeros((count, lanes, 8), dtype=np.uint8)
     if width % 8 == 0:

@@ -6,9 +6,9 @@ This is additive stream encryption (C. Castelluccia, E. Mykletun, G. Tsudik, "Ef
 wireless sensor networks", 2005) with sealed keys instead of shared ones. Masks are uniform modulo the machine word and
 hide perfectly. Security: 128 bits.
 
-Words are as easily changed as Paillier's ciphertexts: sign them. The number of keys tells everybody who sees a sum how
-many vectors it has, unless ``lengthened`` hides it. Whoever opens two sums could recognise a key that is in both. At
-most twice as many pads travel as a lane has terms. ``paillier`` is the front, which keeps the rules.
+Words are as easily changed as Paillier's ciphertexts: sign them. The number of keys tells how many vectors a sum has,
+unless ``lengthened`` hides it; whoever opens two sums could recognise a key that is in both. At most twice as many pads
+travel as a lane has terms.
 """
 
 from __future__ import annotations
@@ -109,15 +109,12 @@ class Public(ArrayVectors):
         return cls(bytes(body), space, flag)
 
     def _padded(self, words: Machine, keys: tuple[bytes, ...]) -> Padded:
-        """With one more pad."""
         seed = urandom(SEED_BYTES)
         return Padded(words + _pad(seed, words), (*keys, SealingKey(self.key).seal(seed, *_ENDS)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Secret(Halves):
-    """The opening key."""
-
     key: OpeningKey
     public: Public
 
@@ -181,7 +178,6 @@ class Exact(Plain):
 
 
 def _signed(words: Machine) -> Integers:
-    """Words modulo 2^B as the signed integers nearest to zero."""
     return words.view(words.dtype.str.replace("u", "i")).astype(np.int64)
 
 
@@ -191,5 +187,4 @@ def _times(words: Machine, factor: int) -> Machine:
 
 
 def _pad(seed: bytes, words: Machine) -> Machine:
-    """A pad for these words."""
     return np.frombuffer(expanded(seed, "pad")(words.nbytes), words.dtype)

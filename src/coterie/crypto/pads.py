@@ -59,7 +59,6 @@ class Polynomials:
 
     @property
     def seed(self) -> bytes:
-        """Of a, for a counterpart."""
         return b""
 
     @property
@@ -80,7 +79,6 @@ class Polynomials:
     def _split(
         cls, key: PublicKey, data: bytes, length: int | None, form: Form | None = None
     ) -> tuple[Tally, memoryview]:
-        """The tally and the body. Raises DecodeError for another key, length or form (None: fresh)."""
         held, wanted = content(data), form or key.fresh
         if not key.emulated and len(held) != len(data):
             raise DecodeError(f"emulated bytes where {key.scheme} is used: a real vector states no weight")
@@ -150,9 +148,8 @@ class Counterpart(Polynomials):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PadKey:
-    """SECRET: encrypts one vector, once. public: of the key that opens it.  key: 32 bytes.
-
-    Replaces a public key in an ``Encrypt`` effect. Raises CryptoError for another number of bytes.
+    """SECRET: encrypts one vector, once, in place of a public key in an ``Encrypt`` effect. public: of the key that
+    opens it.  key: 32 bytes. Raises CryptoError for another number.
     """
 
     public: PublicKey
@@ -196,8 +193,7 @@ def counterpart(key: SecretKey, pads: Iterable[bytes], length: int, random_bytes
 def completed(padded: Padded, part: Counterpart) -> CipherVector:
     """The ciphertext of a padded vector, or of a sum, by the counterpart of exactly its pads.
 
-    Raises KeyMismatchError or CryptoError if the two can't belong together. With a counterpart for other pads the
-    vector opens to noise.
+    Raises KeyMismatchError or CryptoError if the two can't belong together.
     """
     padded.tally.under_one_key(part.tally, "can't belong together")
     if padded.length != part.length:

@@ -127,8 +127,6 @@ class CipherVector(vector.CipherVector):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PublicKey(vector.PublicKey[CipherVector]):
-    """What encrypts."""
-
     arrays: paillier_arrays.Public | padded.Public
 
     backends: ClassVar = {
@@ -176,8 +174,6 @@ class PublicKey(vector.PublicKey[CipherVector]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SecretKey(vector.SecretKey[CipherVector]):
-    """What decrypts: the two primes."""
-
     arrays: paillier_arrays.Secret | padded.Secret | padded.Plain
 
     backends: ClassVar = {

@@ -1,6 +1,4 @@
-"""Paillier on arrays: tuples of numbers modulo N^2, one a packed plaintext. ``paillier`` is the front, which keeps
-the rules.
-"""
+"""Paillier on arrays: tuples of numbers modulo N^2, one a packed plaintext."""
 
 from __future__ import annotations
 
@@ -96,10 +94,7 @@ class Public:
         return [unit.to_bytes(size, "little") for unit in a]
 
     def unpack(self, body: memoryview, tally: Tally) -> Units:
-        """Numbers checked to lie in [1, N^2) and to be units modulo N. Raises DecodeError.
-
-        A multiple of N opens to what factors N.
-        """
+        """Numbers checked to lie in [1, N^2) and to be units modulo N. Raises DecodeError."""
         size = self.space.ciphertext_bytes
         units = tuple(_number(body[at : at + size]) for at in range(0, len(body), size))
         for index, unit in enumerate(units):
@@ -128,7 +123,6 @@ class Public:
         return tuple(x * y % modulus for x, y in zip(a, b, strict=True))
 
     def _seal(self, plaintexts: Sequence[int]) -> Units:
-        """One fresh encryption of each plaintext, eq. (5), on all cores."""
         n, modulus = self.n, self.n_squared
         full = RANDOMNESS[self.flag] == "full"
         table = () if full else fixed_base_table(n, self.h)  # once, before the threads want it
@@ -141,15 +135,12 @@ class Public:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Secret(Halves):
-    """The two primes."""
-
     p: Number
     q: Number
     public: Public
 
     @classmethod
     def generate(cls, layout: Layout, flag: int) -> Secret:
-        """A fresh one from the operating system's randomness."""
         while True:
             p, q = blum_prime(layout.key_bits // 2), blum_prime(layout.key_bits // 2)
             if p != q and gmpy2.gcd(p - 1, q - 1) == 2:
@@ -189,12 +180,10 @@ class Secret(Halves):
 
     @cached_property
     def _crt(self) -> tuple[Number, Number, Number]:
-        """Constants from L_p, L_q to m mod p, q (g = N+1 gives L_p(g^(p-1)) = -q mod p), and p's inverse mod q."""
         p, q = self.p, self.q
         return gmpy2.invert(-q, p), gmpy2.invert(-p, q), gmpy2.invert(p, q)
 
     def open(self, units: Units) -> tuple[int, ...]:
-        """m of every ciphertext, by the Chinese remainder theorem."""
         p, q = self.p, self.q
         at_p, at_q, p_inverse = self._crt
 

@@ -1,8 +1,7 @@
 """Real CKKS encryptions of many vectors on several cores: by processes, as SEAL's bindings hold Python's lock.
 
 A worker is a child process that reads jobs from standard input and writes ciphertexts to standard output until its
-input ends. So it ends with its parent, doesn't import the parent's main module, and nothing is pickled. Workers start
-when there is enough to do, and stay.
+input ends. So it ends with its parent, and nothing is pickled.
 
 Frames: a length u64 (little end first), and so many bytes. To a worker, for each job: a key, after ``P`` for a public
 and ``S`` for a secret one, and values as float64. Back: the bytes of a ciphertext.
@@ -72,8 +71,6 @@ def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = 
 
 
 class _Worker:
-    """One child process."""
-
     def __init__(self) -> None:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         command = [sys.executable, "-P", "-c", "from coterie.crypto.pool import serve; serve()"]
@@ -83,7 +80,6 @@ class _Worker:
         self._to, self._back = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
 
     def encrypt(self, key: Any, array: Floats) -> CipherVector:
-        """One job. Raises RunError if the process is gone."""
         public: ckks.PublicKey = key.public
         try:
             _send(self._to, _written(key))
@@ -113,7 +109,6 @@ class _Pool:
         self._lock = Lock()
 
     def encrypt(self, jobs: Sequence[tuple[int, Any, Floats]], count: int) -> dict[int, CipherVector]:
-        """All jobs on ``count`` workers, by their index."""
         with self._lock:
             if self._owner != os.getpid():  # a fork: the workers are the parent's
                 self._workers, self._owner = [], os.getpid()
@@ -149,7 +144,6 @@ atexit.register(_pool.stop)
 
 
 def serve() -> None:
-    """What a worker does."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # an interruption is the parent's to handle: then the input ends
     source, target = sys.stdin.buffer, sys.stdout.buffer
@@ -163,7 +157,6 @@ def serve() -> None:
 
 @lru_cache(_KEPT_KEYS)
 def _written(key: ckks.PublicKey | ckks.SecretKey) -> bytes:
-    """A key as a worker needs it, which makes no products."""
     if isinstance(key, ckks.PublicKey):
         return b"P" + key.without_products().to_bytes()
     arrays: Any = key.arrays
@@ -183,7 +176,6 @@ def _send(stream: IO[bytes], data: bytes | memoryview) -> None:
 
 
 def _receive(stream: IO[bytes]) -> bytes:
-    """Raises EOFError where the stream ends."""
     head = stream.read(_LENGTH.size)
     size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 1
     data = stream.read(size)

@@ -1,7 +1,6 @@
 """Arithmetic modulo a chain of primes below 2^61 on arrays ``(..., limbs, N) uint64``, one prime a limb.
 
-``moduli`` is ``(limbs, 1) uint64``. What wraps modulo 2^64 is larger than what doesn't, so the smaller of two
-candidates is the residue, without branches.
+``moduli`` is ``(limbs, 1) uint64``.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ def add(a: Residues, b: Residues, moduli: Residues) -> Residues:
 
 
 def multiple(a: Residues, factor: int, moduli: Residues) -> Residues:
-    """``factor * a`` of ``(rows, ..., limbs, N)`` for a positive factor below 2^32.
-
-    The quotient is estimated in double precision: below 2^32 it is off by one at most.
-    """
+    """``factor * a`` of ``(rows, ..., limbs, N)`` for a positive factor below 2^32."""
     result = np.empty_like(a)
     ratio, number = factor / moduli.astype(np.float64), np.uint64(factor)
     for x, out in zip(a, result, strict=True):
@@ -46,7 +42,7 @@ def multiple(a: Residues, factor: int, moduli: Residues) -> Residues:
 def product(a: Residues, b: Residues, moduli: Residues) -> Residues:
     """``a * b`` of arrays ``(rows, ..., limbs, N)``, ``b`` as wide as ``a`` once broadcast.
 
-    The quotient is estimated in double precision. Below 2^50 it is off by one at most; larger primes take two steps, by
+    The quotient is estimated in double precision: below 2^50 it is off by one at most; larger primes take two steps, by
     the halves of ``b``, each below 2^31.
     """
     result = np.empty_like(a)
@@ -67,7 +63,6 @@ _DIGIT = 50  # bits, so that a digit of a double is an int64
 
 
 def _reduced(x: Residues, y: Residues | np.uint64, prime: np.uint64) -> Residues:
-    """``x * y`` modulo a prime above the quotient's error: the quotient is below 2^50."""
     out: Residues = x * y
     out -= (x.astype(np.float64) * (y * (1.0 / float(prime)))).astype(np.uint64) * prime  # in [-q, 2q)
     np.minimum(out, out + prime, out=out)
@@ -118,8 +113,8 @@ def balanced(a: Residues, moduli: Residues) -> NDArray[np.float64]:
 def constant(a: Residues, moduli: Residues) -> Residues:
     """The constant coefficient, ``(..., limbs)``, of polynomials ``(..., limbs, N)`` in NTT form, N at most 2^32.
 
-    The NTT evaluates at all odd powers of a 2N-th root of unity, where X to X^(N-1) sum up to zero. So the sum over all
-    is N times the constant coefficient.
+    The NTT evaluates at all odd powers of a 2N-th root of unity, so the sum over all is N times the constant
+    coefficient.
     """
     low, high = (a & np.uint64(0xFFFFFFFF)).sum(-1), (a >> np.uint64(32)).sum(-1)
     sums = [(int(x) + (int(y) << 32)) for x, y in zip(low.ravel(), high.ravel(), strict=True)]

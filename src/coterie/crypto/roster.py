@@ -1,4 +1,4 @@
-"""Rosters and identities (``protocol/setup_info.py``). The operator's key is the root of trust: it signs the roster."""
+"""Rosters and identities (``protocol/setup_info.py``)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ S = TypeVar("S", bound=Signed)
 
 
 def new_identity(name: str, randomness: Randomness) -> Identity:
-    """Fresh keys for one party."""
     signing = SigningKey.generate(randomness.secrets(name, "signing key").bytes)
     opening = OpeningKey.generate(randomness.secrets(name, "sealing").bytes)
     return Identity(signing.to_bytes(), opening.to_bytes())
 
 
 def entry(name: str, role: str, identity: Identity) -> Entry:
-    """What others may know of a party."""
     signing, opening = SigningKey.load(identity.signing), OpeningKey.load(identity.opening)
     return Entry(name, role, signing.public.to_bytes(), opening.public.to_bytes())
 
@@ -45,10 +43,7 @@ def sign_roster(entries: tuple[Entry, ...], operator: SigningKey, session: bytes
 
 
 def check_roster(roster: Roster, operator: bytes) -> None:
-    """Raises PeerError (a SignatureError) unless this operator has signed the roster, and DecodeError for bad keys.
-
-    A sealing key that nothing can be sealed to is bad.
-    """
+    """Raises PeerError (a SignatureError) unless this operator has signed the roster, and DecodeError for bad keys."""
     if roster.operator != operator:
         raise PeerError("the roster names another operator")
     VerifyKey.load(operator).verify(roster.signature, _PURPOSE, _body(roster))
@@ -77,7 +72,8 @@ def simulated(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster,
 class DerivedRoster(Roster, frozen=True, dict=True):
     """The roster of a simulation of very many clients, whose entries follow from the seed and are made when asked.
 
-    names: of all parties.  roles: by name.  randomness: emulated.  Keys are those of ``simulated``. Nothing is signed.
+    names: of all parties.  roles: by name.  randomness: emulated. names: of all parties.  roles: by name.  randomness:
+    emulated. Nothing is signed.
     """
 
     names: Names = Names(0)

@@ -1,8 +1,8 @@
 """SEAL's objects as numpy arrays: the only file that knows how ``tenseal.sealapi`` stores them.
 
 SEAL makes keys, encrypts, multiplies and decrypts. Between these a ciphertext is an array of residues in NTT form, ``(2
-or 3 polynomials, limbs, N) uint64``. The bindings only save to and load from files. So SEAL saves a *template* of each
-kind of object once; an array is loaded by writing template and numbers to a file in memory.
+or 3 polynomials, limbs, N) uint64``. As the bindings only save to and load from files, an array is loaded by writing a
+saved *template* and its numbers to a file in memory.
 
 SEAL trusts its input: the caller makes sure that residues are below their primes. ``form`` is that of the input.
 """
@@ -64,7 +64,6 @@ class Ring:
         return self.moduli[: level + 1]
 
     def scale(self, form: Form) -> float:
-        """The scale of a vector of this form, of its coefficients if it is constant."""
         if form.constant:
             return (
                 self.scale(Form(form.level + 1)) ** 2
@@ -93,7 +92,6 @@ class Ring:
         return secret, pair, self._switching(relinearise)
 
     def encryptor(self, public: Residues, secret: Residues | None = None) -> Handle:
-        """An encryptor under the public key, and under the secret key if given."""
         held = self._loaded(sealapi.PublicKey(), self._public_template, public)
         made = sealapi.Encryptor(self.context, held)
         if secret is not None:
@@ -191,9 +189,8 @@ class Ring:
 
     @cached_property
     def _where(self) -> int | None:
-        """How far into SEAL's ciphertexts lies the pointer to their numbers: found by a look at one that was saved.
-
-        A copy through a file is compressed, which takes ten times as long. None where memory can't be read so.
+        """How far into SEAL's ciphertexts lies the pointer to their numbers, as a copy through a file takes ten times
+        as long; None where memory can't be read so.
         """
         sealapi.Encryptor(self.context, self._samples[1]).encrypt_zero(self.ids[0], cipher := self._cipher())
         wanted = np.empty((2, 1, self.parameters.degree), dtype=np.uint64)
@@ -314,7 +311,6 @@ class Ring:
         return ids
 
     def _template(self, form: Form, polynomials: int = 2, *, ntt: bool = True) -> bytes:
-        """Of a ciphertext. ntt: whether its numbers are in NTT form."""
         wanted = form, polynomials, ntt
         if wanted not in self._templates:
             cipher, level = self._cipher(), self.ids[form.level]
@@ -328,7 +324,6 @@ class Ring:
 
     @cached_property
     def _samples(self) -> tuple[Handle, Handle]:
-        """Keys to take templates from; they never encrypt anything."""
         generator = sealapi.KeyGenerator(self.context)
         generator.create_public_key(public := sealapi.PublicKey())
         return generator.secret_key(), public
@@ -390,14 +385,11 @@ def ring(parameters: ParameterSet) -> Ring:
 
 
 class _File:
-    """One open file that SEAL saves to and loads from."""
-
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self._descriptor = path, descriptor
         self._decompressor = zstandard.ZstdDecompressor()
 
     def read(self, source: Handle) -> bytes:
-        """The body of a SEAL object, uncompressed."""
         source.save(self.path)
         size = os.fstat(self._descriptor).st_size
         os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -409,12 +401,10 @@ class _File:
         return bytes(body) if compression == _UNCOMPRESSED else self._decompressor.decompress(body)
 
     def numbers(self, source: Handle, out: Residues) -> None:
-        """Fills an array with the numbers of a SEAL object, the last of its body."""
         body = self.read(source)
         out[...] = np.frombuffer(body, dtype="<u8", offset=len(body) - out.nbytes).reshape(out.shape)
 
     def write(self, *parts: Any) -> str:
-        """Writes a body and returns the path for SEAL. Bytes of a longer one stay behind it, unread."""
         views = [memoryview(part).cast("B") for part in parts]
         data = b"".join((_header(sum(view.nbytes for view in views)), *views))
         os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -424,7 +414,6 @@ class _File:
 
 
 def _header(size: int) -> bytes:
-    """What SEAL writes before an uncompressed body of this size."""
     known = sealapi.Serialization.SEALHeader()
     version = known.magic, _HEADER.size, known.version_major, known.version_minor
     return _HEADER.pack(*version, _UNCOMPRESSED, 0, _HEADER.size + size)
@@ -467,7 +456,6 @@ def _pointer(memory: int, handle: Handle, at: int) -> int:
 
 @contextmanager
 def _forged() -> Iterator[None]:
-    """SEAL refuses results that hide nothing, which honest ciphertexts don't have."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

@@ -6,8 +6,8 @@
     T_g <- T_g + sum mu x,   mu = round(16 nu (1 - a / 16)),   nu = min(2, expected / on time)     (2)
     model_g = start + T_g / (16 S D_g)                                                           (3)
 
-a: by how many rounds an upload is late.  D_g: the weight of the group's members. S is chosen so that one round moves a
-word by less than 2^30 (``Grid.of``), so a client notices by ``may_wrap`` before a word wraps.
+a: by how many rounds an upload is late. D_g: the weight of the group's members. S is chosen so that one round moves a
+word by less than 2^30 (``Grid.of``).
 
 **Rows.** T is the sum of both servers' shares. Each server adds a keystream to its share V; Y = V^A + V^B is a row that
 both hold, and that a client with both keys of its group opens. It fetches its row by two-server private information
@@ -71,7 +71,6 @@ class Grid:
 
     @property
     def longest(self) -> float:
-        """The most that the length of a client's words may be, in steps."""
         one = self.steps**2 + self.length / 4 + self.steps + self.length**0.5 / 2
         return float((self.parts * one) ** 0.5)
 
@@ -115,7 +114,6 @@ def may_wrap(total: NDArray[np.int32]) -> bool:
 
 
 def noise(shape: tuple[int, ...], deviation: float, secrets: Secrets) -> Words:
-    """Rounded Gaussian noise. On whole numbers x + rint(n) = rint(x + n): post-processing of a Gaussian, exactly."""
     if not deviation:
         return np.zeros(shape, np.uint32)
     drawn = np.rint(deviation * secrets.normal(int(np.prod(shape))))
@@ -143,7 +141,6 @@ def is_query(query: bytes, groups: int) -> bool:
 
 
 def queries(group: int, groups: int, secrets: Secrets) -> tuple[bytes, bytes]:
-    """Of both servers: each alone is uniform."""
     size = -(-groups // 8)
     one = int.from_bytes(secrets.bytes(size), "little") % (1 << groups)
     return one.to_bytes(size, "little"), (one ^ 1 << group).to_bytes(size, "little")

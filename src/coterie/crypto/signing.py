@@ -65,7 +65,7 @@ class RawKey:
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """A key from ``to_bytes``. Raises DecodeError."""
+        """Raises DecodeError."""
         return cls(bytes(data))
 
 
@@ -148,9 +148,8 @@ class SealingKey(RawKey):
     named = "a sealing key"
 
     def seal(self, data: bytes, sender: int | str, recipient: int | str, *context: Field) -> bytes:
-        """The data for the key's owner, ``OVERHEAD_BYTES`` longer. context: must be equal on opening.
-
-        Raises DecodeError for a key that keeps no secrets (all zeros, say).
+        """The data for the key's owner, ``OVERHEAD_BYTES`` longer. context: must be equal on opening. Raises
+        DecodeError for a key that keeps no secrets (all zeros, say).
         """
         try:
             public = X25519PublicKey.from_public_bytes(self.key)

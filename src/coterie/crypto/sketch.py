@@ -1,6 +1,5 @@
 """Secret linear maps from a shared 32-byte seed: random projections and secret rotations.
 
-Both commute with means and sums under encryption and keep distances, so models can be clustered without showing them.
 Random signs come from a ChaCha20 keystream. Draw a fresh seed each round, and keep it from parties that see the output.
 """
 
@@ -39,9 +38,8 @@ def rotate(vector: ArrayLike, seed: bytes) -> Floats:
     """A secret orthogonal map: ``(d,)`` to ``(d,) float64``, undone by ``unrotate`` with the same seed.
 
     Random signs before, between and after three Hadamard transforms: of the first 2^k coordinates, of the last 2^k and
-    of the first again, for the largest 2^k <= d. Nothing is padded: known zeros would be equations for the signs. The
-    last signs are essential: without them anyone could undo the public transform. Distances, norms and angles are kept,
-    and hence seen.
+    of the first again, for the largest 2^k <= d. Without the last signs anyone could undo the public transform.
+    Distances, norms and angles are kept, and hence seen.
     """
     return _rotated(vector, seed, direction=1)
 
@@ -52,7 +50,6 @@ def unrotate(vector: ArrayLike, seed: bytes) -> Floats:
 
 
 def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
-    """All steps in either direction; each is its own inverse."""
     values = as_vector(vector, kinds="fiu").astype(np.float64)
     length, octets = values.size, _keystream(seed, "rotate")
     size = 1 << (length.bit_length() - 1)
@@ -88,7 +85,6 @@ def expanded(seed: bytes, purpose: str) -> Callable[[int], bytes]:
 
 
 def _keystream(seed: bytes, purpose: str) -> Callable[[int], NDArray[np.uint8]]:
-    """ChaCha20's next random bytes, under a key derived from the seed for one purpose."""
     if len(seed) != SEED_BYTES:
         raise CryptoError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
     key = hashlib.sha256(b"coterie/sketch/" + purpose.encode() + b"/" + seed).digest()

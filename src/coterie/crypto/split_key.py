@@ -7,8 +7,8 @@
 
 The opener holds the ternary key s_h. The members hold Shamir's shares of the ternary key s_C, modulo each prime. ``c_0
 + sum of the partials`` is a ciphertext of the same values under s_h: nobody but the opener learns what is opened, and
-only of ciphertexts that t members have answered for. The answering members are fixed first, as Lagrange's coefficients
-are applied before the noise. It is uniform in +-2^bits a coefficient (``ckks_arrays``, Flooding).
+only of ciphertexts that t members have answered for. The answering members are fixed first. Noise is uniform in
++-2^bits a coefficient (``ckks_arrays``, Flooding).
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class CommitteeShare:
     emulated: bool = False
 
     def to_bytes(self) -> bytes:
-        """SECRET."""
         head = _HEADER.pack(_MAGIC, _VERSION, self.emulated, self.place, self.space.identity, self.fingerprint)
         if self.emulated:
             return weighted(_HEADER.size + self.space.secret_bytes, head)

@@ -39,10 +39,9 @@ Room = Callable[[Form], int]
 class Tally:
     """The public facts about a vector under encryption, which travel in its header.
 
-    fingerprint: 16 bytes of its key (of an opened blinded vector: its former key).
-    length: d, the number of values.  terms: how many vectors it sums up, integer weights counted.
-    blinded: how many times a mask is inside.  form: must agree to add two.
-    vectors: how many were added up here, whatever their weight. It doesn't travel: what arrives is one.
+    fingerprint: 16 bytes of its key (of an opened blinded vector: its former key). length: d, the number of values.
+    terms: how many vectors it sums up, integer weights counted. blinded: how many times a mask is inside.  form: must
+    agree to add two. vectors: how many were added up here, whatever their weight.
     """
 
     fingerprint: bytes

@@ -143,12 +143,10 @@ class Group:
 
     @property
     def needed(self) -> int:
-        """How many holders open."""
         return self.threshold or len(self.holders)
 
     @property
     def additive(self) -> bool:
-        """Whether shares add up to the key: all holders are needed."""
         return self.threshold == 0
 
     @cached_property
@@ -160,7 +158,7 @@ class Group:
         return hashlib.sha256(b"coterie/threshold/" + data).digest()[:16]
 
     def place(self, name: str) -> int:
-        """From 1: where the polynomials of a Shamir sharing are evaluated. Raises UserError."""
+        """Raises UserError."""
         if name not in self.holders:
             raise UserError(f"{name} holds no share: the holders are {', '.join(self.holders)}")
         return self.holders.index(name) + 1
@@ -182,7 +180,6 @@ class Group:
 
     @property
     def limbs(self) -> int:
-        """Primes of a share."""
         return self.opened_limbs if self.emulated else self.space.levels + 1
 
     @property
@@ -192,7 +189,6 @@ class Group:
 
     @property
     def primes(self) -> int:
-        """Of a key: one more than of a fresh ciphertext."""
         return len(self.space.prime_bits)
 
     @property
@@ -240,7 +236,6 @@ class Group:
         return float(terms * error * self.fresh_deviation * space.scale(form) / space.scale(space.fresh))
 
     def switched(self, form: Form) -> Switched:
-        """How a vector of a form is brought to the modulus that is opened."""
         at, level, levels, divisor = self.ring.scale(form), form.level, [], 1.0
         while level > self.opened_limbs - 1:
             prime = float(self.ring.moduli[level, 0])
@@ -278,11 +273,9 @@ class Group:
         return self.bound(opened, floods, switched.scale, terms * self.space.limit(at), scalar=at.scalar)
 
     def bound(self, error: float, floods: float, scale: float, largest: float, *, scalar: bool) -> float:
-        """On a value's error, from the deviations of error and floodings, a coefficient."""
         return (DEVIATIONS * error + _FLOODS * floods) * self.spread(scalar) / scale + largest * _FLOAT_ROUNDING
 
     def spread(self, scalar: bool) -> float:
-        """The deviation of a value over that of a coefficient, at scale 1."""
         return 1.0 if scalar else self.space.spread
 
     def seconds(self, what: str, length: int = 1, *, holders: int = 0, rows: int = 1) -> float:
@@ -326,7 +319,6 @@ class Group:
         return weighted(self._weight(b"", real, len(facts)), *parts)
 
     def labelled(self, kind: str, *parts: bytes) -> bytes:
-        """The bytes of what holds no residues."""
         return b"".join((_HEADER.pack(_MAGIC, _VERSION, KINDS.index(kind), self.digest, bytes(16)), *parts))
 
     def unpack(
@@ -372,7 +364,6 @@ class Group:
         return stated, held[_HEADER.size :]
 
     def _weight(self, data: bytes | memoryview, real: tuple[int, int], facts: int) -> int:
-        """What bytes weigh: a real one as many as they are."""
         count, primes = real
         return _HEADER.size + facts + count * sum(self.space.residue_bytes[:primes]) if self.emulated else len(data)
 
@@ -401,11 +392,9 @@ class SecretNumbers:
 
     @staticmethod
     def size(group: Group) -> tuple[int, int]:
-        """As ``Group.share_size``."""
         return group.share_size
 
     def to_bytes(self) -> bytes:
-        """SECRET."""
         return self.group.pack(self.kind, bytes(16), self.numbers, real=self.size(self.group))
 
     @classmethod
@@ -533,7 +522,6 @@ class Zero:
         return total
 
     def _keys(self, among: Sequence[str], tag: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Of each other holder: 32 common bytes, and whether this one adds."""
         set_tag = senders_tag(among)
         for other in among:
             if other == self.me:

@@ -105,7 +105,6 @@ class Secret(SecretNumbers):
         return handed(self.group, self.numbers[: self.group.limbs], self.group.holders, random_bytes)
 
     def _public_row(self) -> Residues:
-        """``(1, primes, N)``: b_i."""
         return self._rows(_common(self.group))
 
     def _rows(self, a: Residues, added: Residues | None = None) -> Residues:
@@ -119,7 +118,6 @@ class Secret(SecretNumbers):
         return rows if added is None else group.plus(rows, added)
 
     def _gadget(self, polynomial: Residues) -> Residues:
-        """``(k, primes, N)``: P times a polynomial, in row i at prime i only."""
         group, rows = self.group, _switching(self.group)
         special, moduli = int(group.moduli(group.primes)[-1, 0]), group.moduli(rows)
         scaled = group.times(polynomial[None, :rows], np.array([special], dtype=np.uint64) % moduli)[0]
@@ -193,12 +191,10 @@ def dealt(
 
 
 def _switching(group: Group) -> int:
-    """Rows of a key-switching key."""
     return group.primes - 1
 
 
 def _common(group: Group) -> Residues:
-    """``(1, primes, N)``: a of the public key."""
     return twin_common(group) if group.emulated else group.common(b"public", 1, group.primes)
 
 
@@ -208,7 +204,6 @@ def _twin_id(group: Group, b: Residues) -> bytes:
 
 
 def _rows_of(group: Group, element: int) -> Residues:
-    """The common polynomials of one key-switching key; element 0: relinearisation."""
     return group.common(b"switching/%d" % element, _switching(group), group.primes)
 
 
@@ -219,12 +214,10 @@ def _halves(group: Group, firsts: Mapping[str, bytes]) -> tuple[Residues, Residu
 
 
 def _packed(group: Group, kind: str, rows: Residues, real: int = 1) -> bytes:
-    """real: rows of a real one."""
     return group.pack(kind, bytes(16), rows, real=(real * group.space.degree, group.primes))
 
 
 def _summed(group: Group, kind: str, parts: Mapping[str, bytes], rows: int) -> Residues:
-    """The sum of every holder's rows."""
     if set(parts) != set(group.holders):
         missing = ", ".join(sorted(set(group.holders) ^ set(parts)))
         raise CryptoError(f"a key takes a {kind} part of every holder and of nobody else: see {missing}")

@@ -1,7 +1,7 @@
 """The second polynomials of ciphertexts under a joint key, by which holders check what a sum is of.
 
-A sender without a share can't send under joint pads (``threshold_pads``). It signs c_1 of its own vector (``Half``). A
-holder that is asked to open a sum gets the halves of all its senders, and adds them up itself.
+A sender without a share, which can't send under joint pads (``threshold_pads``), signs c_1 of its own vector
+(``Half``), and a holder that is asked to open a sum adds the halves of all its senders up.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ class Half:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What all vectors of a sum share."""
         return self.length, self.part
 
     def digest(self, group: Group) -> bytes:

@@ -11,14 +11,8 @@ threshold fully homomorphic encryption", ASIACRYPT 2025, for the approximate num
     PartDec     p_i = c_1 s_i + z_i + flooding        s_i: share times Lagrange coefficient; z_i: a share of zero
     FinDec      c_0 + sum of p_i
 
-(The paper's ``Enc`` adds the message to the component that the key multiplies, so it opens to the message times the
-key; a test shows it. Its z_i is the flooding here.)
-
 **One partial decryption of a ciphertext at most.** Many answers for one c_1 would average the floodings away, and two
 sets of answering holders would give the flooding itself. ``Answered`` refuses the second.
-
-A missing, wrong or foreign share makes the sum uniform: ``opened`` raises CiphertextError. Nothing shows a small number
-that a holder adds to the result, as a sender can.
 """
 
 from __future__ import annotations
@@ -81,18 +75,15 @@ class Request:
 
     @property
     def digest(self) -> bytes:
-        """16 bytes that name c_1, whatever the other fields."""
         return hashlib.sha256(b"coterie/opening/" + self.group.digest + self.c1.astype("<u8").tobytes()).digest()[:16]
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of an answer: of a scalar one coefficient."""
         count, limbs, degree = self.c1.shape
         return count, limbs, 1 if self.scalar else degree
 
     @property
     def answer_size(self) -> tuple[int, int]:
-        """As ``Group.share_size``, of a real answer."""
         return self.ciphertexts * (1 if self.scalar else self.group.space.degree), self.group.opened_limbs
 
     def tag(self, names: Sequence[str]) -> bytes:
@@ -270,8 +261,8 @@ def flooding(group: Group, shape: tuple[int, int, int], deviation: float) -> Res
 def gaussian(deviation: float, count: int) -> Integers:
     """Integers near a Gaussian, from the system's randomness: the upper 44 bits by Box and Muller, the rest uniform.
 
-    The radius reaches 8.5 standard deviations, and no low bits are left out, as by rounding a real of 53 bits. Raises
-    CapacityError for what an int64 can't hold.
+    The radius reaches 8.5 standard deviations, and no low bits are left out. Raises CapacityError for what an int64
+    can't hold.
     """
     if not 0 <= deviation <= MOST_NOISE:
         raise CapacityError(f"no room for noise of deviation {deviation:.1e}: take fewer openings or terms")

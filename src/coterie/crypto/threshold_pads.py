@@ -1,25 +1,22 @@
 """Joint pads: ciphertexts whose second polynomial no sender chose.
 
-A party that chooses c_1 of a ciphertext and sees what it opens to gets the key: (c_0, c_1 + K) opens to K s more
-(``attacks/key_in_sum``). With joint pads c_1 is a polynomial ``a`` that follows from the group, the sender and a nonce
-(``Pad``), and senders are holders. With s_k for the share of holder k times its Lagrange coefficient, sender j encrypts
-by
+A party that chooses c_1 of a ciphertext and sees what it opens to gets the key (``attacks/key_in_sum``). With joint
+pads c_1 is a polynomial ``a`` that follows from the group, the sender and a nonce (``Pad``), and senders are holders.
+With s_k for the share of holder k times its Lagrange coefficient, sender j encrypts by
 
     y_j = m_j - a_j s_j + e                      ``Padding.encrypt``, half the bytes of a ciphertext
 
 **To compute on it**, every other holder k contributes -a_j s_k + e, and the sum is a ciphertext under the joint key
-(``contribution``, ``joint``). Senders and holders choose only what is added to c_0.
+(``contribution``, ``joint``).
 
 **For a weighted sum alone** of an n-of-n key, each sender answers once
 
     w_j a_j s_j + flooding + a share of zero     ``pad_partial``
 
-and with the weighted sum of the y_j that is the weighted sum of the messages (``padded_sum``). Without the share of
-zero it would open the sender's own message.
+and with the weighted sum of the y_j that is the weighted sum of the messages (``padded_sum``).
 
-**Once.** Two messages under one pad show their difference, so each pad has a fresh nonce. Two contributions to one pad
-would show their noise, and with it the share. So noise follows from share and pad, and the pad names the contributing
-holders: other Lagrange coefficients would show it, too.
+**Once.** Each pad has a fresh nonce. Noise of a contribution follows from share and pad, and the pad names the
+contributing holders.
 
 **Sums that a server can't lie about.** A request to open a weighted sum of completed vectors names pads, weights and a
 public seed (``SumRequest``), and each holder computes c_1 itself:
@@ -28,9 +25,7 @@ public seed (``SumRequest``), and each holder computes c_1 itself:
     c_0 = sum of w_j c_0j + u b       divided, rounded at random, flooded               ``sum_dec``, the server
 
 (b, a) is the public key and u a sum of ``MONOMIALS`` powers of X that follow from the seed. (u b, u a) encrypts zero,
-so a sum that is opened again has another c_1. As the server doesn't choose c_1, u may be public and small. A request
-without vectors tries a key. A server still chooses senders and weights: holders have rules for both
-(``protocols/threshold_opening.py``). After a header as of all parts (``Group.pack``) a request has
+so a sum that is opened again has another c_1. After a header as of all parts (``Group.pack``) a request has
 
     length u64, seed 32 bytes, a bit for each holder that contributed to the pads, number of senders u16,
     place u16, weight u32 and nonce 16 bytes of each sender
@@ -102,7 +97,6 @@ class Pad:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What all vectors of a sum share."""
         return self.length, self.context, self.among
 
     def digest(self, group: Group) -> bytes:
@@ -118,11 +112,9 @@ class Pad:
         return group.uniform(key, self.shape(group)[0], group.limbs)
 
     def shape(self, group: Group) -> tuple[int, int, int]:
-        """Of its polynomials."""
         return 1 if group.emulated else group.space.ciphertexts(self.length), group.limbs, group.degree
 
     def size(self, group: Group) -> tuple[int, int]:
-        """As ``Group.share_size``, of the real polynomials."""
         numbers, primes = group.share_size
         return group.space.ciphertexts(self.length) * numbers, primes
 
@@ -137,7 +129,6 @@ class Padded:
     words: Integers | None
 
     def to_bytes(self) -> bytes:
-        """Half as many as of a ciphertext."""
         facts = _PAD.pack(self.pad.length, self.pad.nonce, senders_tag(self.pad.among))
         real = self.pad.size(self.group)
         return self.group.pack("pad", bytes(16), self.array, facts=facts, words=self.words, real=real)
@@ -176,7 +167,6 @@ class Padding:
 
     @property
     def emulated(self) -> bool:
-        """As of a key, in whose place it stands."""
         return self.group.emulated
 
     def encrypt(self, values: ArrayLike) -> Padded:
@@ -317,7 +307,6 @@ def sum_name(group: Group, pads: Mapping[str, Pad | Half], weights: Mapping[str,
 
 
 def _sum_deviation(group: Group, weights: Mapping[str, int]) -> float:
-    """Of the sum's error, a coefficient: each noise, and each division's rounding."""
     noise = math.sqrt(_SMALL_VARIANCE * sum(weight * weight for weight in weights.values()))
     rounded = math.sqrt((len(weights) + 1) / 6) if _switched(group).levels else 0.0
     return math.hypot(noise / _switched(group).divisor, rounded)
@@ -340,8 +329,6 @@ def _request(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _PadRequest(Request):
-    """Of a sum of padded vectors: c1 holds its name alone, as every sender has its own second polynomial."""
-
     @property
     def shape(self) -> tuple[int, int, int]:
         return 1 if self.group.emulated else self.ciphertexts, self.group.opened_limbs, self.group.degree
@@ -359,7 +346,6 @@ def _switched(group: Group) -> Switched:
 
 
 def _minus(group: Group, pad: Pad, numbers: Residues) -> Residues:
-    """-a s."""
     return group.times(pad.polynomials(group), group.minus(np.zeros_like(numbers[None]), numbers[None]))
 
 
@@ -429,7 +415,6 @@ class SumRequest(Request):
 
     @property
     def halves(self) -> dict[bytes, Half]:
-        """By their names, those that holders need."""
         return {pad.name: pad for pad in self.pads.values() if isinstance(pad, Half)}
 
     def to_bytes(self) -> bytes:
@@ -547,7 +532,6 @@ def _zero(group: Group, key: ckks.PublicKey, count: int, seed: bytes, half: int)
 
 
 def _monomials(group: Group, seed: bytes) -> Integers:
-    """The coefficients of u, ``(N,)``: of each power a sign, X^N being -1."""
     words = residues.secret_words(hashlib.sha256(b"coterie/sum/" + group.digest + seed).digest())(MONOMIALS)
     u = np.zeros(group.degree, np.int64)
     for power in (words % np.uint64(2 * group.degree)).tolist():

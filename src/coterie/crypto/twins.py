@@ -1,12 +1,11 @@
 """CKKS's emulated twin: the same results up to the scheme's noise, without the encryption.
 
 It gives NO secrecy and is flagged ``emulated``. On the wire it weighs what the real scheme does (``wire``). Masks are
-uniform modulo the machine word and come off exactly. (Paillier's twin is ``padded.Exact``.)
+uniform modulo the machine word and come off exactly.
 
-Results stay within the stated error bound. Values are 64-bit integers in steps of 2^-44 (for sets with 2^18 for reach
-times terms), so sums don't depend on their order. Every operation that adds noise adds Gaussian noise of the real
-standard deviation: a place in one table of a million numbers, which follows from key, purpose and values. So runs
-repeat in any order of work.
+Values are 64-bit integers in steps of 2^-44 (for sets with 2^18 for reach times terms), so sums don't depend on their
+order. Every operation that adds noise adds Gaussian noise of the real standard deviation: a place in one table of a
+million numbers, which follows from key, purpose and values.
 """
 
 from __future__ import annotations
@@ -193,7 +192,6 @@ class RoundedEvaluation(Twin):
 
 
 def _held(body: memoryview, size: int, what: str) -> memoryview:
-    """The body of a key or vector, of this size. Raises DecodeError for another."""
     if len(body) != size:
         raise DecodeError(f"{len(body)} emulated bytes for {what} besides its header: {size} were expected")
     return body

@@ -52,14 +52,12 @@ class Sizes:
     placings: int
 
     def products(self) -> dict[str, tuple[int, int]]:
-        """The shapes of dealt products, by name."""
         some = {"founding": (self.clients, self.clients)}
         for at in range(self.placings):
             some |= {f"placing {at} a": (self.clients, self.groups), f"placing {at} b": (self.groups, self.clients)}
         return some
 
     def shuffles(self) -> dict[str, tuple[int, int]]:
-        """The shapes of what can be shuffled, by name: rows, and the newcomers' products with groups."""
         placings = {f"placing {at}": (self.clients, self.groups) for at in range(self.placings)}
         return {"founding": (self.clients, self.length), **placings}
 
@@ -122,7 +120,6 @@ def multiplied(
 def _crossed(
     dealt: Dealt, names: tuple[str, ...], own: tuple[Words64, ...], twisted: Callable[[Words64], Words64]
 ) -> Exchange[list[Words64]]:
-    """Shares of a J b for each name, where party 0 has the rows a and party 1 the rows b."""
     length = dealt.sizes.length
     masks = [_matrix(dealt.key, name, len(rows), length) for name, rows in zip(names, own, strict=True)]
     hidden = [rows - mask for rows, mask in zip(own, masks, strict=True)]
@@ -142,7 +139,6 @@ def _crossed(
 
 
 def _others(counts: list[int]) -> list[int]:
-    """Of each cross product, the other party's number of rows: with two products the rows are each other's."""
     return counts[::-1]
 
 
@@ -180,7 +176,6 @@ def shuffled(dealt: Dealt, name: str, share: Words64) -> Exchange[tuple[Words64,
 
 
 def _order(key: bytes, name: str, count: int) -> NDArray[np.int64]:
-    """A permutation: the order of random numbers, of which two are hardly ever equal."""
     return np.argsort(_matrix(key, f"{name} order", 1, count)[0], kind="stable").astype(np.int64)
 
 

@@ -8,8 +8,7 @@ A *ciphertext vector* is an encrypted flat vector of d values with a ``Tally``: 
   (``within``, ``at_most``) and for the norms of vectors in dot products;
 - vectors with masks are opened by ``open_blinded`` only, those without by ``decrypt`` only.
 
-``paillier`` adds exact integers and ``ckks`` products. An emulated key has the type of a real one, with another backend
-(``arrays``).
+An emulated key has the type of a real one, with another backend (``arrays``).
 """
 
 from __future__ import annotations
@@ -49,12 +48,10 @@ class Key:
 
     @property
     def scheme(self) -> str:
-        """Which backend it has: "paillier", "exact", "ckks" or "rounded"."""
         return str(self.arrays.scheme)
 
     @property
     def emulated(self) -> bool:
-        """Whether nothing is encrypted."""
         return self.scheme in wire.EMULATED
 
     @property
@@ -153,7 +150,7 @@ class BaseVector:
         return replace(self, tally=tally, array=array)
 
     def _checked(self, other: object) -> Any:
-        """Another of this kind and scheme. Raises KeyMismatchError."""
+        """Raises KeyMismatchError."""
         if not isinstance(other, type(self)) or other.scheme != self.scheme:
             raise KeyMismatchError(f"{other!r} is no {self.scheme} ciphertext, or was not opened with such a key")
         return other
@@ -184,7 +181,6 @@ class BlindedVector(BaseVector):
         return self.key.arrays.add_opened(self.array, array, self.tally.form)
 
     def stored(self) -> StoredVector:
-        """What a party's state keeps of it; ``PublicKey.blinded`` gives it back."""
         return StoredVector(self.tally, self.key.arrays.to_arrays(self.array))
 
 
@@ -242,11 +238,9 @@ class CipherVector(BaseVector):
         return wire.join_vector(self.scheme, arrays.space, self.tally, arrays.pack(self.array, self.tally.form))
 
     def _plain(self, values: ArrayLike) -> tuple[Any, int]:
-        """Checked values to add in the clear, and their terms."""
         raise NotImplementedError
 
     def _matching(self, mask: Mask) -> Any:
-        """The mask's numbers. Raises KeyMismatchError or CryptoError if they don't fit."""
         space, form = self.key.arrays.space, self.tally.form
         space.maskable()
         if not isinstance(mask, Mask) or mask.scheme != self.scheme:
@@ -333,7 +327,7 @@ class PublicKey(Key, Generic[_Vector]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SecretKey(Key, Generic[_Vector]):
-    """Opens; one party holds it. ``repr`` shows the fingerprint."""
+    """Opens; one party holds it."""
 
     arrays: KeyArrays
 
@@ -348,7 +342,6 @@ class SecretKey(Key, Generic[_Vector]):
         return self.public.fingerprint
 
     def _openable(self, cipher: _Vector, *, masked: bool) -> _Vector:
-        """Raises KeyMismatchError, or CryptoError if masks are inside (or missing)."""
         if not isinstance(cipher, CipherVector) or cipher.scheme != self.scheme:
             raise KeyMismatchError(f"{cipher!r} is no {self.scheme} ciphertext")
         if cipher.fingerprint != self.fingerprint:

@@ -142,12 +142,10 @@ def split_key(
 
 
 def _joined(scheme: str, size: int, *parts: Any) -> bytes:
-    """The parts as one byte string, which counts as ``size`` bytes for an emulated scheme."""
     return weighted(size, *parts) if scheme in EMULATED else b"".join(parts)
 
 
 def _opened(data: bytes, scheme: str) -> tuple[memoryview, int]:
-    """The content of a key or vector, and its size on the wire. DecodeError if a real scheme's states a weight."""
     held = content(data)
     if scheme not in EMULATED and len(held) != len(data):
         raise DecodeError(f"emulated bytes where {scheme} is used: a real key or vector states no weight")

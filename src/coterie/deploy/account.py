@@ -1,7 +1,6 @@
 """A party's own account of what it has released of its data: its ledger, which nobody else has.
 
-It counts every attempt of a round, also those given up. Reported scores are releases without a proof. The number of
-samples is in no account.
+It counts every attempt of a round, also those given up. Reported scores are releases without a proof.
 """
 
 from __future__ import annotations
@@ -33,13 +32,6 @@ Entries = list[AccountEntry]
 
 @dataclass
 class Account:
-    """What a party's account is made from, and which of its own releases are in it.
-
-    own: releases by its state (``System.ledger``).  told: by kind of message, counted as it is sent, what it reveals
-    (``System.releases``), and ``releases`` of that in a round.  kept: whether its system keeps any account.  delta: of
-    the epsilon.
-    """
-
     own: Callable[[], Sequence[Release]] = field(default=lambda: ())
     told: Mapping[str, Sequence[str]] = field(default_factory=dict)
     releases: Callable[[Sequence[str], int], list[Release]] = field(default=lambda words, r: [])
@@ -48,7 +40,6 @@ class Account:
     _known: Counter[Release] = field(default_factory=Counter)
 
     def new(self) -> list[Release]:
-        """The state's releases since the last call."""
         before, self._known = self._known, Counter(self.own())
         return list((self._known - before).elements())
 
@@ -76,7 +67,6 @@ def account_of(system: System, party: Party, settings: Any) -> Account:
 
 
 def add(entries: Entries, *releases: Release) -> None:
-    """Count releases."""
     for one in releases:
         plain: dict[str, Any] = {name: float(value) for name, value in vars(one).items() if isinstance(value, float)}
         kind = replace(one, **{**plain, "round": 0})  # no numbers of numpy
@@ -87,7 +77,6 @@ def add(entries: Entries, *releases: Release) -> None:
 
 
 def add_scores(entries: Entries, names: Iterable[str], round: int) -> None:
-    """Count the scores of a round that a party reports."""
     add(entries, *(Release(f"score {name}", round=round) for name in names))
 
 
@@ -96,7 +85,6 @@ def ledger_of(entries: Entries) -> Ledger:
 
 
 def in_words(entries: Entries, account: Account) -> str:
-    """What this party has released, and the epsilon of that."""
     if not account.kept:
         return "no epsilon is known, for this system says nothing of what its clients release"
     said = released({"own": ledger_of(entries).statement(account.delta)})

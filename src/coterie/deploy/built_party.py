@@ -73,14 +73,12 @@ class BuiltParty:
         return account_of(self.config.definition, self.party, self.config.own)
 
     def clock(self) -> Clock:
-        """For its node: the machine's, or a rehearsal's virtual one."""
         if self.links is None:
             return Clock(self.plan.settings.begins_s)
         return RehearsedClock(self.home.name, [one.name for one in self.plan.roster.entries], self.links)
 
     @property
     def samples(self) -> int:
-        """The number of its own training samples, or 0 if its owner hides it from the hub."""
         return self.party.samples if "samples" in self.allowed else 0
 
     @cached_property
@@ -184,7 +182,6 @@ def _data(home: Home, plan: Plan) -> ClientData | None:
 
 
 def _system(plan: Plan, config: Resolved) -> tuple[System, Any, Sequence[str]]:
-    """The plan's system, its settings and its clients. Raises UserError unless the roster has exactly its parties."""
     system, settings = config.definition, config.own
     client_role = plan.client_role
     names = plan.roster.of_role(client_role)
@@ -201,10 +198,6 @@ def _system(plan: Plan, config: Resolved) -> tuple[System, Any, Sequence[str]]:
 def _device(
     home: Home, config: Resolved, settings: Any, names: Sequence[str], rehearsal: bool
 ) -> tuple[dict[str, Profile], Links | None, int]:
-    """This party's own device by its name, a rehearsal's simulated links, and the local epochs in a round.
-
-    Between machines the device is ``device.toml`` or an ordinary one, and the owner chooses epochs up to the plan's.
-    """
     if rehearsal:
         profiles = dict(zip(names, fleet(config.devices, len(names), config.seed), strict=True))
         links = FleetLinks(profiles, config.seed, delays_of(config, names, settings))
@@ -218,7 +211,6 @@ def _device(
 
 
 def _accelerator(home: Home) -> str:
-    """The device that this party trains on. Raises UserError for a missing GPU."""
     wanted, there = home.about.accelerator, torch.cuda.is_available()
     if wanted == "cuda" and not there:
         raise UserError(f"{home.path} says that it has a GPU (accelerator cuda), but torch finds none here")

@@ -43,34 +43,28 @@ class Clock:
         self._ahead_s = max(0.0, time.time() - origin_s) - time.monotonic()
 
     def now(self) -> Instant:
-        """The present instant."""
         return time.monotonic() + self._ahead_s, 0
 
     def handled(self, arrives: Instant, cost: Cost) -> tuple[Instant, Instant]:
-        """When a message came, and when it is handled."""
         return self.now(), self.now()
 
     def work_s(self, cost: Cost) -> float:
-        """The time that stated work takes beside the work itself."""
         return 0.0
 
     def send(self, sent: Sent, at: Instant) -> tuple[Instant, str]:
-        """The arrival of a message, and why it is lost, or ""."""
         return NOWHEN, ""
 
     def hold_back(self, sent: Sent, round: int) -> bool:
-        """Whether this message of a handler is held back in this round."""
         return False
 
     def release(self, round: int) -> list[Sent]:
-        """What was held back until this round."""
         return []
 
 
 class RehearsedClock(Clock):
-    """The virtual clock of one party. Times follow from sizes, nominal costs and ``links``, as in a simulation.
+    """Times follow from sizes, nominal costs and ``links``, as in a simulation.
 
-    names: of all parties, in the order of the roster, the hub first.  The sender computes the arrival.
+    names: of all parties, in the order of the roster, the hub first.
     """
 
     rehearsed = True
@@ -106,7 +100,6 @@ class RehearsedClock(Clock):
         return arrives, ""
 
     def _fate(self, dst: str, r: int, at: Instant, arrives: Instant, number: int) -> str:
-        """As on the wire of a simulation (``transport.wire.Wire``): why a message is lost, or ""."""
         links = self._links
         if self._name != self._hub and not links.there(self._name, r, at[0]):
             return GONE

@@ -1,7 +1,6 @@
 """The engine, which moves bytes between the parties of a federation (``nats.py``, and another in tests).
 
-It delivers at least once, keeps the order of each pair of parties, and authenticates the sender. It reads nothing:
-packets are sealed to their recipient and signed (``packets.py``).
+It delivers at least once, keeps the order of each pair of parties, and authenticates the sender.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ OWN_RIGHTS = "$SYS.REQ.USER.INFO"
 
 
 class EngineError(Exception):
-    """The engine cannot be reached, or fails: what, where, and the remedy. The node tries again later."""
+    """The engine cannot be reached, or fails: what, where, and the remedy."""
 
 
 class UndeliverableError(EngineError):
@@ -31,7 +30,7 @@ class UndeliverableError(EngineError):
 
 
 class FullError(EngineError):
-    """Too much waits for this recipient, or in all. The engine takes more when some is done."""
+    """Too much waits for this recipient, or in all."""
 
 
 class NotAdmittedError(EngineError):
@@ -71,8 +70,7 @@ class Engine(Protocol):
 
     name: str
 
-    def nodes(self) -> Collection[str]:
-        """The parties connected now, as far as the engine knows (a few seconds late). Cheap."""
+    def nodes(self) -> Collection[str]: ...
 
     def push(self, dst: str, body: bytes, key: str) -> None:
         """Store a packet of any size for another party; returns when stored. The same key is stored once.
@@ -107,8 +105,7 @@ class Engine(Protocol):
         Packets of one sender come in order, also when repeated. Several may be held before the first is ``done``.
         """
 
-    def close(self) -> None:
-        """Leave. What was not ``done`` will come again."""
+    def close(self) -> None: ...
 
 
 # -- over NATS --

@@ -84,7 +84,6 @@ class Home:
         return Identity(read_private(self.keys / "signing", KEY_BYTES), read_private(self.keys / "opening", KEY_BYTES))
 
     def seed(self) -> int:
-        """The seed of its random numbers, except secrets: 32 bits, drawn when the home was made."""
         return int.from_bytes(read_private(self.keys / "seed", _SEED_BYTES), "little")
 
 
@@ -167,7 +166,6 @@ def check_ours(home: Home, plan: Plan) -> None:
 
 
 def _check_numbers(home: Home, old: Plan, new: Plan) -> None:
-    """Raises PeerError for a plan with other parties at a hub that has begun, since it has numbered them."""
     names = [one.name for one in old.roster.entries]
     others = [one.name for one in new.roster.entries if one.name not in names]
     if others and home.name == new.roster.hub and home.state.exists():
@@ -188,7 +186,6 @@ def hub_home(folder: Path) -> Home:
 
 
 def keyring_of(home: Home, plan: Plan) -> PartyKeys:
-    """This party's keys, and the public keys of all parties that the plan believes."""
     return PartyKeys(plan.believed, {home.name: home.identity})
 
 

@@ -61,7 +61,7 @@ OnRound = Callable[[RoundOutcome], None]
 
 
 class HubNode(Node):
-    """The hub. Its store also holds which rounds are done, and the current round's attempt.
+    """Its store also holds which rounds are done, and the current round's attempt.
 
     newest: the plan, which it passes on before a round if there is a newer one.
     """
@@ -118,7 +118,7 @@ class HubNode(Node):
         return ran
 
     def _wait_for_servers(self, gone: Collection[str]) -> None:
-        """Wait, at most ``patience_s``, for servers whose absence lost a round. It goes on without absent clients."""
+        """Wait, at most ``patience_s``, for servers whose absence lost a round."""
         servers = set(gone) - set(self.member.party.common.clients)
 
         def away() -> Collection[str]:
@@ -159,7 +159,6 @@ class HubNode(Node):
         return one
 
     def _commit_round(self, r: int) -> None:
-        """The round is done. Its messages come no more, except those that the next one may take."""
         spool = self.member.spool
         for ticket in [one.ticket for one in self._coming] + [one.ticket for one in self._inbox or ()]:
             spool.drop(ticket)
@@ -176,7 +175,6 @@ class HubNode(Node):
         self.kept.again, self.kept.retaken = [], 0
 
     def _announce(self, era: Era) -> None:
-        """Begin an attempt: stored before anybody hears of it."""
         member, spool = self.member, self.member.spool
         if era[1] and self._inbox is not None:  # what has come since is in ``_coming``
             for one in member.inbox:
@@ -236,7 +234,6 @@ class HubNode(Node):
             raise RunError(f"nothing has come for {silent_s:.0f} s")
 
     def quiescent(self) -> bool:
-        """Whether all packets of this era between connected parties have been taken, by their tallies (``Tally``)."""
         # A party tells in one tally what it has taken and what it has sent by then, and it tells this at rest: when it
         # does nothing more before another packet comes. Let all counts agree, and take the first packet that any party
         # took after its tally. Each pair's packets come in order, and as many were taken as sent by the sender's tally,
@@ -261,7 +258,6 @@ class HubNode(Node):
     # -- packets -----------------------------------------------------------------------------------------------------
 
     def take(self, arrived: Arrived) -> None:
-        """What has come."""
         packet = arrived.packet
         tally = packet if isinstance(packet, Tally) else getattr(packet, "tally", None)
         if tally is not None and tally.era == self.kept.era:
@@ -278,7 +274,6 @@ class HubNode(Node):
             self.stray(arrived)
 
     def delivered(self, arrived: Arrived, letter: Letter) -> None:
-        """Messages of earlier rounds are kept until this round is done, for another attempt."""
         if self.kept.era is not None and letter.envelope.round != self.kept.era[0]:
             self._coming.append(waiting(letter, self.member.spool))
             arrived.packet = None
@@ -287,7 +282,6 @@ class HubNode(Node):
 
     @property
     def excluded(self) -> Mapping[str, str]:
-        """By party, why it does not follow: in this round, until the hub catches up, or until it is enrolled anew."""
         ahead = dict.fromkeys(self._ahead, EXCLUDED["ahead of the hub"])
         return {**ahead, **dict.fromkeys(self._unfit, EXCLUDED["stopped"]), **self.kept.excluded}
 
@@ -310,7 +304,6 @@ class HubNode(Node):
         self.observer.heard(src, report)
 
     def _force(self, src: str, why: str) -> None:
-        """A party asks for another attempt. It is believed once a round, and in ``FORCED`` rounds."""
         forced = self.kept.forced
         if src in self._stopped:
             self._unfit.add(src)
@@ -333,7 +326,6 @@ class HubNode(Node):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _end_all(self) -> None:
-        """Wait until everything was handled, end the run, and hear the last reports."""
         if not self.kept.ended:
             for name in self.others:
                 self.queue.send(name, End())
@@ -346,7 +338,6 @@ class HubNode(Node):
         self._hear(lambda: all(self._over.get(name) == self.kept.era for name in awaited))
 
     def _hear(self, enough: Callable[[], bool]) -> None:
-        """Take packets until it is enough, or nobody is there, or nothing comes for ``grace_s``."""
         self.queue.heard_s = began = time.monotonic()
         while not (enough() or self.stopped.is_set() or time.monotonic() > began + self.limits.patience_s):
             silent_s = time.monotonic() - self.queue.heard_s

@@ -1,7 +1,4 @@
-"""Kills for a rehearsal: which party dies, when, and whether it comes back at once.
-
-A process kills itself with SIGKILL, exactly at the stated point of its work.
-"""
+"""Kills for a rehearsal: which party dies, when, and whether it comes back at once."""
 
 from __future__ import annotations
 
@@ -54,8 +51,6 @@ def parse(text: str, parties: Sequence[str], rounds: int) -> Kill:
 
 
 class Doomed(NodeObserver):
-    """Tells another observer everything, and kills this process at the time of its kill."""
-
     def __init__(self, kill: Kill, observer: NodeObserver) -> None:
         self._kill, self._observer, self._works = kill, observer, False
         for name in {name for name in dir(NodeObserver) if not name.startswith("_")} - vars(Doomed).keys():
@@ -75,14 +70,11 @@ class Doomed(NodeObserver):
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Die here, in mid-work of the round."""
         if self._kill.mid and self._works:
             _die()
 
 
 class DoomedEffects:
-    """Effects of a party that dies at the first one of its round."""
-
     def __init__(self, effects: Effects, doomed: Doomed) -> None:
         self._effects, self._doomed, self.chunk = effects, doomed, effects.chunk
 

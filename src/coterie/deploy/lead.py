@@ -19,11 +19,10 @@ from coterie.transport.envelope import Envelope
 from coterie.transport.queues import Leader, Lost
 from coterie.transport.wire import Parcel
 
-OFFLINE, GONE = "offline", "gone"
+GONE = "gone"
 
 
 def waiting(letter: Letter, spool: Spool) -> Parcel:
-    """A letter that waits for a coordination, with its bytes in the spool."""
     return Parcel(letter.envelope, "", *letter.arrives, spool.put(letter.frame))
 
 
@@ -53,11 +52,9 @@ class CoordinationDriver:
 
     @property
     def at(self) -> Instant:
-        """The instant that it has come to."""
         return self._leader.at if self._clock.rehearsed else self._clock.now()
 
     def wakes_in_s(self) -> float:
-        """Seconds until something happens if nothing comes."""
         return 60.0 if self._clock.rehearsed else max(0.0, self.coordination.wake_s - self._clock.now()[0])
 
     def begin(self, step: Any = None) -> None:
@@ -68,11 +65,9 @@ class CoordinationDriver:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def awaits(self, envelope: Envelope) -> bool:
-        """Whether a message answers one of its requests, in this step or an earlier one."""
         return envelope.answers in self.coordination.asked
 
     def lacks(self, envelope: Envelope) -> bool:
-        """Whether a message is an answer that a request of this step still lacks. Others are kept."""
         return self.coordination.lacks(envelope.answers, envelope.src)
 
     def letter(self, envelope: Envelope, frame: bytes, arrives: Instant) -> None:
@@ -90,7 +85,6 @@ class CoordinationDriver:
             self.coordination.refuse(number, why, self._clock.now()[0])
 
     def left(self) -> list[Parcel]:
-        """Undelivered messages, by tickets of the spool."""
         return self._leader.parcels()
 
     def _deliver(self, envelope: Envelope, frame: bytes, at_s: float) -> None:
@@ -101,7 +95,6 @@ class CoordinationDriver:
     # -- its course --------------------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """Let all events happen that can happen now."""
         while True:
             self._run_effects()
             if self.coordination.done or not self._may_act():
@@ -125,7 +118,6 @@ class CoordinationDriver:
         return self.coordination.has_all(self._leader.known())
 
     def _act(self) -> None:
-        """The next event, as ``transport.local`` lets it happen."""
         leader, (turn_s, _, _) = self._leader, self._leader.turn
         if not self._clock.rehearsed:
             self.coordination.expire(self.at[0])
@@ -147,14 +139,13 @@ class CoordinationDriver:
             self._clock.times.at = leader.at
 
     def stop(self) -> None:
-        """Give the work up, and undo its changes."""
         self.coordination.stop()
 
 
 def wait_for(
     away: Callable[[], Collection[str]], stopped: threading.Event, patience_s: float, poll_s: float
 ) -> Collection[str]:
-    """Wait until nobody is away, or ``stopped``. Gives those that are away after ``patience_s``."""
+    """Wait until nobody is away, or ``stopped``."""
     ends, told = time.monotonic() + patience_s, False
     while not stopped.is_set() and (missing := away()):
         if time.monotonic() >= ends:
@@ -167,8 +158,6 @@ def wait_for(
 
 
 class Presence:
-    """Notices parties that are away for longer than ``grace_s``. nodes: who is connected."""
-
     def __init__(self, nodes: Callable[[], Collection[str]], grace_s: float) -> None:
         self._nodes, self._grace_s = nodes, grace_s
         self._since: dict[str, float] = {}
@@ -177,7 +166,6 @@ class Presence:
         self.came_back: set[str] = set()
 
     def look(self, of: Collection[str]) -> set[str]:
-        """Those of these parties that are gone now."""
         now = time.monotonic()
         if now >= self._looked_s + min(1.0, self._grace_s / 4):
             self._looked_s, here = now, set(self._nodes())

@@ -1,7 +1,7 @@
 """A party's own log: a JSON object a line, for this user alone, of bounded size.
 
 Only here is the reason of a refusal written, since it may hold the party's own numbers. Fields are numbers and short
-words. Any other object is written as the name of its type, so that no secret and no model gets into a log by mistake.
+words; any other object is written as the name of its type, so that no secret and no model gets into a log by mistake.
 """
 
 from __future__ import annotations
@@ -53,14 +53,11 @@ def _leaf(value: Any) -> Any:
 
 
 class JsonFormatter(logging.Formatter):
-    """Records as JSON objects: time (UTC), level, party, event, and the event's fields."""
-
     def __init__(self, party: str) -> None:
         super().__init__()
         self.party = party
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "party": self.party}
         line["event"] = shown(record.getMessage())
@@ -77,8 +74,6 @@ class JsonFormatter(logging.Formatter):
 
 
 class _OwnFile(RotatingFileHandler):
-    """A rotated file of mode 0600, which follows no symbolic link."""
-
     def _open(self) -> Any:
         descriptor = open_own(Path(self.baseFilename), os.O_WRONLY | os.O_APPEND, FILE_MODE)
         return os.fdopen(descriptor, "a", encoding="utf-8")
@@ -108,13 +103,10 @@ def stop() -> None:
 
 
 def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Write one event."""
     LOGGER.log(level, name, extra={"fields": fields})
 
 
 class RateLimited:
-    """Writes at most this many events each second, of those that other parties cause."""
-
     def __init__(self, per_s: float = _PER_S) -> None:
         self._per_s, self._left, self._at, self._unwritten = per_s, per_s, time.monotonic(), 0
 
@@ -129,7 +121,6 @@ class RateLimited:
         return {"unwritten": unwritten} if unwritten else {}
 
     def write(self, name: str, **fields: Any) -> None:
-        """One warning, if it does not come too fast."""
         if (more := self.more()) is not None:
             event(name, logging.WARNING, **fields, **more)
 
@@ -143,36 +134,26 @@ def refusal(kind: str, src: str, reason: str) -> None:
 
 
 class NodeObserver(Observer):
-    """What a node tells its own log, beside its member's reads and refusals. This one does nothing."""
-
     def dropped(self, src: str, kind: str, reason: str) -> None:
         """A packet was not taken (``packet``), will never be stored (``push``), or the engine fails (``engine``)."""
 
-    def waits(self, why: str) -> None:
-        """The engine stores nothing for anybody, so this party waits; ``""``: it goes on."""
+    def waits(self, why: str) -> None: ...
 
     def failed(self, envelope: Envelope, error: BaseException) -> None:
         """A handler has failed with an error that is not for its sender. The message is refused."""
 
-    def began(self, era: Era) -> None:
-        """A round or another attempt of it begins, and is committed."""
+    def began(self, era: Era) -> None: ...
 
-    def seen(self, party: str) -> None:
-        """A genuine packet of this party has come."""
+    def seen(self, party: str) -> None: ...
 
-    def heard(self, party: str, report: Report) -> None:
-        """The hub has a verified report of this party."""
+    def heard(self, party: str, report: Report) -> None: ...
 
-    def present(self, names: Collection[str]) -> None:
-        """The engine's answer to who is connected, every second while this party coordinates."""
+    def present(self, names: Collection[str]) -> None: ...
 
-    def committed(self, commit: int, size: int) -> None:
-        """The state was stored, in so many bytes."""
+    def committed(self, commit: int, size: int) -> None: ...
 
 
 class Journal(NodeObserver):
-    """The ``NodeObserver`` of a process with a log. begins: is told of rounds and attempts.  say: of waiting."""
-
     def __init__(self, begins: Callable[[Era], None] = lambda era: None, say: Say = lambda words: None) -> None:
         self._begins, self._say = begins, say
 

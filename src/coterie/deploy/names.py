@@ -64,7 +64,6 @@ def urls(server: str) -> list[str]:
 
 
 def hosts_of(server: str) -> tuple[str, ...]:
-    """The hosts of the servers, each once."""
     return tuple(dict.fromkeys(host for host, _ in addresses(server)))
 
 

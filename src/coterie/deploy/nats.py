@@ -85,8 +85,6 @@ class _Packet:
 
 
 class _Handle(NamedTuple):
-    """Where to acknowledge a message. era: its connection and number of resets of the consumer."""
-
     reply: str
     era: tuple[int, int]
 
@@ -224,10 +222,6 @@ class NatsEngine(Engine):
         await send(count - 1, identity, fresh_s)
 
     async def _store(self, dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
-        """Have the server store a message; retries while it has trouble. Raises EngineError.
-
-        fresh_s: by the wall clock, since the loop's stands still while the machine sleeps.
-        """
         clock, where = asyncio.get_running_loop().time, self._link.place()
         deadline = clock() + self._push_s
         absent: float | None = None
@@ -278,7 +272,6 @@ class NatsEngine(Engine):
                 await asyncio.wait_for(self._news.wait(), deadline - clock())
 
     def _fetch_ahead(self) -> None:
-        """A packet is on its way here while another one is handled. Raises EngineError."""
         if self._fetching is not None and self._fetching.done():
             fetched, self._fetching = self._fetching, None
             fetched.result()
@@ -287,7 +280,6 @@ class NatsEngine(Engine):
             self._fetching.add_done_callback(lambda _: self._news.set())
 
     async def _fetch(self) -> None:
-        """Ask for some messages and take them as they come; also returns without any."""
         clock = asyncio.get_running_loop().time
         began = clock()
         with contextlib.suppress(EngineError):
@@ -313,7 +305,6 @@ class NatsEngine(Engine):
                 self._drop(self._assembly.stale(before_s), GIVEN_UP)
 
     async def _reset(self) -> Pulls:
-        """The way to ask for messages; at a new connection the consumer begins at unacknowledged ones."""
         connection = self._link.connections
         if self._pulls is None or self._seen != connection:
             if self._pulls is not None:
@@ -374,7 +365,6 @@ class NatsEngine(Engine):
                 self._drop([stored], reason)
 
     def _come_again(self, messages: Iterable[Stored]) -> None:
-        """Have the server resend these and all later ones, in order, after ``ROOM_S``."""
         for message in messages:
             self._held.pop(message, None)
         self._seen, self._room_s = 0, asyncio.get_running_loop().time() + ROOM_S
@@ -389,12 +379,10 @@ class NatsEngine(Engine):
         task.add_done_callback(self._tasks.discard)
 
     async def _acknowledged(self) -> None:
-        """Give the server a moment to hear of all that was done; the rest comes again at the next start."""
         if self._link.is_up() and self._tasks:
             await asyncio.wait(self._tasks, timeout=ANSWER_S / 2)
 
     async def _acknowledge(self, messages: Collection[Stored]) -> None:
-        """These come no more, except those from before a reset, which come again and are acknowledged then."""
         handles = [handle for message in messages if (handle := self._held.pop(message, None)) is not None]
         self._finished.update(dict.fromkeys(messages))
         while len(self._finished) > KEPT:
@@ -408,7 +396,6 @@ class NatsEngine(Engine):
         return self._link.connections, self._resets
 
     async def _confirmed(self, reply: str) -> None:
-        """Acknowledge a message until the server confirms; one of a cluster may have died with the first."""
         for _ in range(TRIES):
             with contextlib.suppress(TimeoutError, nats.errors.Error):
                 await self._link.client.request(reply, timeout=ANSWER_S / 2)
@@ -422,7 +409,6 @@ class NatsEngine(Engine):
                     await self._link.client.publish(self._held[message].reply, b"+WPI")
 
     async def _keep_own(self) -> None:
-        """What was not handed out yet is not to come again."""
         while True:
             await asyncio.sleep(ACK_WAIT_S / 5)
             waiting = (message for upload in self._ready for message in upload.messages.values())

@@ -1,8 +1,4 @@
-"""A connection to NATS, for callers that block.
-
-The client library connects, reconnects and repeats subscriptions. Here its errors become ``EngineError``: a denied
-subject reaches only the library's error callback, and a rejected certificate shows as a closed connection.
-"""
+"""A connection to NATS, for callers that block."""
 
 from __future__ import annotations
 
@@ -92,13 +88,12 @@ class Link:
             raise closed from None
 
     def soon(self, act: Callable[..., object], *args: Any) -> None:
-        """Call it on the loop without waiting; not at all once the connection is closed."""
         with self._lock:
             if not self._closing:
                 self._loop.call_soon_threadsafe(act, *args)
 
     async def connected(self, deadline: float) -> None:
-        """Wait for a connection. deadline: on the loop's clock. Raises EngineError."""
+        """Raises EngineError."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._up.wait()
@@ -106,7 +101,7 @@ class Link:
             raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}") from None
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it on one connection. Raises ConnectionError if this one breaks."""
+        """Raises ConnectionError if this one breaks."""
         if not self._up.is_set():
             work.close()
             raise ConnectionError("the connection broke")
@@ -161,7 +156,6 @@ class Link:
 
     @staticmethod
     async def _first(work: Awaitable[T], end: asyncio.Future[Any], problem: Callable[[], Exception]) -> T:
-        """The result of ``work``. If ``end`` comes first, the work is cancelled and ``problem`` raised."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait({task, end}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,9 +166,6 @@ class Link:
             await _ended(task)
 
     async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
-        """Connect, with own retries at first: the library would wait for ever if the first connection broke while TLS
-        began.
-        """
         clock = self._loop.time
         deadline = clock() + connect_s
         while True:
@@ -261,7 +252,6 @@ def _again(problem: EngineError) -> EngineError:
 
 
 async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel tasks until they have ended: one that just got an answer may ignore it (``wait_for``)."""
     ended = [task for task in tasks if task is not None]
     left = {task for task in ended if not task.done()}
     while left:
@@ -274,10 +264,7 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 class Pulls:
-    """What comes from a party's own consumer over one connection. token: of the party.
-
-    Several messages are asked for at a time, and come one by one; the library's ``fetch`` waits for all of them.
-    """
+    """What comes from a party's own consumer over one connection. token: of the party."""
 
     def __init__(self, client: Client, token: str, inbox: str, subscription: Subscription) -> None:
         self._client, self._inbox, self._subscription = client, inbox, subscription
@@ -307,7 +294,6 @@ class Pulls:
                 raise TimeoutError((message.headers or {}).get("Description", "the server gives no messages"))
 
     async def close(self) -> None:
-        """Listen no more."""
         await self._subscription.unsubscribe()
 
 

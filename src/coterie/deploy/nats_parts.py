@@ -1,8 +1,7 @@
 """Parts of large packets: cutting a packet, and joining parts from several senders.
 
-Parts of one attempt to push a packet share a random number (``PacketPart.upload``). A sender pushes one packet at a
-time, so a later attempt ends an incomplete earlier one. Parts to which nothing was added for ``STALE_S`` are dropped,
-too: no sender continues after half of that. Incomplete packets lie on disk.
+Parts of one attempt to push a packet share a random number (``PacketPart.upload``). A later attempt ends an incomplete
+earlier one. Parts to which nothing was added for ``STALE_S`` are dropped, too.
 """
 
 from __future__ import annotations
@@ -28,16 +27,12 @@ CONTRADICTS = "a part that contradicts the others"
 
 
 class Stored(NamedTuple):
-    """Which message of the stream it is. at_s: when the server stored it, as Unix seconds.
-
-    A restored server gives numbers a second time, to other messages, at other times.
-    """
+    """Which message of the stream it is. at_s: when the server stored it, as Unix seconds."""
 
     sequence: int
     at_s: float
 
     def is_after(self, other: Stored) -> bool:
-        """Whether it was stored later: by the numbers, or if those began again, by the times."""
         return self.sequence > other.sequence or self.at_s > other.at_s
 
 
@@ -86,7 +81,6 @@ class Upload:
     at_s: float = field(default_factory=time.monotonic)
 
     def read(self) -> bytes:
-        """All bytes, once."""
         with self.file as file:
             file.seek(0)
             return file.read()
@@ -119,7 +113,6 @@ class Assembly:
         return found
 
     def overtaken(self, src: str, part: PacketPart, message: Stored) -> list[Stored]:
-        """The messages dropped since this sender has begun something later."""
         upload = self.uploads.get(src)
         if upload is None or upload.part.upload == part.upload or not message.is_after(upload.newest):
             return []
@@ -127,14 +120,12 @@ class Assembly:
         return list(upload.messages.values())
 
     def stale(self, before_s: float) -> list[Stored]:
-        """Drop packets to which nothing was added since then. Gives their messages."""
         old = [upload for upload in self.uploads.values() if upload.at_s < before_s]
         for upload in old:
             self._drop(upload)
         return [message for upload in old for message in upload.messages.values()]
 
     def messages(self) -> Iterator[Stored]:
-        """Those of all packets that are not complete."""
         for upload in self.uploads.values():
             yield from upload.messages.values()
 

@@ -82,13 +82,11 @@ class Node(StoredNode):
         self.tally()
 
     def close(self) -> None:
-        """Leave silently: what is not done comes again."""
         if self.lead is not None:
             self.lead.stop()
         self.queue.close()
 
     def turn(self) -> None:
-        """Take one packet, if one comes in time, and advance a coordination."""
         wait_s = self.limits.poll_s
         arrived = self.queue.pull(wait_s if self.lead is None else min(wait_s, self.lead.wakes_in_s()))
         if arrived is not None:
@@ -108,7 +106,6 @@ class Node(StoredNode):
             self.report_again()
 
     def _look_around(self, lead: CoordinationDriver) -> None:
-        """Give up the answers of parties that have been away for a while."""
         awaited = lead.coordination.awaited
         away = self.presence.look(set(awaited.values())) | self.excluded.keys()
         for number, name in awaited.items():
@@ -118,7 +115,6 @@ class Node(StoredNode):
     # -- packets -----------------------------------------------------------------------------------------------------
 
     def _without_missed(self, arrived: Arrived) -> list[Arrived]:
-        """What has come, and perhaps the next. Of consecutive Begins the newest alone."""
         wait_s = 0.0
         while (begins := self._later(arrived, self.kept.era)) is not None and not self.waiting:
             following = self.queue.pull(wait_s)
@@ -131,17 +127,12 @@ class Node(StoredNode):
         return [arrived]
 
     def _later(self, arrived: Arrived, than: Era | None) -> Era | None:
-        """The attempt that a packet begins, if it is of a later round than this party's and than another one.
-
-        None in a rehearsal, since the virtual clock goes through all rounds.
-        """
         packet, era = arrived.packet, self.kept.era
         if era is None or than is None or self.clock.rehearsed or arrived.src != self.hub:
             return None
         return packet.era if isinstance(packet, BeginAttempt) and packet.era[0] > era[0] and packet.era > than else None
 
     def take(self, arrived: Arrived) -> None:
-        """What has come."""
         packet = arrived.packet
         self.observer.seen(arrived.src)
         if isinstance(packet, Letter | NoAnswer):
@@ -168,7 +159,6 @@ class Node(StoredNode):
             self.stray(arrived)
 
     def _outdated(self, src: str, era: Era) -> str:
-        """Why a packet that was sent in this era is no longer taken, or ""."""
         now = self.kept.era
         if now is None or self.name == self.hub:
             return ""
@@ -186,7 +176,6 @@ class Node(StoredNode):
         self.queue.done(arrived)
 
     def _plan_update(self, plan: bytes) -> None:
-        """A newer plan, by which parties may have new keys, or none any more."""
         assert self.renew is not None
         try:
             keyring, common = self.renew(plan)
@@ -198,7 +187,6 @@ class Node(StoredNode):
         self.recognise()
 
     def take_waiting(self) -> None:
-        """Take what no longer has to wait: first what is taken again, then what has come."""
         kept = self.kept
         while kept.retaken < len(kept.again) and self.lead is None:
             kept.retaken += 1
@@ -227,14 +215,12 @@ class Node(StoredNode):
             self.pass_over(arrived, letter)
 
     def delivered(self, arrived: Arrived, letter: Letter) -> None:
-        """A coordination has this. If this process ends, the round is tried again, so nobody needs it."""
         self.queue.done(arrived)
 
     def handles(self, envelope: Envelope) -> bool:
         return any(kind.__name__ == envelope.kind for kind in self.member.party.handlers)
 
     def pass_over(self, arrived: Arrived, letter: Letter) -> None:
-        """A message that nobody waits for any more."""
         try:
             self.member.verify(letter.envelope, letter.frame)
             self.observer.late(arrived.src)
@@ -243,10 +229,6 @@ class Node(StoredNode):
         self.done_later(arrived)
 
     def done_later(self, arrived: Arrived) -> None:
-        """A packet with nothing to store at once is done with the next commit.
-
-        While this party coordinates it is done at once, since the round is tried again if this process ends.
-        """
         if self.lead is not None:
             self.queue.done(arrived)
             return
@@ -302,7 +284,6 @@ class Node(StoredNode):
         self.take_waiting()
 
     def _take_all(self) -> None:
-        """Coordinate no more, and take all that has waited for that."""
         self.give_up()
         while not self.interrupted:
             self.take_waiting()
@@ -322,7 +303,6 @@ class Node(StoredNode):
             self.take_waiting()
 
     def give_up(self) -> None:
-        """Stop a coordination: its round or attempt is over."""
         if (lead := self.lead) is not None and lead.request is not None:
             lead.stop()
             self._dismiss(lead, Handled(refused="gone"))
@@ -338,7 +318,6 @@ class Node(StoredNode):
     # -- handlers ----------------------------------------------------------------------------------------------------
 
     def _handle(self, arrived: Arrived | None, letter: Letter) -> None:
-        """Run a handler to its end, or until it coordinates. arrived: None for a message that was taken before."""
         member, envelope = self.member, letter.envelope
         opened: Opened | None = None
         cost = Cost()
@@ -377,7 +356,6 @@ class Node(StoredNode):
         self._lead_on(self.lead, lambda lead: lead.begin(wanted))
 
     def leading(self, work: Any, role: str, request: Envelope | Era, at: Instant, of: Any = None) -> CoordinationDriver:
-        """A coordination of this party, before it begins."""
         patience_s = PATIENCE_S if self.clock.rehearsed else self.limits.patience_s
         if isinstance(request, Envelope) and not self.clock.rehearsed:
             patience_s /= 2  # the hub has waited longer: a member that says nothing must not cost its leader's answer
@@ -385,11 +363,9 @@ class Node(StoredNode):
         return CoordinationDriver(coordination, self.clock, self.compute, at, of, self.quiescent)
 
     def quiescent(self) -> bool:
-        """Whether nothing is under way in the whole federation. Only the hub can know."""
         return False
 
     def go_on(self, lead: CoordinationDriver) -> None:
-        """Advance a coordination as far as possible. If it ends, take what has waited."""
         self._lead_on(lead, CoordinationDriver.go_on)
         if self.lead is None:
             self.take_waiting()
@@ -420,7 +396,6 @@ class Node(StoredNode):
         self._finish(*lead.request, handled, lead.at)
 
     def _fail(self, arrived: Arrived | None, letter: Letter, error: Exception, at: Instant) -> None:
-        """A failed handler's changes are undone; its message is refused and comes no more."""
         self.observer.failed(letter.envelope, error)
         self.queue.traffic.refuse(letter.envelope.kind)
         self._finish(arrived, letter, Handled(refused=str(error)), at)
@@ -428,7 +403,6 @@ class Node(StoredNode):
     def _finish(
         self, arrived: Arrived | None, letter: Letter, handled: Handled, at: Instant, *, store: bool = True
     ) -> None:
-        """Store and send what a handler has led to, or that no answer comes."""
         self.kept.leads = False
         stores = store and not (self.lead is not None and self.lead.request is None)
         self.kept.commits += stores  # before it is told

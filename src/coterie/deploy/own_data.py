@@ -64,7 +64,6 @@ def write_data(path: Path, data: OwnSamples) -> None:
 
 
 def _check_forms(arrays: Arrays, facts: SampleForm, path: Path) -> None:
-    """Raises UserError for arrays with unusable names, types or shapes."""
     for name in arrays:
         if name not in ARRAYS:
             raise UserError(f"{path} has an array {name!r}{suggest(name, ARRAYS)} It may have: {', '.join(ARRAYS)}")

@@ -72,8 +72,6 @@ class Traffic:
 
 @dataclass(eq=False)
 class Arrived:
-    """A packet that has come and is not done. packet: None if no longer needed.  size: of its body."""
-
     src: str
     number: int
     packet: Packet | None
@@ -133,7 +131,6 @@ class PacketQueue:
             numbering.sent = max(numbering.sent + _STARTS, by_clock)
 
     def wrap(self, dst: str, packet: Packet) -> OutgoingPacket:
-        """Number, seal and sign a packet."""
         numbering = self.numbering
         numbering.sent += 1
         number = numbering.sent
@@ -168,7 +165,6 @@ class PacketQueue:
         return [one for one in lost if one.key not in keys]
 
     def _tell(self, problems: Sequence[EngineError | None]) -> None:
-        """Tell when nothing can be stored any more, or something can again, once each."""
         fails = all(type(one) is EngineError for one in problems)
         if fails != self._is_waiting:
             self._is_waiting = fails
@@ -190,14 +186,12 @@ class PacketQueue:
             self.push([])
 
     def flush(self) -> list[OutgoingPacket]:
-        """Push what was put aside. Gives the lost ones, once."""
         if self._leaving:
             self.push([])
         lost, self._lost = self._lost, []
         return lost
 
     def send(self, dst: str, packet: Packet) -> bool:
-        """Wrap and push at once what need not outlive this process. Returns whether it was pushed."""
         try:
             return not self.push([self.wrap(dst, packet)])
         except PeerError as error:
@@ -207,7 +201,7 @@ class PacketQueue:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def pull(self, wait_s: float) -> Arrived | None:
-        """The next genuine and new packet, if one comes within ``wait_s`` seconds. ``took`` counts it."""
+        """The next genuine and new packet, if one comes within ``wait_s`` seconds."""
         delivery, self._first = self._first, None
         try:
             delivery = delivery or self.engine.pull(wait_s)
@@ -226,7 +220,6 @@ class PacketQueue:
         return arrived
 
     def took(self, arrived: Arrived) -> None:
-        """It is handled now, and its bytes count from here on."""
         self.traffic.bytes_down += arrived.size
 
     def _new(self, delivery: Delivery, size: int) -> Arrived | None:
@@ -257,17 +250,14 @@ class PacketQueue:
         return arrived
 
     def refuse(self, src: str, kind: str, reason: str) -> None:
-        """Count and tell of what is not taken, or not pushed (``NodeObserver.dropped``)."""
         self.traffic.refuse(kind)
         self._observer.dropped(src, kind, reason)
 
     def done(self, arrived: Arrived) -> None:
-        """A packet was handled and its consequences are stored."""
         self.forget(arrived)
         arrived.delivery.done()
 
     def forget(self, arrived: Arrived) -> None:
-        """Let the next commit say that it was handled."""
         key = arrived.src, arrived.number
         with self._lock:
             if self.held.pop(key, None) is None:
@@ -290,7 +280,6 @@ class PacketQueue:
     # -- for as long as the node runs --------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """From now on tells the engine every few seconds that held packets are being worked on."""
         self._keeper = threading.Thread(target=self._keep, name=f"{self.name} works", daemon=True)
         self._keeper.start()
 
@@ -302,7 +291,6 @@ class PacketQueue:
                 one.delivery.working()
 
     def close(self) -> None:
-        """Leave. What is not done will come again."""
         self._closed.set()
         if self._keeper is not None:
             self._keeper.join()

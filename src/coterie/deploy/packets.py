@@ -1,8 +1,7 @@
 """Packets between two nodes: letters, which carry the messages of the protocol, and short notices.
 
-Every packet is sealed to its recipient and signed by its sender, once, with the session, both ends and its number. So
-an engine sees ends, sizes and times, and no kind of any message. A message inside has no signature or seal of its own
-(``Carried``).
+Every packet is sealed to its recipient and signed by its sender, once, with the session, both ends and its number. An
+engine sees ends, sizes and times, and no kind of any message.
 """
 
 from __future__ import annotations
@@ -190,5 +189,4 @@ class CarriedNumbers(Numbers):
     def is_old(self, envelope: Envelope) -> bool:
         return False
 
-    def take(self, envelope: Envelope) -> None:
-        """Nothing: packets are counted."""
+    def take(self, envelope: Envelope) -> None: ...

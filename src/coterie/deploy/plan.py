@@ -81,12 +81,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def session(self) -> str:
-        """The name of this federation, in hex."""
         return self.roster.session.hex()
 
     @property
     def run(self) -> Resolved:
-        """What is run. Raises UserError."""
+        """Raises UserError."""
         return from_text(self.config)
 
     @property

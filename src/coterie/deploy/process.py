@@ -1,8 +1,4 @@
-"""One party's process: its home, its engine and its node, from start to end.
-
-Members join one after the other, so a party's plan may lack later ones. The hub begins when enough have joined, and
-first sends the newest plan, for which a party that has never begun waits: a party is made from its plan.
-"""
+"""One party's process: its home, its engine and its node, from start to end."""
 
 from __future__ import annotations
 
@@ -51,8 +47,7 @@ Serve = Callable[[Callable[[], RunStatus]], contextlib.AbstractContextManager[ob
 GOES_ON = "Stopped. Started again, it goes on where it was."
 
 
-def silent(words: str) -> None:
-    """Say nothing."""
+def silent(words: str) -> None: ...
 
 
 def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say: Say = silent) -> None:
@@ -163,13 +158,11 @@ def _lead(
 
 @contextlib.contextmanager
 def _running(home: Home, *, stderr: bool) -> Iterator[threading.Event]:
-    """This process alone runs from this home, has its log, and stops in order at SIGTERM and SIGINT."""
     with _admitted(), locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
         yield stopped
 
 
 def _started(home: Home) -> Plan:
-    """The plan of a home, logged, if it has not ended. Raises UserError."""
     plan = plan_of(home)
     if 0 < plan.settings.not_after_s < time.time():
         raise UserError(
@@ -181,7 +174,6 @@ def _started(home: Home) -> Plan:
 
 
 def _options(built: BuiltParty, observer: NodeObserver, kill: Kill | None) -> dict[str, Any]:
-    """What a node of either kind is given."""
     of, doomed = built.plan.settings, observer if kill is None else Doomed(kill, observer)
     return {
         "effects": DoomedEffects(built.effects, doomed) if isinstance(doomed, Doomed) else built.effects,
@@ -193,7 +185,6 @@ def _options(built: BuiltParty, observer: NodeObserver, kill: Kill | None) -> di
 
 
 def _done(store: FileStore, party: Party, rounds: int) -> int:
-    """The last round that the hub has committed; 0 before the first. The finish does not count."""
     if (data := store.load()) is None:
         return 0
     kept, _ = unpack(data, party)
@@ -226,7 +217,6 @@ def _logged(home: Home, *, stderr: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, instead of ending the process."""
     stopped = threading.Event()
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

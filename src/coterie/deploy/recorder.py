@@ -1,10 +1,9 @@
 """The run folder of a deployment, which the hub writes from the parties' reports.
 
 Scores are those that clients report of their own held-out samples. A mean is over the clients that have reported, and
-the line says how many. Unknown values are missing, and ``result.json`` says so.
+the line says how many.
 
-A party reports on round r when round r + 1 begins, or the run ends. So the line of a round is open until all have
-reported, or two more rounds are closed. Until then it lies in ``open.bin``, from which a killed hub continues.
+A party reports on round r when round r + 1 begins, or the run ends.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ class Recorder(Journal):
     # -- what the hub tells --------------------------------------------------------------------------------------------
 
     def renewed(self, plan: Plan) -> None:
-        """There is a new version of the plan: parties have joined, have new keys, or are revoked."""
         with self._lock:
             kinds = self.system.kinds(self.config.own)
             self._check = reported.Check(kinds, self.measures, plan.settings.scores)
@@ -114,7 +112,6 @@ class Recorder(Journal):
             self._tell(plan=plan.version, plan_sha256=plan_hash(plan))
 
     def began(self, era: Era) -> None:
-        """An attempt of a round begins. Round 0 is the set-up, and the one after the last the finish."""
         super().began(era)
         (round, attempt), now = era, time.time()
         with self._lock:
@@ -144,7 +141,6 @@ class Recorder(Journal):
             self._changed.set()
 
     def gathering(self, here: Collection[str], away: Sequence[str]) -> None:
-        """The hub waits for these parties to connect, before its first round."""
         self.present(here)
         if away and away != self._away:
             self._away = away
@@ -155,7 +151,6 @@ class Recorder(Journal):
         self.missed(party, "late")
 
     def missed(self, party: str, why: str) -> None:
-        """The hub goes on without this party's answer. why: in the words of its node."""
         with self._lock:
             if (one := self._open.parties.get(party)) is not None:
                 why = reported.why_missed(why)
@@ -227,12 +222,10 @@ class Recorder(Journal):
 
     @property
     def status(self) -> RunStatus:
-        """As it is now; a copy."""
         with self._lock:
             return self._present()
 
     def close(self) -> None:
-        """Write the rest and release the folder. It may be called twice."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -248,7 +241,6 @@ class Recorder(Journal):
     # -- the folder ----------------------------------------------------------------------------------------------------
 
     def _open_folder(self, plan: Plan) -> None:
-        """Make the folder's files, or continue those there: uncommitted rounds are forgotten."""
         path = self.folder / OPEN
         if path.exists():
             with reading(path), opened(path, follow=False) as file:
@@ -272,14 +264,12 @@ class Recorder(Journal):
                 del reports[at]
 
     def _catch_up(self) -> None:
-        """Adds a line without notes for a round that was committed just before the hub was killed."""
         last = [{"round": 0}, *self._lines, *self._open.lines][-1]
         if last["round"] < self.done:
             line = {"round": self.done, "attempt": 0, "seconds": 0.0, "notes": {"unrecorded": True}}
             self._open.lines.append(line)
 
     def _is_finish(self, round: int) -> bool:
-        """Whether this is the finish: after the last round, or one that says so."""
         before = [line for line in [*self._lines, *self._open.lines] if line["round"] < round]
         return round > self.rounds or any("stopped" in line["notes"] for line in before)
 
@@ -291,7 +281,6 @@ class Recorder(Journal):
         return era[0] in attempts and era[1] <= attempts[era[0]]
 
     def _settle(self, *, everything: bool = False, more: Mapping[str, Any] | None = None) -> None:
-        """Write the complete lines, in order. more: further facts, for the last of everything."""
         lines, before = self._open.lines, len(self._lines)
         while lines and (everything or len(lines) > _OPEN_LINES or self._is_complete(lines[0])):
             line = lines.pop(0)
@@ -301,7 +290,6 @@ class Recorder(Journal):
             self._write_result(running=True, facts={})
 
     def _is_complete(self, line: Line) -> bool:
-        """Whether all parties have reported on this round, after it was over."""
         others = [one for one in self._open.parties.values() if one.name != self._hub]
         awaited = [one.name for one in others if one.fingerprint and not one.revoked and not one.rolled_back]
         era, reports = (line["round"], line["attempt"]), self._open.reports
@@ -372,7 +360,6 @@ class Recorder(Journal):
         return msgspec.structs.replace(self._status, parties=tuple(parties), repeated=repeated, written=time.time())
 
     def _write_on(self) -> None:
-        """Write the status, the result so far and what is open after a change, every few seconds."""
         while not self._stopping.is_set():
             self._changed.wait(HEARTBEAT_S)
             self._changed.clear()
@@ -394,7 +381,6 @@ class Recorder(Journal):
         atomic_write(self.folder / OPEN, msgspec.msgpack.encode(self._open), FILE_MODE)
 
     def _write_result(self, running: bool, facts: Mapping[str, Any]) -> None:
-        """``result.json``, from the first line on, so that a report can be drawn during the run."""
         self._is_behind = False
         if not self._lines:
             return
@@ -405,7 +391,6 @@ class Recorder(Journal):
             write_json(self.folder / name, table)
 
     def _result(self, running: bool) -> dict[str, Any]:
-        """The content of ``result.json`` as far as the hub knows, in the form of a simulation's."""
         status, config, of = self._present(), self.config, self._open
         reporting = [max(line.get("reported", {}).values(), default=0) for line in self._lines]
         deployment = {

@@ -103,7 +103,6 @@ def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
 
 
 def why_missed(words: str) -> str:
-    """A short reason why the hub went on without a party, from its words."""
     return words if words in WHYS else _EXCLUDED.get(words, OTHER)
 
 
@@ -129,7 +128,6 @@ _UNKNOWN = {
 
 
 def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a ``result.json`` with further facts, such as a rehearsal's observer knows."""
     whole = {**found, **facts}
     known = [key for key, value in whole.items() if value is not None]
     if found["deployment"]["rehearsal"]:

@@ -33,7 +33,6 @@ class ReportedSums(msgspec.Struct, kw_only=True):
     refused: dict[str, Count] = {}
 
     def add(self, report: Report) -> None:
-        """Add a report. A lying party may reach the largest number, and stays there."""
         self.bytes_up = min(self.bytes_up + report.bytes_up, _MOST_SUM)
         self.bytes_down = min(self.bytes_down + report.bytes_down, _MOST_SUM)
         self.busy_s += report.busy_s
@@ -103,6 +102,6 @@ class RunStatus(msgspec.Struct, kw_only=True):
 
 
 def at_words(round: int, attempt: int, rounds: int) -> str:
-    """``Round 3 of 10, attempt 2``: for people, who count attempts from 1. Round 0 is the set-up."""
+    """``Round 3 of 10, attempt 2``: for people, who count attempts from 1."""
     head = "Set-up" if round == 0 else f"Round {round} of {rounds}" if round <= rounds else "After the last round"
     return head + (f", attempt {attempt + 1}" if attempt else "")

@@ -24,8 +24,6 @@ class FileStore:
     """A private file (0600) with the last commit.
 
     Raises UserError where it cannot be read, and RunError where it cannot be written.
-
-    ``load`` removes older models and secrets that a process left when it was killed while writing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +36,6 @@ class FileStore:
         return self.read()
 
     def read(self) -> bytes | None:
-        """The last commit, without changes: another process may write."""
         with reading(self.path, ADVICE):
             try:
                 with opened(self.path, follow=False) as file:

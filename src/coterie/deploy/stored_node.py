@@ -85,13 +85,11 @@ class StoredNode(Observer):
 
     @property
     def excluded(self) -> Mapping[str, str]:
-        """By party, why it does not follow. Only the hub can know."""
         return {}
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Go on from the last commit, with new numbers."""
         member = self.member
         if (data := self.store.load()) is not None:
             self.kept, self._started = unpack(data, member.party)
@@ -114,7 +112,6 @@ class StoredNode(Observer):
         self.save(outbox, done)
 
     def save(self, outbox: Sequence[OutgoingPacket] = (), done: Sequence[Arrived] = ()) -> None:
-        """Store without counting a commit, at the node's start and in ``commit``."""
         kept, member = self.kept, self.member
         done, self._done_later = [*self._done_later, *done], []
         for arrived in done:
@@ -136,7 +133,6 @@ class StoredNode(Observer):
             arrived.delivery.done()
 
     def enter(self, era: Era, mark: int) -> None:
-        """Begin a round, or go back to where it began."""
         kept, member, clock = self.kept, self.member, self.clock
         known = kept.era is not None and kept.era[0] == era[0]
         member.heard_of(*era)
@@ -178,10 +174,6 @@ class StoredNode(Observer):
             self.queue.done(arrived)
 
     def count_releases(self, sent: Sequence[Sent]) -> None:
-        """Put the releases of these messages, and new ones of the party's own account, into the account.
-
-        A repeated answer reveals nothing new.
-        """
         kept = self.kept
         add(kept.released, *self.account.new())
         for one in sent:
@@ -211,14 +203,12 @@ class StoredNode(Observer):
             self.queue.put_aside(parcel)
 
     def push(self, parcels: Sequence[OutgoingPacket]) -> list[OutgoingPacket]:
-        """Push packets, however long it takes. Gives the lost ones, and repeats what they told the hub."""
         lost = self.queue.push(parcels)
         if any(one.dst == self.hub for one in lost):
             self._told = None
         return lost
 
     def flush(self) -> bool:
-        """Push what a coordination has sent. Returns whether some of it is lost, so an answer is given up."""
         lost, requests = self.queue.flush(), self._requests
         self._requests = {}
         for parcel in lost:
@@ -227,13 +217,11 @@ class StoredNode(Observer):
         return bool(lost)
 
     def give_up_answer(self, lead: CoordinationDriver, name: str, number: int, why: str) -> None:
-        """A party's answer to this request will not come."""
         if why == "gone":
             lead.gone[name] = self.excluded.get(name, "gone")
         lead.lost(number, why, lead.at)
 
     def post(self, sent: Sent, at: Instant) -> list[tuple[str, Packet]]:
-        """A message as a packet, by recipient; or the news that it is lost, if its sender knows that."""
         envelope, (arrives, lost) = sent.envelope, self.clock.send(sent, at)
         if not lost:
             return [(envelope.dst, Letter(envelope, sent.frame, self.era, arrives, self.kept.commits))]
@@ -241,7 +229,6 @@ class StoredNode(Observer):
         return [(envelope.dst, self.none(envelope.answers, lost, at))] if envelope.answers else []
 
     def _unanswered(self, envelope: Envelope, why: str) -> None:
-        """A message does not reach its recipient, so a request gets no answer."""
         if self.lead is not None and envelope.number in self.lead.coordination.asked:
             self.give_up_answer(self.lead, envelope.dst, envelope.number, why)
 
@@ -249,10 +236,6 @@ class StoredNode(Observer):
         return NoAnswer(number, self.era, why, at if self.clock.rehearsed else NOWHEN, self.kept.commits)
 
     def wrapped(self, out: Sequence[tuple[str, Packet]]) -> list[OutgoingPacket]:
-        """Packets by recipient, counted except reports; those for a party without keys are left out.
-
-        The last one for the hub carries the tally, if this party then rests (``HubNode.quiescent``).
-        """
         sent, parcels = self.kept.sent, list[OutgoingPacket]()
         for dst, packet in out:
             sent[dst] = sent.get(dst, 0) + (not isinstance(packet, Report))
@@ -271,15 +254,10 @@ class StoredNode(Observer):
         return parcels
 
     def tally(self) -> None:
-        """Send the hub the tally, if it wants it and lacks it."""
         if (tally := self._tally()) is not None and not self.queue.send(self.hub, tally):
             self._told = None
 
     def _tally(self) -> Tally | None:
-        """The tally that the hub wants and lacks, from now on counted as told.
-
-        A party that has just started tells nothing before the hub's Begin: it may take messages again then.
-        """
         kept = self.kept
         if not kept.tallies or kept.era is None or self.name == self.hub or self.awaits_begin:
             return None
@@ -290,7 +268,6 @@ class StoredNode(Observer):
         return now
 
     def report(self, *, closed: bool = False, **more: Any) -> Report:
-        """How this party fared in the round so far. closed: the round is over, so its model can be scored."""
         traffic, era, commits = self.queue.traffic, self.era, self.kept.commits
         scores = {name: float(score) for name, score in self.scores(era[0]).items()} if closed else {}
         add_scores(self.kept.released, scores, era[0])
@@ -299,7 +276,6 @@ class StoredNode(Observer):
         return Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, closed=closed, **more)
 
     def report_again(self) -> None:
-        """Report in the middle of a round, every few seconds, if there is something new."""
         at_s, down, refused = self._reported
         traffic = self.queue.traffic
         new = (traffic.bytes_down, traffic.refused.total()) != (down, refused)
@@ -327,7 +303,6 @@ class StoredNode(Observer):
             self.queue.traffic.busy_s += time.perf_counter() - began
 
     def compute(self, effect: Any) -> Any:
-        """The result of one effect. What was sent before does not wait for it."""
         self.flush()
         (value,) = self.effects.run([(self.name, effect)])
         return value
@@ -338,10 +313,6 @@ class StoredNode(Observer):
         return names
 
     def unexpected(self, arrived: Arrived, letter: Letter) -> bool:
-        """Whether one sender has sent too many unrequested messages in one attempt.
-
-        They are of earlier rounds, or wait for a coordination.
-        """
         envelope, lead, src = letter.envelope, self.lead, arrived.src
         if envelope.round == self.era[0] and (lead is None or lead.lacks(envelope)):
             return False
@@ -350,6 +321,5 @@ class StoredNode(Observer):
         return self._unasked[src] > self.limits.most or self._unasked_bytes[src] > self.limits.most_bytes
 
     def count(self, arrived: Arrived) -> None:
-        """Count a received packet of this era that its sender has counted."""
         if arrived.packet.era == self.kept.era:  # type: ignore[union-attr]
             self.kept.received[arrived.src] = self.kept.received.get(arrived.src, 0) + 1

@@ -29,12 +29,10 @@ class Board:
 
     @property
     def cpu_flops_per_s(self) -> float:
-        """Nominal, of all cores."""
         return CPU_FLOPS_A_CYCLE * self.cores * self.cpu_ghz * 1e9
 
     @property
     def gpu_flops_per_s(self) -> float:
-        """Nominal."""
         return GPU_SHARE_OF_PEAK * 2 * CUDA_CORES * self.gpu_mhz * 1e6
 
     @property

@@ -1,7 +1,6 @@
 """The links of a simulation: seconds for bytes and work, clients' presence in a round, and late answers.
 
-How many rounds an answer is late is drawn from a share of those asked, a law and the seed. No party knows this: the
-transport holds back a client's messages until a later round.
+How many rounds an answer is late is drawn from a share of those asked, a law and the seed.
 """
 
 from __future__ import annotations

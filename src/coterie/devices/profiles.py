@@ -18,9 +18,6 @@ Named fleets, see :func:`fleet`:
 ``FILE.toml``  one's own, as in ``devices/fleets.toml``: tables ``[[device]]`` with the fields of Profile and,
                optionally, ``share`` (relative number of clients, default 1) and ``spread`` (sigma of the log-normal
                factor on each speed and on the memory, default 0)
-
-``cpu_ghz`` scales with a device's computing speed. Virtual time follows from ``compute_flops_per_s`` alone; ``cpu_ghz``
-and ``memory_gib`` are what a device tells systems that choose by them (``devices/resources.py``).
 """
 
 from __future__ import annotations
@@ -119,7 +116,6 @@ SERVER = Profile(
 
 
 def _board(name: str, board: Board) -> Tier:
-    """A type of ``jetson``, at a switch of 1 Gbit/s."""
     return Tier(
         name,
         compute_flops_per_s=board.flops_per_s,
@@ -137,7 +133,6 @@ def _board(name: str, board: Board) -> Tier:
 
 @cache
 def _named() -> Mapping[str, tuple[Tier, ...]]:
-    """The tiers of each named fleet."""
     tables = tomllib.loads(Path(__file__).with_name("fleets.toml").read_text(encoding="utf-8"))
     fleets = {name: tuple(Tier(**tier) for tier in tiers) for name, tiers in tables.items()}
     return {**fleets, "jetson": tuple(_board(name, board) for name, board in BOARDS.items())}
@@ -180,7 +175,6 @@ def _from_tiers(tiers: tuple[Tier, ...], clients: int, rng: np.random.Generator)
 
 
 def _scaled(tier: Tier, compute: float, up: float, down: float, memory: float = 1.0, **changes: float) -> Profile:
-    """A device of this tier with speeds and memory times these factors, and these changes."""
     own: dict[str, Any] = {field.name: getattr(tier, field.name) for field in fields(Profile)}
     factors = {"compute_flops_per_s": compute, "cpu_ghz": compute, "memory_gib": memory}
     for key, factor in {**factors, "up_bytes_per_s": up, "down_bytes_per_s": down}.items():
@@ -189,7 +183,6 @@ def _scaled(tier: Tier, compute: float, up: float, down: float, memory: float = 
 
 
 def _sizes(shares: NDArray[np.float64], clients: int) -> NDArray[np.int64]:
-    """Nearest whole numbers to the shares; every tier gets a client if there are enough."""
     quota = clients * shares / shares.sum()
     sizes: NDArray[np.int64] = np.maximum(np.floor(quota), 1 if clients >= len(shares) else 0).astype(np.int64)
     while missing := clients - int(sizes.sum()):

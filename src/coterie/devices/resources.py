@@ -41,8 +41,8 @@ class Status:
 def status(own: OwnData, now_s: float, step_s: float) -> Status:
     """The device's status for the time step of ``step_s`` seconds that begins now, OFL section 3.5.
 
-    Its presence follows from its own habits (``OwnData.presence``), or else from its profile's probabilities. So a
-    simulated device foresees its own trace exactly, which no real one does. PeerError if it has no profile.
+    Its presence follows from its own habits (``OwnData.presence``), or else from its profile's probabilities. PeerError
+    if it has no profile.
     """
     profile = own.device
     if not isinstance(profile, Profile):

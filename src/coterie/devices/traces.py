@@ -50,11 +50,9 @@ class Availability:
 
     @property
     def name(self) -> str:
-        """The same without the folder of a file, for results."""
         return f"{Path(self.source).name}@{self.pace_s:g}"
 
     def absolute(self) -> Availability:
-        """The same with the whole path of a file."""
         if self.source == DIURNAL:
             return self
         return replace(self, source=str(Path(self.source).expanduser().resolve()))
@@ -107,7 +105,6 @@ class Traces:
 
     @property
     def digest(self) -> str:
-        """Of all that this says: the same for equal traces."""
         hashed = hashlib.sha256(repr((self.period_s, list(self._edges))).encode())
         for starts, ends in self._edges.values():
             hashed.update(starts.tobytes() + ends.tobytes())
@@ -119,7 +116,6 @@ class Traces:
         return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
     def there(self, name: str, at_s: float) -> bool:
-        """Whether the client is there at this second."""
         starts, ends = self._edges[name]
         within = at_s % self.period_s
         i = int(np.searchsorted(starts, within, "right")) - 1
@@ -172,7 +168,6 @@ def diurnal(names: Sequence[str], seed: int) -> Traces:
 
 
 def _week(source: np.random.Generator) -> list[Interval]:
-    """Intervals that may overlap and may go beyond the week."""
     bedtime_h = 22 + source.integers(4) + 2 * source.standard_normal()
     found = []
     for day in range(DAYS):
@@ -187,7 +182,6 @@ def _week(source: np.random.Generator) -> list[Interval]:
 
 
 def _merged(intervals: Iterable[Interval], period_s: float) -> list[Interval]:
-    """The same times within one period, cut at its end, without overlaps."""
     cut: list[Interval] = []
     for start_s, end_s in intervals:
         first_s = start_s % period_s

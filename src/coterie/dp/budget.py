@@ -44,5 +44,4 @@ class Budget:
         return self.spent(ledger.after(*more)) <= self.epsilon
 
     def left(self, ledger: Ledger) -> float:
-        """What is left, at least 0. Epsilons do not add up: ask ``fits`` whether a release has room."""
         return max(0.0, self.epsilon - self.spent(ledger)) if math.isfinite(self.spent(ledger)) else 0.0

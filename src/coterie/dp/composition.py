@@ -75,7 +75,6 @@ def by_distributions(
 
 
 def _spread(loss: float, sampled: Any, pure: Any) -> float:
-    """About the standard deviation of the whole loss."""
     return math.sqrt(
         loss
         + sum(count * min(z**-2, 4 * q * q * math.sinh(min(z**-2 / 4, 50.0))) for (z, q), count in sampled)
@@ -84,7 +83,6 @@ def _spread(loss: float, sampled: Any, pure: Any) -> float:
 
 
 def _step(loss: float, sampled: Any, pure: Any) -> float:
-    """``GRID`` standard deviations of the whole loss, or a larger whole part of the least pure epsilon."""
     many = sum(count for _, count in sampled)
     fine = min(GRID, GRID_OF_ONE / math.sqrt(many)) if many else GRID
     step: float = max(fine * _spread(loss, sampled, pure), *(20 / (z * MOST_STEPS) for (z, _), _ in sampled), 1e-12)
@@ -116,7 +114,6 @@ def _sampled(z: float, q: float, step: float) -> Any:
 
 
 def _pure(epsilon: float, step: float) -> Any:
-    """Randomised response of ``epsilon``, rounded up to the grid."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     places = math.ceil(epsilon / step - 1e-9)

@@ -103,11 +103,9 @@ class Distributed:
         return terms * self.most_each + _DEVIATIONS * worst
 
     def largest_alone(self, makers: int) -> float:
-        """The same of one client's numbers with its own share, of so many."""
         return self.most_each + _DEVIATIONS * math.sqrt(self.variance(makers))
 
     def is_too_long(self, total: ArrayLike, terms: int) -> bool:
-        """Whether no honest parties can have made this sum of so many clients."""
         noise = math.sqrt(self.missing + 1) * self.noise_multiplier * self.sensitivity
         return float(np.linalg.norm(total)) > terms * self.most + noise * (math.sqrt(self.length) + _DEVIATIONS)
 
@@ -168,7 +166,6 @@ class Distributed:
     # -- what it proves ------------------------------------------------------------------------------------------------
 
     def release(self, round: int = 0, against: tuple[str, ...] = ()) -> Release:
-        """A client's part in one sum, as ``against`` see it."""
         return self._release(SUM, self.noise_multiplier, round, against)
 
     def release_alone(self, what: str, parties: int, round: int = 0, against: tuple[str, ...] = ()) -> Release:

@@ -78,7 +78,7 @@ def clipped(rows: ArrayLike, clip: float) -> NDArray[np.float64]:
 def mean_sensitivity(clip: float, samples: int) -> float:
     """How far the mean of so many rows of L2 norm at most ``clip`` moves if one row is replaced: 2 clip / samples.
 
-    The number of rows is public. Raises UserError unless there is a row.
+    Raises UserError unless there is a row.
     """
     if samples < 1:
         raise UserError("a mean needs at least one sample")

@@ -5,8 +5,7 @@ where Delta_C = 2 max |theta - omega_C| over its cluster with the centroid omega
 
 The scale follows from the data, and no bound on neighbours. Values r times more spread get r times the noise, which
 tells it (``true_epsilon``); equal values get none. Lemma 5.2's proof assumes that neighbouring data have the same
-clusters. The selection alone is epsilon_1-DP for each choice. In the ledger a release has no proof, beside the paper's
-own total (``claimed``).
+clusters. In the ledger a release has no proof, beside the paper's own total (``claimed``).
 """
 
 from __future__ import annotations
@@ -114,7 +113,6 @@ def true_epsilon(ratio: float, delta: float, values: int = 1) -> float:
 
 
 def _times(epsilon: float, probability: float) -> float:
-    """e^epsilon times a probability, which together are at most 1."""
     return math.exp(min(0.0, epsilon + math.log(probability))) if probability > 0 else 0.0
 
 

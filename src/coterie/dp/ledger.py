@@ -1,7 +1,6 @@
 """The ledger: what a client has released, by which mechanism, and which epsilon that adds up to.
 
-A client's releases compose, also if a later one depends on an earlier one. A release without a proof makes epsilon
-infinite; so the ledger also gives each kind's epsilon alone.
+A client's releases compose, also if a later one depends on an earlier one.
 """
 
 from __future__ import annotations
@@ -102,7 +101,6 @@ class Release:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """All but the round."""
         return tuple(value for name, value in vars(self).items() if name != "round")
 
     def proves(self, neighbours: Neighbours) -> bool:
@@ -119,8 +117,6 @@ class Release:
 
 @dataclass(frozen=True)
 class Ledger:
-    """One client's releases, in their order."""
-
     releases: tuple[Release, ...] = ()
 
     @property
@@ -150,7 +146,6 @@ class Ledger:
         return self.after(*(replace(one, round=last + 1) for one in self.releases if one.round == last))
 
     def of(self, what: str) -> Ledger:
-        """The releases of one name alone."""
         return Ledger(tuple(release for release in self.releases if release.what == what))
 
     def statement(self, delta: float = DELTA) -> dict[str, Any]:
@@ -179,7 +174,6 @@ class Ledger:
 
 
 def _by_samples(releases: Sequence[Release]) -> tuple[Release, ...]:
-    """These releases, each with a proof for one sample replaced by that. What several kinds show counts once."""
     shown: dict[tuple[Release, int], Counter[tuple[Any, ...]]] = {}
     for one in releases:
         if one.sample is not None:
@@ -206,7 +200,6 @@ def _epsilon(releases: Sequence[Release], delta: float, neighbours: Neighbours) 
 
 
 def statements(releases: Mapping[str, Sequence[Release]], delta: float = DELTA) -> dict[str, dict[str, Any]]:
-    """By client, the statement of its releases."""
     return {name: Ledger(tuple(own)).statement(delta) for name, own in releases.items()}
 
 

@@ -43,7 +43,6 @@ def possible(variance: float) -> float:
 
 
 def _poisson(count: int, mean: float, secrets: Secrets) -> NDArray[np.int64]:
-    """(count,) Poisson numbers, by transformed rejection (PTRS: Hörmann, Insurance: Math. and Economics 1993)."""
     b = 0.931 + 2.53 * math.sqrt(mean)
     a, scale = -0.059 + 0.02483 * b, 1.1239 + 1.1328 / (b - 3.4)
     sure = 0.9277 - 3.6224 / (b - 2)
@@ -64,7 +63,6 @@ def _poisson(count: int, mean: float, secrets: Secrets) -> NDArray[np.int64]:
 
 
 def _log_poisson(k: Floats, mean: float) -> Floats:
-    """The logarithm of the probability of k >= 0. For large k without the cancellation of log k! (Loader 2000)."""
     from scipy.special import gammaln
 
     far = np.maximum(k, 1.0)
@@ -90,8 +88,6 @@ def epsilon(skellam: Mapping[tuple[float, float, float], int], others: float, pu
 
     skellam: by (noise multiplier, L2 sensitivity, L1 sensitivity), how many.  others: 1 / z^2 of all Gaussians.
     pure: the sum of epsilons of mechanisms without a delta.
-
-    A divergence times (order - 1) is convex in the order, so the bound between two whole orders is a chord.
     """
     check_delta(delta)
     return _epsilon(tuple(sorted(skellam.items())), others, delta) + pure
@@ -111,7 +107,6 @@ def _epsilon(skellam: tuple[tuple[tuple[float, float, float], int], ...], others
 
 @lru_cache(maxsize=1)
 def _orders() -> tuple[Floats, Floats]:
-    """The orders at which a divergence is bounded, and the whole ones from 1."""
     whole = np.arange(1, _MOST_ORDER + 1, dtype=np.float64)
     return np.concatenate([np.arange(51, 50 * _TABLE) / 50, whole[_TABLE - 1 :]]), whole
 

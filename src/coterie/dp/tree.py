@@ -5,10 +5,9 @@ once with Gaussian noise of its own (Kairouz et al., "Practical and private (dee
 shuffling", ICML 2021, algorithm 1). A tree ends after ``length`` rounds, and a new one begins.
 
 A party whose summand moves by at most s in k of the rounds below a node moves that node by at most k s (triangle
-inequality; equal moves attain it; their appendix D counts alike). The nodes' noises are independent. So the whole tree
-is one Gaussian release of squared sensitivity s^2 sum over nodes of k^2, also if summands depend on what was released
-before (Denisov et al., "Improved differential privacy for SGD via optimal private linear operators on adaptive
-streams", 2022).
+inequality; equal moves attain it; their appendix D counts alike). So the whole tree is one Gaussian release of squared
+sensitivity s^2 sum over nodes of k^2, also if summands depend on what was released before (Denisov et al., "Improved
+differential privacy for SGD via optimal private linear operators on adaptive streams", 2022).
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def grown(estimates: Doubles, leaf: int, draw: Callable[[], Doubles]) -> Doubles
     higher one; their sum is the noise of the running sum. At first all 0.  draw: (d,) standard normal numbers, new ones
     for each node.
 
-    A subtree's sum is estimated from its node and, independently, from its two halves, each weighted by the inverse of
-    its variance (Honaker 2015). A subtree of 2^j leaves has variance 1 / (2 - 2^-j).
+    A subtree of 2^j leaves has variance 1 / (2 - 2^-j).
     """
     new, found, variance, level = estimates.copy(), draw(), 1.0, 0
     while not leaf >> level & 1:

@@ -80,13 +80,11 @@ class Standard:
         return (self.clip + self.sensitivity * self.noise_multiplier * (math.sqrt(count) + 9)) * _ROUNDED
 
     def release(self, round: int = 0) -> Release:
-        """One upload in the ledger."""
         return Release(
             UPLOAD, "gaussian", self.noise_multiplier, self.sensitivity, neighbours="replace one client", round=round
         )
 
     def epsilon(self, delta: float, uploads: int = 1) -> float:
-        """Of so many uploads of one client together."""
         return epsilon(self.noise_multiplier, delta, uploads)
 
 

@@ -1,7 +1,7 @@
 """The operator's acts: invite a deployment's members, approve their requests, revoke them.
 
 The operator's key is the root of trust. It signs the roster and the plan, and gives out TLS certificates. Every change
-of the roster is a new version of the plan. An interrupted command is repeated, and continues.
+of the roster is a new version of the plan.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ HOURS = 24.0
 
 @dataclass(frozen=True)
 class Approval:
-    """A request that was approved. again: how often the member has joined by now."""
-
     entry: Entry
     again: int
     certificate: Path
@@ -114,7 +112,7 @@ def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
 def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
     """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
 
-    This uses the invitation up. The same request again writes the same certificate again.
+    This uses the invitation up.
     """
     now_s = time.time() if now_s is None else now_s
     with _changing(path) as (folder, authority, plan):
@@ -150,7 +148,6 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
 def _examined(
     folder: Folder, authority: Authority, plan: Plan, text: str, now_s: float
 ) -> tuple[KeyRequest, bytes, Invitation | None]:
-    """The keys, the TLS key (DER) and the invitation of a request that may be approved."""
     try:
         keys, request = tokens.read_request(text)
         _role(plan, keys.name)
@@ -186,7 +183,6 @@ def _invitation(folder: Folder, plan: Plan, keys: KeyRequest, now_s: float) -> I
 
 
 def _check_new_keys(folder: Folder, authority: Authority, keys: KeyRequest, tls: bytes) -> None:
-    """Raises PeerError for a key that somebody has, or has had."""
     known: dict[bytes, str] = {
         authority.public: "the operator",
         OpeningKey.load(authority.possession).public.to_bytes(): "the operator",
@@ -223,10 +219,7 @@ def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, 
 
 
 def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
-    """Believe nothing of this member any more: a new plan, and a server that does not admit it. Raises UserError.
-
-    A repeated revocation cuts it off once more.
-    """
+    """Believe nothing of this member any more: a new plan, and a server that does not admit it. Raises UserError."""
     now_s = time.time() if now_s is None else now_s
     with _changing(path) as (folder, authority, plan):
         _role(plan, name)
@@ -247,7 +240,6 @@ def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
 
 @contextlib.contextmanager
 def _changing(path: Path) -> Iterator[tuple[Folder, Authority, Plan]]:
-    """The operator's folder, keys and newest plan, which no other command changes meanwhile."""
     folder = open_folder(path)
     with locked(folder):
         yield folder, authority_of(folder), current_plan(folder)
@@ -267,14 +259,12 @@ def _role(plan: Plan, name: str) -> str:
 
 
 def _times(folder: Folder, plan: Plan, name: str) -> int:
-    """How often a member has joined; 1 for the hub, whose home was made with the deployment."""
     if name == plan.roster.hub:
         raise UserError(f"{name} is the hub, whose home was made with the deployment: it needs no invitation")
     return read_joined(folder, name).times if folder.joined_file(name).exists() else 0
 
 
 def _check_running(folder: Folder) -> None:
-    """Raises UserError if the run has ended, as far as this machine knows."""
     if has_ended(folder.run):
         raise UserError(f"the run of {folder.path} has ended, so nobody joins it any more. Found a new deployment")
 

@@ -1,7 +1,6 @@
 """TLS certificates (X.509, P-256): the authority's own, and those that it signs for parties and for the server.
 
-A party's certificate has only its common name, the safe form of its name (``names.safe``). So a server that maps
-certificates to users sees ``CN=client-3`` alone. Of a party's PKCS #10 request only the key is taken.
+A party's certificate has only its common name, the safe form of its name (``names.safe``).
 """
 
 from __future__ import annotations

@@ -67,7 +67,6 @@ def scores_of(config: RunConfig) -> tuple[str, ...]:
 
 
 def training(config: Resolved) -> str:
-    """How the parties of a plan train, in words."""
     own = {key: config.settings[key] for key in ("lr", "batch_size", "max_epochs") if key in config.settings}
     settings = "".join(f", {key} {value}" for key, value in own.items())
     as_for = "data of their own" if config.data == PARTIES else config.data

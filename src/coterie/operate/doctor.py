@@ -56,8 +56,6 @@ _problem, _warning, _ok = partial(Diagnosis, "problem"), partial(Diagnosis, "war
 
 @dataclass(frozen=True)
 class _Holder:
-    """A party, the operator or the server. keys: files that may hold its secrets.  secrets: SECRET, by description."""
-
     name: str
     folder: Path
     keys: tuple[Path, ...]
@@ -140,7 +138,6 @@ def _scalar(path: Path) -> bytes:
 
 
 def _secrets(places: Sequence[Path], holders: Sequence[_Holder]) -> Iterator[Diagnosis]:
-    """Secrets outside the folder of their holder, private keys outside their files, invitations in any file."""
     of_secret = {name: holder for holder in holders for name in holder.secrets}
     values: dict[bytes, str] = {}
     for holder in holders:
@@ -162,7 +159,6 @@ def _secrets(places: Sequence[Path], holders: Sequence[_Holder]) -> Iterator[Dia
 
 
 def _files(places: Sequence[Path]) -> list[Path]:
-    """All files in these folders, each once. Links are left to ``_modes``."""
     found = {}
     for place in places:
         for folder, _, names in os.walk(place):
@@ -383,7 +379,7 @@ def forms(secret: bytes) -> set[bytes]:
 
 
 def of_pem(pem: bytes) -> bytes:
-    """SECRET: the 32 bytes of a P-256 key. Raises ValueError."""
+    """Raises ValueError."""
     key = serialization.load_pem_private_key(pem, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("no key of an elliptic curve")

@@ -66,7 +66,6 @@ class Folder:
         return self.invitations / f"{safe(name)}.json"
 
     def certificate_file(self, name: str) -> Path:
-        """The certificate that a member is handed."""
         return self.path / f"{safe(name)}.cert"
 
 
@@ -88,7 +87,6 @@ class Joined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def keys(self) -> tuple[bytes, bytes, bytes]:
-        """The public keys that it has now."""
         return self.entry.verify_key, self.entry.sealing_key, self.tls
 
 
@@ -132,7 +130,6 @@ def open_folder(path: Path) -> Folder:
 
 
 def operator_of(folder: Folder) -> bytes:
-    """The operator's public key, 32 bytes."""
     try:
         return VerifyKey.load(bytes.fromhex(read_private(folder.operator).decode().strip())).to_bytes()
     except (ValueError, PeerError):
@@ -184,7 +181,6 @@ def write_joined(folder: Folder, joined: Joined) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Folder) -> Iterator[None]:
-    """One command at a time changes the folder: the others wait."""
     descriptor = open_own(folder.path / ".lock", os.O_RDWR, FILE_MODE)
     try:
         if sys.platform != "win32":

@@ -89,7 +89,7 @@ def init(
 def _checked(
     config: RunConfig, members: Sequence[PlannedMember], settings: Settings
 ) -> tuple[Resolved, tuple[PlannedMember, ...]]:
-    """The resolved config with its number of clients, and the members in the roster's order. Raises UserError."""
+    """Raises UserError."""
     rehearsal = settings.rehearsal
     resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
     ordered = check_members(members, resolved.definition, resolved.own, resolved.mode, rehearsal=rehearsal)
@@ -110,7 +110,7 @@ def _clients(ordered: Sequence[PlannedMember]) -> int:
 
 
 def _public_samples(config: Resolved, public: Path | None, facts: SampleForm, rehearsal: bool) -> OwnSamples | None:
-    """The hub's own samples. Raises UserError if its system needs some and has none, or the other way round."""
+    """Raises UserError if its system needs some and has none, or the other way round."""
     samples = None if public is None else read_data(public, facts, tests=False)
     if not rehearsal and samples is None and config.public:
         raise UserError(f"the hub of {config.system} needs public samples of its own: name them with --public FILE.npz")

@@ -63,7 +63,7 @@ class Listen:
 
 
 def configuration(access: Access, listen: Listen) -> str:
-    """The text of ``nats.conf``. The server reads it again at SIGHUP and cuts off removed users."""
+    """The text of ``nats.conf``."""
     tls = {
         "cert_file": str(listen.certificate),
         "key_file": str(listen.key),
@@ -96,7 +96,6 @@ def configuration(access: Access, listen: Listen) -> str:
 
 
 def _accounts(access: Access) -> dict[str, object]:
-    """The stream and the operator are in one account, and each party in one of its name."""
     exports = [
         {"service": one, "response_type": "stream" if "MSG.NEXT" in one else "singleton", "threshold": ANSWERED}
         for one in _services("*")
@@ -117,7 +116,6 @@ def _party(name: str, admitted: bool, watches: bool) -> dict[str, object]:
 
 
 def _services(token: str) -> tuple[str, ...]:
-    """What a party does: it sends packets, asks for its own, resets its own consumer, and acknowledges."""
     return (
         f"{SUBJECT}.*.{token}",
         f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{token}",
@@ -151,7 +149,6 @@ def check_server() -> None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nothing listens at now."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -210,15 +207,13 @@ class NatsServer:
             time.sleep(0.005)
 
     def stop(self) -> None:
-        """Stop; all packets that are not done stay in the store."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Stop it as a power cut does (SIGKILL)."""
         self._end(signal.SIGKILL)
 
     def reload(self, access: Access) -> None:
-        """Admit these parties from now on; all others are cut off. Returns when the server has been told."""
+        """Admit these parties from now on; all others are cut off."""
         self.access = access
         self._write()
         if self.pid is not None:
@@ -253,7 +248,6 @@ class NatsServer:
 
 
 def _complaint(said: bytes) -> str:
-    """A log's last line, on why a server ended, without its date."""
     lines = said.decode(errors="replace").splitlines()
     wrong = [line for line in lines if "[FTL]" in line or "[ERR]" in line or (line and not line.startswith("["))]
     return wrong[-1].split("] ", 1)[-1] if wrong else ""

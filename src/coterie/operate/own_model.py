@@ -17,7 +17,7 @@ from coterie.runs.trained import INPUTS, ModelFacts, TrainedModel, state
 
 
 def own_model(path: Path) -> tuple[TrainedModel, int]:
-    """The current model of a home's party, and after which round. The party's process may be running.
+    """The current model of a home's party, and after which round.
 
     It takes samples as the party has joined with: the model's inputs, or bytes. Raises UserError if there is no home,
     or its party has no model: a server, or one that has not begun.

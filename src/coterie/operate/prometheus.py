@@ -97,7 +97,6 @@ def _families(status: RunStatus) -> Iterator[Metric]:
 
 
 def _family(name: str, words: str, *labels: str) -> CounterMetricFamily | GaugeMetricFamily:
-    """A family without samples. What ends with ``_total`` is a counter."""
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     return kind(f"coterie_{name}", words, labels=labels)
 
@@ -136,7 +135,6 @@ class _Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def handle(self) -> None:
-        """A byte now and then keeps no request alive: the whole of it has a limit."""
         cut = threading.Timer(_SLOW_S, self._cut)
         cut.start()
         try:
@@ -165,10 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body.encode())
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: requests are of no interest."""
+    def log_message(self, format: str, *args: Any) -> None: ...
 
 
 class _Server(HTTPServer):
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores a client that went away, or sent no HTTP."""
+    def handle_error(self, request: Any, client_address: Any) -> None: ...

@@ -1,33 +1,34 @@
-"""A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests.
-
-All parties share the config's seed and get a simulation's data, the clock is virtual, and the models, those of
-``coterie run``, are read from the homes.
-"""
+"""A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from coterie.deploy import kills as killing
 from coterie.deploy.account import ledger_of
 from coterie.deploy.engines import check_installed
+from coterie.deploy.home import Home, hub_home
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
 from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.reported import with_facts
+from coterie.operate.authority import approve, invite
 from coterie.operate.deployable import deployable, scores_of
 from coterie.operate.folder import Folder
-from coterie.operate.local import LocalDeployment, found_here
+from coterie.operate.founding import init
+from coterie.operate.joining import accept, join
 from coterie.operate.members import PlannedMember
-from coterie.operate.nats_server import check_server, free_port
+from coterie.operate.nats_server import NatsServer, check_server, free_port
 from coterie.operate.own_model import stored_party
+from coterie.operate.server import local_server, serving
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write, locked
@@ -42,10 +43,58 @@ from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData
 from coterie.runs.runner import FinishedRun, load_result, write_partition
 
+HOMES = "homes"
 GRACE_S = 5.0
 _AWAY_S = 3.0  # beyond the grace, so that the others notice
 
 Tell = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class LocalDeployment:
+    """homes: by party, the hub's first.  server: not started yet."""
+
+    folder: Folder
+    homes: Mapping[str, Home]
+    server: NatsServer
+
+    @property
+    def hub(self) -> str:
+        return next(iter(self.homes))
+
+    def serving(self) -> AbstractContextManager[None]:
+        return serving(self.server, self.folder)
+
+
+def found_here(
+    path: Path,
+    config: RunConfig,
+    members: Sequence[PlannedMember],
+    settings: Settings,
+    facts: SampleForm,
+    data: Mapping[str, Path],
+    *,
+    out: Path,
+    report: Sequence[str] = (),
+    accelerator: Literal["cpu", "cuda"] = "cpu",
+    absent: Collection[str] = (),
+    session: bytes | None = None,
+) -> LocalDeployment:
+    """Found a deployment, the hub first among its members, and let all but the absent join.
+
+    data: by party, an ``.npz`` file.  out: folder for requests.  report: scores that those with data report.
+    """
+    hub, *others = members
+    init(path, config, members, settings, facts, public=data.get(hub.name), session=session)
+    homes = {hub.name: hub_home(path)}
+    for name in (one.name for one in others if one.name not in absent):
+        own, place = data.get(name), path / HOMES / safe(name)
+        told = report if own is not None else ()
+        home, request = join(invite(path, name), place, own, report=told, accelerator=accelerator, out=out)
+        accept(home, approve(path, request.read_text()).certificate.read_text())
+        homes[name] = home
+    folder = Folder(path)
+    return LocalDeployment(folder, homes, local_server(folder))
 
 
 def rehearse(
@@ -161,7 +210,6 @@ def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
 
 
 def _samples(own: ClientData) -> dict[str, Any]:
-    """A party's samples as its owner would bring them. The hub's public ones have no tests."""
     found = {"x": own.x.numpy(), "y": own.y.numpy()}
     if len(own.test):
         found |= {"x_test": own.test_set.x[own.test].numpy(), "y_test": own.test_set.y[own.test].numpy()}

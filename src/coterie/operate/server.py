@@ -1,7 +1,4 @@
-"""The engine's server: its files, and how changes of the members reach it.
-
-Its configuration admits the parties of the newest plan. The server reads it anew, and its streams follow.
-"""
+"""The engine's server: its files, and how changes of the members reach it."""
 
 from __future__ import annotations
 
@@ -53,7 +50,6 @@ def access_of(folder: Folder) -> Access:
 
 
 def leaders(plan: Plan) -> frozenset[str]:
-    """The parties that coordinate others, and may ask who is connected: the hub, and clients that may lead."""
     system = plan.run.definition
     return frozenset(
         e.name for e in plan.believed.entries if e.name == plan.roster.hub or len(system.acting(e.role)) > 1
@@ -79,10 +75,7 @@ def configuration_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -
 
 
 def listen_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> Listen:
-    """Where a server with its files in this place listens.
-
-    Servers with several addresses form a cluster, connected at other ports (``ROUTES``).
-    """
+    """Servers with several addresses form a cluster, connected at other ports (``ROUTES``)."""
     servers = addresses(plan.settings.server)
     host, port = servers[number]
     own = _pin(certificates.certified(read_private(folder.nats / "certificate.pem")))  # all servers share one
@@ -109,7 +102,6 @@ def _pin(public: bytes) -> str:
 
 
 def local_server(folder: Folder) -> NatsServer:
-    """A server in this folder, not started yet."""
     place = folder.nats.absolute()  # it runs there
     return NatsServer(place, access_of(folder), listen_of(folder, place, current_plan(folder)))
 
@@ -212,9 +204,9 @@ def running(folder: Folder) -> int | None:
 
 
 def serve(folder: Folder, say: Callable[[str], None]) -> None:
-    """Run a nats-server with this folder's configuration in place of this process, until it is stopped.
+    """Run a nats-server with this folder's configuration in place of this process, until it is stopped; a second
+    process makes what the parties need (``apply``), if the operator's keys are here.
 
-    A second process makes what the parties need (``apply``), if the operator's keys are here; say is told if not.
     Raises RunError if there is no nats-server, one runs already, or the port is taken.
     """
     if (pid := running(folder)) is not None:
@@ -234,7 +226,6 @@ def serve(folder: Folder, say: Callable[[str], None]) -> None:
 
 
 def _check_port(server: str) -> None:
-    """Raises RunError if something listens already where the server of this address would."""
     host, port = addresses(server)[0]
     host = listening(host)
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:

@@ -57,7 +57,6 @@ class Service:
 
     @property
     def user(self) -> str:
-        """Its own user on its host; a long name is cut, with a digest of the whole."""
         whole = f"coterie-{self.name}"
         cut = hashlib.sha256(whole.encode()).hexdigest()[:8]
         return whole if len(whole) <= _MAX_USER else f"{whole[: _MAX_USER - 9]}-{cut}"
@@ -66,7 +65,7 @@ class Service:
 def service_files(path: Path, kind: Kind) -> Path:
     """Write the services of a deployment, a folder for each host; returns the folder. Raises UserError.
 
-    Replaces the whole folder of an earlier call. A symbolic link in its place is refused.
+    Replaces the whole folder of an earlier call; a symbolic link in its place is refused.
     """
     folder = open_folder(path)
     plan = current_plan(folder)

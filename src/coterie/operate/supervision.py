@@ -31,7 +31,6 @@ Life = Callable[[Path, Kill | None], None]
 
 
 def warm() -> None:
-    """Start, once, the process that all others are forked from; it imports in parallel."""
     from multiprocessing import forkserver
 
     if sys.platform == "win32":
@@ -79,7 +78,6 @@ class Supervision:
         self.stop()
 
     def start(self) -> None:
-        """Start all parties, the hub last: it asks the others at once."""
         for name in [*(name for name in self.folders if name != self.hub), self.hub]:
             self._start(name)
 
@@ -103,7 +101,6 @@ class Supervision:
                 raise RunError(f"the run is over, but {', '.join(self._running)} did not end within {_ENDS_S:.0f} s")
 
     def stop(self) -> None:
-        """Stop what runs: politely, then by force. Logs stay."""
         self._due.clear()
         for one in self._running.values():
             one.terminate()
@@ -167,7 +164,6 @@ def _live(life: Life, folder: Path, kill: Kill | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when the watching process is gone."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -4,10 +4,9 @@
     operator <-- request (no secret: public keys, and proofs) --- party
     operator --- certificate (no secret: TLS, plan, roster) ----> party
 
-The invitation carries the operator's public key, against which all that follows is checked, and a MAC that only the
-operator can recompute. A request proves with a MAC that its sender has the invitation, and that it holds its secret
-keys: by a signature (Ed25519), a Diffie-Hellman proof (X25519; RFC 6955, section 4) and a PKCS #10 request (TLS,
-P-256).
+All that follows is checked against the operator's public key in the invitation. A request proves with a MAC that its
+sender has the invitation, and that it holds its secret keys: by a signature (Ed25519), a Diffie-Hellman proof (X25519;
+RFC 6955, section 4) and a PKCS #10 request (TLS, P-256).
 """
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def entry(self) -> Entry:
-        """The entry of the roster that this asks for."""
         return Entry(self.name, self.role, self.verify_key, self.sealing_key)
 
 

@@ -23,7 +23,6 @@ class NotBegunError(UserError):
 
 
 def joined_in_words(plan: Plan) -> str:
-    """How many members have joined, and the missing ones."""
     there = len(plan.roster.entries) - len(plan.revoked)
     without = f", without {', '.join(plan.missing)}" if plan.missing else ""
     return f"{there} of {len(plan.members)} members have joined{without}"
@@ -60,7 +59,6 @@ def has_ended(run: Path) -> bool:
 
 
 def is_alive(status: RunStatus, now: float) -> bool:
-    """Whether this status is fresh: a working hub writes it every few seconds."""
     return status.phase not in ("ended", "failed") and now - status.written < 4 * HEARTBEAT_S
 
 
@@ -111,7 +109,6 @@ def at_least(line: Line, level: int) -> bool:
 
 
 def line_in_words(line: Line) -> str:
-    """A line for people: time, party, event, fields."""
     head = f"{str(line.get('time', ''))[:23]:23}  {shown(str(line.get('party', ''))):14} "
     rest = {key: value for key, value in line.items() if key not in ("time", "level", "party", "event")}
     fields = "  ".join(f"{shown(key)}={_value(value)}" for key, value in rest.items())

@@ -50,21 +50,18 @@ class SentField:
 
     @property
     def differs(self) -> bool:
-        """Whether it can distinguish clients, which e.g. a round's number cannot."""
         every = [list(of.values()) for of in self.by_round.values()]
         alone = all(len(values) < 2 for values in every)
         return alone or any(not np.array_equal(one, values[0]) for values in every for one in values)
 
     @property
     def what(self) -> str:
-        """Its values in words."""
         value = next(iter(next(iter(self.by_round.values())).values()))
         if isinstance(value, np.ndarray):
             return f"{value.size:,} numbers" if value.size != 1 else "a number"
         return {bytes: "bytes", str: "a text", bool: "yes or no"}.get(type(value), "a number")
 
     def rounds(self) -> Iterator[dict[int, Any]]:
-        """At most ``ROUNDS`` rounds with enough clients; if there are none, all values as one round."""
         enough = [of for _, of in sorted(self.by_round.items()) if len(of) >= _LEAST_CLIENTS]
         if not enough:
             enough = [{i: value for _, of in sorted(self.by_round.items(), reverse=True) for i, value in of.items()}]
@@ -96,7 +93,6 @@ def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding
 
 
 def _sent(run: Recorded) -> tuple[list[SentField], set[Field]]:
-    """All fields of clients' messages, by receiving role; and those that hold models of plain updates."""
     found: dict[tuple[str, str, str], SentField] = {}
     models: set[Field] = set()
     size, several = run.spec.size, len(run.federation.common.starts)
@@ -116,13 +112,11 @@ def _sent(run: Recorded) -> tuple[list[SentField], set[Field]]:
 
 
 def _of_clients(run: Recorded, view: View) -> Iterator[Seen]:
-    """The messages from other parties, clients, that a party could read."""
     party, clients = view.party.partition(" as ")[0], frozenset(run.clients)
     return (seen for seen in view.seen if seen.message is not None and seen.src in clients and seen.src != party)
 
 
 def _numbers(every: list[SentField], models: Collection[Field], classes: int) -> Iterator[SentField]:
-    """Short arrays of numbers; and a message's single numbers together, if enough to reveal label shares."""
     singles: dict[tuple[str, str], list[SentField]] = {}
     for one in every:
         value = next(iter(next(iter(one.by_round.values())).values()))
@@ -194,7 +188,6 @@ def watched(run: Recorded) -> tuple[Recorded, set[Field]]:
 
 
 def _spy(kind: type[Message], read: set[Field]) -> type[Message]:
-    """A subclass of a type of messages that notes which of its fields are read."""
     fields = frozenset(kind.__struct_fields__)
 
     def noted(self: Message, name: str) -> Any:

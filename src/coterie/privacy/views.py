@@ -40,12 +40,10 @@ class ReceivedKind:
 
     @property
     def relayed(self) -> bool:
-        """Whether it only relayed them, sealed."""
         return self.role != self.dst
 
 
 def received(views: Iterable[View]) -> list[ReceivedKind]:
-    """By role, in order of first arrival. Parties without a view go by their names."""
     parties = list(views)
     role_of = {view.party: view.role for view in parties}
     found: dict[tuple[str, str, str, str], list[tuple[int, int]]] = {}
@@ -78,7 +76,7 @@ def held_key(view: View, grant: str) -> Any:
 
 
 def check_real(run: Recorded) -> None:
-    """Raises UserError for a run with emulated keys, which cannot be stolen. It names the command to run."""
+    """Raises UserError for a run with emulated keys, which cannot be stolen."""
     if run.options["crypto"] != "real":
         config = Path(run.options["out"] or "RUN") / "config.toml"
         again = f"coterie run --config {config} --crypto real --record --out ANOTHER_FOLDER"

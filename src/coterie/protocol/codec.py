@@ -3,14 +3,13 @@
 ``decode`` is safe for any bytes: nested containers are refused before anything is built, so memory and time are bounded
 by the length of the input. Decoded arrays are read-only.
 
-An emulated ciphertext has the **weight** of a real one without its length. Weights count wherever bytes are counted,
-and are never written, hashed or kept. Weighted bytes are a header and the content, in little-endian order:
+An emulated ciphertext has the **weight** of a real one without its length. Weighted bytes are a header and the content,
+in little-endian order:
 
     magic C1 "hollow" 00, weight u64
 
 Only the emulated ciphers make them; no other key or ciphertext vector begins so. A message weighs as much as if each of
-its ``bytes`` fields were as long as its weight. The recipient checks the weight that the envelope states; a single
-field's is a claim until its cipher has checked it.
+its ``bytes`` fields were as long as its weight.
 """
 
 from __future__ import annotations
@@ -104,7 +103,6 @@ def decode(data: bytes, *kinds: type[M]) -> M:
 
 
 def _check(message: Message, mistyped: type[Exception]) -> None:
-    """Raises ``mistyped`` for a field of the wrong type, dtype or dimensions, and DecodeError for NaN and infinity."""
     kind = type(message)
     for name, types in kind.SCALARS.items():
         value, field = getattr(message, name), f"{kind.__name__}.{name}"
@@ -166,7 +164,7 @@ def message_weight(message: Message, size: int) -> int:
 
 
 def field_weight(message: Message, name: str) -> int:
-    """The weight of a field of bytes. A bundle weighs as much as that of the real parts."""
+    """The weight of a field of bytes."""
     data: bytes = getattr(message, name)
     parts = split(data) if name in message.BUNDLES else None
     if parts is None:
@@ -175,12 +173,10 @@ def field_weight(message: Message, name: str) -> int:
 
 
 def _claimed(data: bytes | memoryview) -> int | None:
-    """The header's weight, or None without a header."""
     if len(data) < _HEADER.size or data[: len(_MAGIC)] != _MAGIC:
         return None
     return int(_HEADER.unpack_from(data)[1])
 
 
 def _packed(length: int) -> int:
-    """The size of a byte string in msgpack: its length takes 2, 3 or 5 bytes."""
     return length + (2 if length < 1 << 8 else 3 if length < 1 << 16 else 5)

@@ -1,7 +1,7 @@
 """Effects: the heavy work that a handler asks for instead of doing it. ``interpreters.py`` computes them.
 
 An effect is pure: its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
-party's own data. So a simulation may compute many together, and equal ones once.
+party's own data.
 
 Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
 """
@@ -142,7 +142,6 @@ def local(name: str) -> Callable[[Callable[..., T]], LocalFunction[T]]:
 
 
 def _place(function: Any) -> str:
-    """Where a function is defined, whatever its module's import name; the repr of other objects."""
     code = getattr(function, "__code__", None)
     return repr(function) if code is None else f"{function.__qualname__} of {code.co_filename}"
 

@@ -44,7 +44,6 @@ def import_object(path: str, what: str) -> Any:
 
 
 def is_object(path: str) -> bool:
-    """Whether a text has the form that :func:`import_object` takes."""
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*", path) is not None
 
 
@@ -68,7 +67,6 @@ def check_elsewhere(
 
 
 def _is_there(place: Path) -> bool:
-    """Whether there is a folder or a file of this name, with any suffix."""
     try:
         return any(name == place.name or name.startswith(f"{place.name}.") for name in os.listdir(place.parent))
     except OSError:
@@ -79,7 +77,6 @@ def name_of(thing: Any, what: str) -> str:
     """A name by which :func:`import_object` finds an object: by its module if importable, else given.
 
     what: the kind of object, so that a model and a loss may have the same name.
-    A given name is known in this process only, and names the last object given.
     """
     name = getattr(thing, "__qualname__", None) or type(thing).__name__
     module = sys.modules.get(getattr(thing, "__module__", None) or "")

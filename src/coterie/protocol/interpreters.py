@@ -1,4 +1,4 @@
-"""Tables of interpreters of effects. All have ``PLAIN``, and more for effects that need data."""
+"""Tables of interpreters of effects."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Messages are frozen, typed and flat, and name the roles at their two ends.
 
 A field is one of ``int, float, bool, str, bytes``, a ``Bundle`` of byte strings, an array type marked with ``ArrayOf``,
-or one of these or ``None``. So no byte string can make a decoder build more than was sent. Ciphertexts stay ``bytes``
-until their sender is verified.
+or one of these or ``None``. So no byte string can make a decoder build more than was sent.
 """
 
 from __future__ import annotations
@@ -61,10 +60,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class FromTraining(str):
-    """Words of ``TELLS`` for what follows from the sender's training of the round alone (and from public numbers).
-
-    DP-SGD covers it (``LocalTraining.sample_noise``).
-    """
+    """Words of ``TELLS`` for what follows from the sender's training of the round alone (and from public numbers)."""
 
 
 class OfRound(Message, frozen=True):
@@ -130,7 +126,6 @@ def unbundle(data: bytes, count: int) -> list[bytes]:
 
 
 def parts_of(data: bytes, count: int) -> list[memoryview]:
-    """As ``unbundle``, without a copy."""
     if len(data) < 4 + 8 * count:
         raise DecodeError(f"{len(data)} bytes are no bundle of {count}")
     found = int.from_bytes(data[:4], "little")
@@ -160,5 +155,4 @@ def _parts(view: memoryview, start: int) -> Iterator[memoryview]:
 
 
 def _lengths(table: memoryview) -> Iterator[int]:
-    """One at a time: a table's numbers take more room than its bytes."""
     return (length for (length,) in struct.iter_unpack("<Q", table))

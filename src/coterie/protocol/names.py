@@ -104,7 +104,6 @@ class LazyMapping(Mapping[str, T]):
         return value
 
     def forget(self) -> None:
-        """Drop all values, since their sources have changed."""
         self._held.clear()
 
     def __contains__(self, name: object) -> bool:

@@ -47,13 +47,11 @@ class Option:
 
 
 def options_of(kind: type) -> Mapping[str, Option]:
-    """The described fields of a dataclass, by name, in order."""
     return {name: note for name, hint in _annotated(kind) for note in hint.__metadata__ if isinstance(note, Option)}
 
 
 @cache
 def _annotated(kind: type) -> tuple[tuple[str, Any], ...]:
-    """Fields with notes; a subclass that changes a default keeps them."""
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__[:-1]):
         hints = get_type_hints(base, include_extras=True)
@@ -75,7 +73,6 @@ def check_bounds(config: Any, what: str = "{}") -> None:
 
 
 def _fault(value: Any, kind: Any, meta: msgspec.Meta) -> str:
-    """What a value must do and doesn't, or nothing."""
     parts = get_args(kind) or (kind,)
     if (value is None and type(None) in parts) or (isinstance(value, str) and any(map(get_args, parts))):
         return ""  # no bounds, and words are those of a ``Literal``

@@ -65,7 +65,6 @@ def always(config: Any, mode: str) -> bool:
 
 
 def never(config: Any, mode: str) -> bool:
-    """Not in a simulation in which nothing goes wrong."""
     return False
 
 
@@ -102,7 +101,7 @@ def on(
 
 
 class Nothing(msgspec.Struct):
-    """The state or secret of a party that has none."""
+    pass
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,6 @@ class Component:
         self.when = when
 
     def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
-        """Whether its party receives such a message with these settings."""
         return self.when(config, mode)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -168,7 +166,6 @@ class Component:
         return getattr(self.party.secret, self.name)
 
     def setup(self) -> Work[None]:
-        """Steps of the hub before round 1; none by default."""
         yield from ()
 
     def lasts(self, secret: Any) -> None:
@@ -186,7 +183,6 @@ def _declared(cls: type[Any]) -> dict[type[Message], Handler]:
 
 
 def _of_component(name: str, component: Component, kind: type[Message]) -> Handler:
-    """The component's handler of these messages, for a party that has the component under this name."""
     handler = component.handlers[kind]
     return replace(
         handler,
@@ -276,8 +272,8 @@ class Party:
         """Secret randomness for noise on the values ``of``: equal values get equal noise, other values independent
         noise.
 
-        So a party that resumes from an earlier state and releases these values again sends the same. ``of`` must be all
-        that the noise is added to. In emulated runs, and without an identity, it is that of ``secrets``.
+        ``of`` must be all that the noise is added to. In emulated runs, and without an identity, it is that of
+        ``secrets``.
         """
         if self.randomness.emulated or self.own.identity is None:
             return self.secrets(purpose, round)
@@ -291,7 +287,7 @@ class Party:
         """The nominal work of an effect on this party's own data; the party must know the model's shape.
 
         A training passes forwards and backwards over all samples in every epoch. A forward pass is a third of that
-        (``Evaluate``; ``Losses``, once a model). Other effects cost nothing.
+        (``Evaluate``; ``Losses``, once a model).
         """
         passes = 0.0
         if isinstance(effect, Fit):
@@ -322,8 +318,7 @@ class Party:
     def finish(self) -> Work[Any]:
         """Steps of the hub after the last round, such as sending out models; none by default.
 
-        The run waits until all messages are handled, so ``post`` will do. No checkpoint keeps the changes: a run that
-        goes on for more rounds starts from before them.
+        The run waits until all messages are handled, so ``post`` will do.
         """
         yield from ()
 

@@ -1,8 +1,4 @@
-"""A party's knowledge before it starts: what everybody knows, and what it alone knows.
-
-Nothing of it belongs to the experiment: data sets, observers, late clients. The operator signs the roster
-(``crypto/roster.py``).
-"""
+"""A party's knowledge before it starts: what everybody knows, and what it alone knows."""
 
 from __future__ import annotations
 

@@ -11,8 +11,6 @@ from coterie.protocol.errors import RunError
 
 @dataclass(eq=False)
 class _Frame:
-    """One bytes object. data: it, if in memory.  path: its file otherwise.  uses: its number of tickets."""
-
     size: int
     data: bytes | None = None
     path: Path = Path()
@@ -22,8 +20,7 @@ class _Frame:
 class Spool:
     """``put`` returns a ticket, and ``take`` gives its bytes back once. Raises RunError when the disk is full.
 
-    A bytes object that is put many times (a broadcast) is held, counted and written once. Files lie in a private
-    temporary folder, which goes with the spool.
+    A bytes object that is put many times (a broadcast) is held, counted and written once.
     """
 
     def __init__(self, limit_bytes: int = 256 << 20) -> None:

@@ -39,7 +39,7 @@ class _Array(msgspec.Struct, frozen=True, array_like=True):
         return _digest(f"{self.dtype}{self.shape}".encode(), self.data)
 
     def to_array(self, digest: bytes) -> NDArray[Any]:
-        """The array with this digest. Raises ValueError for anything else, before anything is built."""
+        """Raises ValueError for anything else, before anything is built."""
         if self.dtype not in _DTYPES or len(self.shape) > _MAX_DIMS:
             raise ValueError(f"an array of {self.dtype} and {len(self.shape)} dimensions")
         if self.digest() != digest:

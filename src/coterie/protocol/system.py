@@ -46,7 +46,6 @@ class Federation:
         return map(self.look, self.common.clients if role == roster.client_role else roster.of_role(role))
 
     def among(self, clients: Sequence[str], look: Callable[[str], Any] | None = None) -> Federation:
-        """An observer's view of these clients alone. look: another way to see a party."""
         return replace(self, common=replace(self.common, clients=clients), look=look or self.look)
 
 
@@ -85,7 +84,6 @@ Releases = Callable[[Any, str], Mapping[type[Message], Sequence[str]]]
 
 
 def telling(told: Mapping[type[Message], Sequence[str]]) -> Releases:
-    """Messages that tell the same in all settings and modes."""
     return lambda config, mode: told
 
 
@@ -115,8 +113,7 @@ def received(
 ) -> dict[str, tuple[type[Message], ...]]:
     """By role, the messages that it receives: requests and answers.
 
-    parties: their classes by role, the hub's first.  asked: whether a handler is asked at all. A request of a role that
-    nobody has is left out. One for no named role is for the party that handles it, and such an answer for the hub.
+    parties: their classes by role, the hub's first.  asked: whether a handler is asked at all.
     """
     hub, found = next(iter(parties)), dict[str, dict[type[Message], None]]()
     senders = {ANY}.union(*(party.roles for party in parties.values()))
@@ -201,7 +198,6 @@ class System:
         return party
 
     def acting(self, role: str) -> tuple[str, ...]:
-        """The roles that a party may act in, its role on the roster first."""
         return role, *sorted(self.also.get(role, ()))
 
     def predicts(self, client: Party) -> ClientModel:

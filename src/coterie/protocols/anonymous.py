@@ -3,10 +3,9 @@
     client  --a vector under the helper's key-->  hub  --Relayed, shuffled (and blinded)-->  helper
                                                   hub  --Forget / Forgotten-->               helper
 
-Steps I to III of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). The hub knows whose vector is where, and
-cannot open it. The helper can open it, and knows a position only. If the hub lays one mask over all vectors of a round
-(``CipherVector.blind``), the helper learns only differences. Keys: grant ``SERVICE``, whose secret half only the helper
-holds. The helper's handler of ``Relayed`` calls ``opened``, that of ``Forget`` calls ``forgotten``.
+Steps I to III of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). If the hub lays one mask over all vectors of
+a round (``CipherVector.blind``), the helper learns only differences. Keys: grant ``SERVICE``, whose secret half only
+the helper holds. The helper's handler of ``Relayed`` calls ``opened``, that of ``Forget`` calls ``forgotten``.
 """
 
 from __future__ import annotations
@@ -42,21 +41,18 @@ class Relayed(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Forget(OfRound, frozen=True):
-    """The round is over, successful or not. Keep nothing of it."""
+    """The round is over: keep nothing of it."""
 
 
 @message(src=ANY, dst=ANY)
 class Forgotten(OfRound, frozen=True):
-    """Done."""
+    pass
 
 
 def relay(
     hub: KeyedParty, r: int, helper: str, names: Sequence[str], cipher: Callable[[str], bytes]
 ) -> Steps[list[str]]:
-    """The hub: send each client's vector to the helper, in a fresh secret order. Returns the names by position.
-
-    cipher: the vector of a name, blinded if need be; called on sending.
-    """
+    """The hub: send each client's vector to the helper, in a fresh secret order. Returns the names by position."""
     shuffled = [names[i] for i in hub.secrets("shuffle", r).permutation(len(names))]  # alg. 1, l. 16: pi
     for j, name in enumerate(shuffled):
         yield from post({helper: Relayed(r, j, cipher(name))})
@@ -86,7 +82,7 @@ def opening_cost(helper: KeyedParty, length: int) -> Cost:
 
 
 def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:
-    """The helper: its answer, once it has dropped the vectors of the round. Raises PeerError unless the hub asks."""
+    """Raises PeerError unless the hub asks."""
     from_hub(helper, msg, src)
     return Forgotten(msg.round)
 

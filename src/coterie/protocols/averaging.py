@@ -3,8 +3,7 @@
     server --Train--> client --Update--> server            (every round)
     server --Last---> client                               (after the last round, between machines only)
 
-FedAvg is ``Server`` and ``Client``. Other methods replace the local solver, what clients send, the server's rule or
-the round.
+FedAvg is ``Server`` and ``Client``.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class Update(OfModel, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Last(Message, frozen=True):
-    """The run is over. Predict with this model from now on: (d,), or (k d,) as the method says."""
+    """The run is over: predict with this model from now on, (d,), or (k d,) as the method says."""
 
     spec: bytes
     weights: Floats
@@ -181,8 +180,7 @@ class Gather:
 
 
 class ModelClient(Party, role="client"):
-    """A client that is sent models and trains. Between machines it keeps the last model that it was sent; in a
-    simulation none.
+    """A client that is sent models and trains. Between machines it keeps the last model that it was sent.
 
     local: what it trains with: a solver's class, an ``objective``, a generator ``local(client, start, r)``, or None for
     the solver of the settings.
@@ -217,12 +215,10 @@ class ModelClient(Party, role="client"):
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
 
     def fit(self, start: Vector, r: int, **more: Any) -> Fit:
-        """The effect of its training in round r.  more: further fields of ``Fit``."""
         own = self.local is not None and not is_generator(self.local)
         return fit(self, start, r, self.config.solver_of(self.local) if own else None, **more)
 
     def trained(self, start: Vector, r: int) -> Work[Fitted]:
-        """Its training in round r, which may be the method's own generator."""
         fitted: Fitted
         if is_generator(self.local):
             fitted = yield from self.local(self, start, r)
@@ -243,8 +239,6 @@ def own_model(client: ModelClient) -> Vector:
 
 
 class Client(ModelClient, role="client"):
-    """Trains when asked, and keeps nothing of it. sends: its trained model, or the change of the model."""
-
     config: SteppedTraining
     sends: ClassVar[Sends] = "model"
 
@@ -279,7 +273,6 @@ class Server(Party, role="server"):
     rule: ClassVar[Any] = None
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        """The mean of the answers, weighted by samples, becomes or moves the global model."""
         notes, _ = yield from self.average(r, asked_in(self.clients, self.config, self.randomness.seed, r), Update)
         return notes
 
@@ -292,7 +285,7 @@ class Server(Party, role="server"):
     def ask(
         self, r: int, request: Message, reply: type[Any], fold: Callable[[str, Any], None]
     ) -> Steps[dict[str, Any]]:
-        """Ask the clients of round r and fold their answers, which state it. Returns the round's first notes."""
+        """Ask the clients of round r and fold their answers, which state it."""
         return (yield from ask_round(self, r, request, reply, fold))
 
     def average(
@@ -327,11 +320,9 @@ class Server(Party, role="server"):
 
     @property
     def finishes(self) -> bool:
-        """Only if parties are on separate machines, unless a subclass has other steps."""
         return self.common.deployed or type(self).finish is not Server.finish
 
     def finish(self) -> Steps[None]:
-        """Send the last models, without waiting for answers: an absent client gets its own later."""
         if not self.finishes:
             return
         made: dict[int, Last] = {}  # one message for all that get the same
@@ -343,7 +334,7 @@ class Server(Party, role="server"):
 
 
 class ServerOfGroups(Server, role="server"):
-    """Has its own model for each client, by groups that it forms. ``state.groups``: by client, its group's number."""
+    """Has its own model for each client, by groups that it forms."""
 
     def model_of(self, name: str) -> Vector:
         """(d,) a client's model."""
@@ -353,7 +344,7 @@ class ServerOfGroups(Server, role="server"):
         return {name: self.model_of(name) for name in self.clients}
 
     def ask_own(self, r: int, fold: Callable[[str, Any], None]) -> Steps[dict[str, Any]]:
-        """Have each client of round r train its own model, made on sending. Returns the round's first notes."""
+        """Returns the round's first notes."""
         asked = asked_in(self.clients, self.config, self.randomness.seed, r)
         own = LazyMapping(asked, lambda name: Train(r, self.spec.digest, self.model_of(name)), held=1)
         answers = yield from ask_all(self, r, own, Update, fold)
@@ -361,12 +352,10 @@ class ServerOfGroups(Server, role="server"):
 
 
 def membership(clients: Sequence[str], groups: Mapping[str, int]) -> list[list[int]]:
-    """Each client's group, in a list; an empty one for a client without a group."""
     return [[groups[name]] if name in groups else [] for name in clients]
 
 
 def members(clients: Sequence[str], groups: Mapping[str, int]) -> dict[int, list[str]]:
-    """The clients of each group, in their order, by its number."""
     found: dict[int, list[str]] = {number: [] for number in sorted(set(groups.values()))}
     for name in clients:
         if name in groups:
@@ -375,13 +364,10 @@ def members(clients: Sequence[str], groups: Mapping[str, int]) -> dict[int, list
 
 
 def own_models(federation: Federation) -> Mapping[str, Vector]:
-    """For ``System.models``, of a hub with a model for each client."""
     return dict(federation.look(federation.hub).last())
 
 
 class ServerOfSeveral(Server, role="server"):
-    """Holds k models, and takes the mean of each."""
-
     class State(msgspec.Struct):
         """weights: (k, d) of the models."""
 

@@ -9,9 +9,7 @@ Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Sums 
 division. The helper opens nothing but a masked sum. Keys: two pairs (``pairs``), the helper's and the users', whose
 secret half all clients share. Both servers sign the count, and the hub signs the sum.
 
-A system's handlers call the functions here: the helper's of ``Convert`` calls ``convert``, the clients' of
-``ClusterModel`` calls ``opened_mean``. Assumes that hub and helper do not collude, and that no client helps one of
-them.
+Assumes that hub and helper do not collude, and that no client helps one of them.
 """
 
 from __future__ import annotations
@@ -76,8 +74,6 @@ class ClusterModel(Signed, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Received(OfRound, frozen=True):
-    """This cluster model was verified and opened."""
-
     cluster: int
 
 
@@ -192,7 +188,6 @@ def conversion_cost(helper: KeyedParty, length: int) -> Cost:
 
 
 def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: BlindedVector) -> ClusterSum:
-    """The helper: a sum that is under a mask, under the users' key, with its signatures."""
     cipher = helper.keys.public(USER).encrypt_blinded(total).to_bytes()
     count_signature = signing_key(helper.own).sign("cluster count", r, cluster, count)
     return signed(helper.own, ClusterSum(r, cluster, count, cipher, count_signature))

@@ -4,8 +4,8 @@
 
 Signing keys are on the roster. The key centre draws all other keys by a list of **grants**: key pairs, seeds, or shares
 of one key among chosen parties. It signs each grant for one recipient and one dealing, and the transport seals it. The
-hub that relays it can neither read nor replace it. The key centre forgets the secret halves. When membership changes, a
-grant may be dealt again under the next number; the old one is refused from then on.
+key centre forgets the secret halves. A grant may be dealt again under the next number; the old one is refused from then
+on.
 """
 
 from __future__ import annotations
@@ -236,7 +236,6 @@ class Keys(Component, Generic[PK, SK]):
         self.kinds = public, secret
 
     def setup(self) -> Steps[None]:
-        """Request all grants, and wait until all parties have theirs."""
         if KEY_CENTRE in self.party.common.roster.by_name:
             yield from _dealt(self, Deal(1, "", ""))
 
@@ -283,7 +282,6 @@ class Keys(Component, Generic[PK, SK]):
         return evaluation_key(self._one(self.secret.public, f"{name} {EVALUATION}"))
 
     def _usable(self, key: Any, kind: type[Any], name: str) -> Any:
-        """The key, if it is of this party's scheme, and real where the federation's keys are."""
         if not isinstance(key, kind) or key.emulated != self.party.common.emulated:
             raise PeerError(f"{self.party.name} was granted {key!r} as {name}, which is no key for this federation")
         return key

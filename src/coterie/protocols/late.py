@@ -3,7 +3,7 @@
     server --Train (w, r)--> client --Update (r)--> server      at once, or rounds later
 
 Each round the server asks a share of the clients, waits for those in time, takes late updates of earlier rounds, and
-moves its model. Each update is used once, within the age bound. The server does not know why a client is late.
+moves its model. Each update is used once, within the age bound.
 """
 
 from __future__ import annotations
@@ -101,10 +101,8 @@ class Gathering:
         self._notes = {"asked": 0, "busy": 0, "too_old": 0}  # before anybody was asked
 
     def _able(self, chosen: Sequence[str]) -> tuple[str, ...]:
-        """The clients that the round can ask. If rounds have a deadline, it leaves out clients that are late.
-
-        A slow client that is asked every round would fall ever further behind. It is asked again when it has answered,
-        or when its answer would be too old: it may be lost.
+        """Without clients that are late, if rounds have a deadline: a slow client is asked again when it has answered,
+        or when its answer would be too old.
         """
         if self.config.deadline_s is None:
             return tuple(chosen)
@@ -114,7 +112,7 @@ class Gathering:
     def settle(self, name: str, round: int) -> int | None:
         """Take a client's answer to a round. Returns by how many rounds it is late, or None if it is too old.
 
-        Answers may come in any order. Raises PeerError if that round did not ask this client, or has its answer.
+        Raises PeerError if that round did not ask this client, or has its answer.
         """
         rounds = self.owed.get(name, ())
         if round not in rounds:
@@ -128,8 +126,8 @@ class Gathering:
     def gather(self, requests: Mapping[str, Message], reply: type[M], fold: Callable[[str, M], None]) -> Steps[Answers]:
         """Ask, wait for the answers in time, then take arrived answers to earlier rounds.
 
-        With no client to ask, the round waits for the first answer to an earlier round, or the deadline: else rounds
-        would take no time. With a deadline, later rounds do not wait for a client that is known not to answer.
+        With no client to ask, the round waits for the first answer to an earlier round, or the deadline. With a
+        deadline, later rounds do not wait for a client that is known not to answer.
         """
         deadline_s, owed = self.config.deadline_s, self.owed
         self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}
@@ -149,8 +147,6 @@ class Gathering:
 
 
 class LateServer(averaging.Server, role="server"):
-    """Holds the global model and the open requests."""
-
     takes = (Update,)
 
     class State(msgspec.Struct):

@@ -125,7 +125,6 @@ class LocalTraining:
             raise UserError("a pre-training on the clients' data has no sample_noise: leave one of them out")
 
     def solver(self) -> Sgd:
-        """The local solver: plain SGD unless overridden."""
         return self.solver_of(Sgd)
 
     def solver_of(self, local: type[Sgd] | OwnLoss) -> Sgd:
@@ -287,7 +286,7 @@ def ask_each(
 def ask_all(
     server: Party, r: int, requests: Mapping[str, Message], reply: type[M], fold: Callable[[str, M], None]
 ) -> Steps[Answers]:
-    """As ``ask_each``, with one request per client. In the fold the server's clock shows each arrival."""
+    """As ``ask_each``, with one request per client."""
 
     def checked(name: str, answer: M) -> None:
         if (stated := getattr(answer, "round", None)) != r:
@@ -312,7 +311,7 @@ def is_generator(local: Any) -> bool:
 
 
 def batch_seed(party: Party, r: int) -> int:
-    """The seed of a client's batch order in round r. All systems share it, so comparisons are paired."""
+    """The seed of a client's batch order in round r."""
     return int(party.rng("batches", r).integers(1 << 62))
 
 
@@ -359,8 +358,7 @@ def training_cost(client: Party, msg: Message) -> Cost:
 def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:
     """These weights (models d,) of another party. Raises PeerError unless they fit a model of this shape.
 
-    No weight may exceed ``MOST_WEIGHT``, and no running variance may be below 0. The same holds for a change, whose
-    sender leaves its buffers as they are (``aggregation/buffers.py``), and for a control variate (0 at buffers).
+    No weight may exceed ``MOST_WEIGHT``, and no running variance may be below 0.
     """
     if digest != spec.digest or len(weights) != models * spec.size:
         raise PeerError(f"a model of {len(weights)} numbers or of another shape; expected {models * spec.size} of ours")

@@ -33,8 +33,6 @@ Floats = NDArray[np.float64]
 
 @message(src=ANY, dst=ANY)
 class AskForTerm(OfRound, frozen=True):
-    """Send your term of the sum with this number."""
-
     number: int
 
 
@@ -82,7 +80,6 @@ def summed(
 
 
 def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) -> Steps[tuple[str, ...]]:
-    """The hub: send a sum to these clients. Returns the names of those that have it."""
     answers = yield from distribute({total.cluster: total}, {total.cluster: names}, deadline_s)
     return tuple(name for _, name in answers.got)
 

@@ -50,7 +50,6 @@ class NoiseSettings:
         return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
 
     def standard(self) -> Standard:
-        """Noise on each upload."""
         if self.noise is None and self.epsilon is not None:
             return Standard(self.clip, noise_multiplier(self.epsilon, self.dp_delta, self.private_rounds))
         return Standard(self.clip, LITTLE_NOISE if self.noise is None else self.noise)
@@ -73,18 +72,15 @@ def _within(clip: float, length: int, epsilon: float, delta: float, releases: in
 
 @lru_cache(maxsize=4096)
 def affords(budget: Budget | None, release: Release, uploads: int) -> bool:
-    """Whether a client that has made this release so many times may make it again."""
     return budget is None or budget.fits(Ledger((release,) * uploads), release)
 
 
 @lru_cache(maxsize=4096)
 def left(budget: Budget | None, release: Release, uploads: int) -> float:
-    """The epsilon left to a client after so many such releases; infinite without a budget."""
     return inf if budget is None else budget.left(Ledger((release,) * uploads))
 
 
 def warn_of_silence(budget: Budget | None, release: Release) -> None:
-    """Warns of a budget that allows no upload."""
     if budget is None or affords(budget, release, 0):
         return
     alone = Ledger((release,)).epsilon(budget.delta, budget.neighbours)
@@ -100,7 +96,6 @@ def warn_of_silence(budget: Budget | None, release: Release) -> None:
 
 
 def rotation(session: bytes, r: int) -> bytes:
-    """The public name of the rotation of a round's vectors."""
     return session + r.to_bytes(8, "little")
 
 

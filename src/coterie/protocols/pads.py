@@ -4,16 +4,14 @@
     client  --(round, nonce, y, signature)-->  hub         y = encode(u) + pad
     hub  --Unpad (whose vectors of which rounds, nonces)-->  keeper  --Unpadded (p and the seed of a)-->  hub
 
-The keeper holds the key that the sums open with. The hub names the vectors that it has added up, and gets the sum's
-counterpart; with it the sum is a fresh ciphertext. The keeper learns, by name, whose vectors are in each sum.
+The keeper holds the key that the sums open with, and learns, by name, whose vectors are in each sum.
 
-**Keys.** A vector's pad follows from k_i, the round, and a fresh nonce. Without the nonce, a client that is taken back
-into a round would use one pad for two vectors, which shows their difference. k_i is a ratchet: each round's key is a
-hash of the one before, and a used key is erased. So the state of a client, or of the keeper, tells nothing of pads that
-were used before.
+**Keys.** A vector's pad follows from k_i, the round, and a fresh nonce, without which a client that is taken back into
+a round would show the difference of two vectors. k_i is a ratchet: each round's key is a hash of the one before, and a
+used key is erased.
 
-**One vector a client and round.** The keeper answers once for a round's key, or once in each attempt, then erases it.
-It also erases keys of rounds that have become too old.
+**One vector a client and round.** The keeper answers once for a round's key, or once in each attempt, then erases it,
+as keys of rounds that have become too old.
 """
 
 from __future__ import annotations
@@ -58,8 +56,6 @@ class Unpad(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Unpadded(OfRound, frozen=True):
-    """The counterpart."""
-
     part: bytes
 
 
@@ -126,8 +122,6 @@ class PadKeys(msgspec.Struct):
 
 
 class ClientPads(OfGrants):
-    """The pads of a client that sends padded vectors, beside its ``keys``."""
-
     Secret = PadKeys
     secret: PadKeys
 
@@ -156,7 +150,6 @@ class KeeperPads(OfGrants):
     secret: PadKeys
 
     def padded_for(self) -> tuple[SecretKey, int, int]:
-        """The key that sums open with, the vectors' length, and how many rounds late one may be."""
         raise NotImplementedError
 
     def granted(self, msg: Granted) -> None:
@@ -188,7 +181,7 @@ class KeeperPads(OfGrants):
 
 
 def dealt_pads(held: bytes) -> dict[str, bytes]:
-    """The keys in the keeper's grant, by name. Raises DecodeError."""
+    """Raises DecodeError."""
     count = int.from_bytes(held[:4], "little")
     names, *keys = unbundle(held, count)
     return dict(zip(names.decode().split("\n"), keys, strict=True))
@@ -207,8 +200,6 @@ def entries(msg: Unpad) -> Iterator[tuple[str, int, bytes]]:
 
 @dataclass(eq=False)
 class Collected:
-    """The hub's part of one sum. held: (name, round, nonce) of each vector in it.  load: gives the sum."""
-
     held: Sequence[tuple[str, int, bytes]]
     load: Callable[[], Padded]
 

@@ -1,11 +1,7 @@
 """Signed status reports of clients, by which a hub clusters them and a cluster chooses its leader (OFL, section 3.5).
 
 A report has the device's abilities, its five limits in the coming time step, and a summary of the last update that the
-client has *released*. A leader forwards reports unchanged: each is signed by its client, for one session and round, so
-leader and hub verify it alike.
-
-A client can lie within the format; ranges and its own speed bound its claims (docs/resources.md: how often a liar
-leads). A score depends on a client's own numbers and is below 1 (``selection/resources.py``).
+client has *released*. A leader forwards reports unchanged, so leader and hub verify the same signature.
 """
 
 from __future__ import annotations
@@ -146,7 +142,6 @@ def accepted(known: MutableMapping[str, StatusReport], report: StatusReport) -> 
 
 
 def limits(report: StatusReport) -> Limits:
-    """L_R of eq. (4) as the report says."""
     return Limits(*report.values[_DEVICE:].tolist())
 
 

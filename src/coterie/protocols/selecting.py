@@ -75,8 +75,6 @@ def round_seconds(own: OwnData, work_flops: float, model_bytes: int) -> float:
 
 
 class Introducing(ModelClient, role="client"):
-    """A client that says how fast it is."""
-
     @on(Introduce, answers=Introduced)
     def introduce(self, msg: Introduce, src: str) -> Work[Introduced]:
         seconds: float = yield Local(round_seconds, own_work(self))
@@ -109,7 +107,6 @@ def meet(
 
 
 def own_work(client: Party) -> tuple[float, int]:
-    """The arguments of ``round_seconds`` for a client of averaging: flops of its epochs, and bytes of the model."""
     return client.samples * client.epochs * client.spec.flops_per_sample, 4 * client.spec.size
 
 

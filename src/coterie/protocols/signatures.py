@@ -7,10 +7,9 @@
     hub     --Relayed, Group-->     helper            all signatures under one mask, shuffled (``anonymous``)
     helper  --Grouped-->            hub               the group at each position
 
-Groups are found once before round 1. A later client gets the same sums, its signature goes under the same mask, and
-the helper places it in the nearest group. A client that lies in its terms can make everybody refuse the sums. If it
-claims to hold a label several times over, all clients can read off the sums the mean of a label that one other client
-holds.
+Groups are found once before round 1. A later client gets the same sums, its signature goes under the same mask, and the
+helper places it in the nearest group. A client that lies in its terms can make everybody refuse the sums; if it claims
+to hold a label several times over, all clients can read off the mean of a label that one other client holds.
 
 The clients learn, of all of them together: how many hold each label, the labels' shares and means, and the second
 moments of the mapped samples. The helper learns the differences of projected signatures, without names. The hub learns
@@ -65,7 +64,7 @@ Floats = NDArray[np.float64]
 
 @message(src=ANY, dst=ANY)
 class Characterise(OfRound, frozen=True):
-    """Send your signature, computed from the sums that you have."""
+    pass
 
 
 @message(src=ANY, dst=ANY)
@@ -113,7 +112,6 @@ class GroupingState(msgspec.Struct):
 
 
 def labels(spec: ModelSpec) -> int:
-    """The number of labels: the model's outputs."""
     return max((part for part in spec.parts if part.kind == "parameter"), key=lambda part: part.offset).shape[0]
 
 
@@ -186,7 +184,7 @@ def grouped(
 
 
 def _read(answer: Grouped, r: int, order: Sequence[str], most: int) -> tuple[dict[str, int], str]:
-    """Groups by name. Raises PeerError for unsent or repeated positions, and for impossible groups."""
+    """Raises PeerError for unsent or repeated positions, and for impossible groups."""
     where, groups = answer.positions.tolist(), answer.groups.tolist()
     if answer.round != r or len(set(where)) < len(where) or not set(where) <= set(range(len(order))):
         raise PeerError(f"positions {where} of round {answer.round} in round {r}")
@@ -249,14 +247,13 @@ def labels_held(own: OwnData, count: int) -> Floats:
 
 @local("label statistics")
 def label_statistics(own: OwnData, kept: NDArray[np.bool_], standardised: bool = False) -> Floats:
-    """A client's ``statistics``. standardised: of ``evidence.features``."""
     x = evidence.features(own.x) if standardised else mapped(own.x)
     return statistics(x, _labels(own, len(kept)), kept)
 
 
 @local("label residuals")
 def label_residuals(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
-    """(2, (labels + 1) m) the signatures of two halves of its samples. Raises PeerError for a total of no data."""
+    """Raises PeerError for a total of no data. (2, (labels + 1) m) the signatures of two halves of its samples."""
     x, y, to = mapped(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = halves(y, np.random.default_rng(seed))
     return np.stack([signature(x[half], y[half], to) for half in (first, ~first)])
@@ -273,13 +270,11 @@ def residual_spread(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: 
 
 @local("residual row")
 def residual_row(own: OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, map_seed: int) -> Floats:
-    """A client's ``evidence.row``. spread: the sum of all ``residual_spread``."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     return evidence.row(*evidence.residuals(x, y, to, evidence.residual_map(map_seed)), evidence.spread(spread))
 
 
 def _reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
-    """Raises PeerError for a total of no data."""
     try:
         return reference(total, kept)
     except UserError as error:
@@ -287,7 +282,6 @@ def _reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
 
 
 def _labels(own: OwnData, count: int) -> NDArray[np.int64]:
-    """Raises UserError unless each sample has one of ``count`` labels."""
     y = own.y
     if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < count):
         raise UserError("descriptor=signature needs one class for each sample: choose descriptor=model for other tasks")

@@ -127,7 +127,6 @@ def describe(
 
 
 def described(found: Halves, gamma: float = 1.0) -> Described:
-    """The mean over all samples, and h_i; a single sample has h_i = 0."""
     vector = np.average(found.means, axis=0, weights=found.counts)
     floor = noise_floor(found.means[0], found.means[1], gamma) if len(found.means) == 2 else 0.0
     return Described(vector, floor)
@@ -176,7 +175,6 @@ def split(vectors: Vector | Doubles, seed: int) -> Halves:
 
 @local("public sparsity")
 def public(own: OwnData, weights: Vector, layer: str) -> Public:
-    """A hub's statistics of its public samples, by which devices centre, project and clip their vectors."""
     vectors = _Shared(own, weights, layer)(own)
     mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
     apart = (vectors - mean).astype(np.float64)
@@ -200,8 +198,6 @@ def class_directions(apart: Doubles, labels: NDArray[Any]) -> Doubles:
 
 
 class _Shared:
-    """The extractor of devices with the same model, weights, layer and accelerator."""
-
     def __init__(self, own: OwnData, weights: Vector, layer: str) -> None:
         from coterie.training.sparsity import Extractor  # imports torch, which no list of systems needs
 

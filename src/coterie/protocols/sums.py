@@ -5,9 +5,7 @@
     class Client(SumClient):     sums = MEAN      cipher = yield from MEAN.seal(self, weights, r)
     class Server(SumServer):     sums = MEAN      box = self.box(r); box.take(name, cipher); yield from box.mean()
 
-``SumKeys`` sets who can open: any client, by a dealt key, or only all clients together (``threshold_keys``). With
-``noise`` or ``epsilon`` clients seal changes, and each adds a share of noise (``noisy_sums``).
-docs/own_system.md has a system that uses it.
+``SumKeys`` sets who can open. docs/own_system.md has a system that uses it.
 """
 
 from __future__ import annotations
@@ -98,7 +96,7 @@ class Sums:
         return (Joint(self.name, "threshold-8192-sum", roles=(CLIENT,), **limits),)
 
     def check(self, config: SumKeys, common: Common) -> None:
-        """For ``System.check``. Raises UserError for noise that is not possible; warns of a budget for no round."""
+        """Raises UserError for noise that is not possible; warns of a budget for no round."""
         if not config.noisy:
             return
         parties, mechanism = makers(config, len(common.clients)), mechanism_of(config, len(eligible(common.spec)))
@@ -115,20 +113,16 @@ class Sums:
     def ledger(self, federation: Federation) -> Mapping[str, Sequence[Release]]:
         """For ``System.ledger``: all vectors that clients have sealed.
 
-        With noise and keys=threshold the sum has a proof against all, also a client that reads the mean and knows its
-        own share, if no more than ``missing`` other clients are absent or tell their share. With keys=centre the server
-        must also follow the protocol and collude with nobody: with any client it opens single vectors, each with one
-        share of noise.
+        With keys=threshold noise has a proof against all, also a client that reads the mean, if no more than
+        ``missing`` other clients are absent or tell their share; with keys=centre the server must also follow the
+        protocol and collude with nobody.
         """
         return {client.name: client.noise.releases() for client in federation.of_role(CLIENT)}
 
     def length(self, party: Any) -> int:
-        """Of a sealed vector. Sums with noise leave out buffers."""
         return len(eligible(party.spec)) if party.config.noisy else int(party.spec.size)
 
     def parties(self, server: PartyFactory, client: PartyFactory) -> Callable[[SumKeys], Mapping[str, PartyFactory]]:
-        """For ``System.parties``: these, and the key centre if it deals the key."""
-
         def centre(own: Own, common: Common, config: SumKeys) -> KeyCentre:
             return KeyCentre(own, common, [Pair(self.name, CLIENT, partial(keygen, "ckks-4096-add"))])
 
@@ -188,13 +182,10 @@ class Sums:
 
 
 def _joint_of(config: SumKeys) -> Joint | None:
-    """What of the key's declaration says which messages are about it."""
     return Joint("", "", (CLIENT,), pads=config.pads) if config.keys == "threshold" else None
 
 
 class SumClient(Party, role=CLIENT):
-    """A client that seals vectors for ``sums`` and reads their means."""
-
     sums: ClassVar[Sums]
     keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
     making, opening = KeyMaking(joint_of=_joint_of), KeyOpening(joint_of=_joint_of)
@@ -207,14 +198,11 @@ class SumClient(Party, role=CLIENT):
 
 
 class SumServer(Party, role=SERVER):
-    """The hub, which adds up what clients have sealed for ``sums``."""
-
     sums: ClassVar[Sums]
     keys, joint = Keys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
     noise = SumNoise()
 
     def setup(self) -> Steps[None]:
-        """Keys: the key centre deals them, or all clients make one."""
         yield from super().setup()
         if self.sums.declared(self):
             yield from make_keys(self, self.sums.name, self.clients, 0)
@@ -227,8 +215,6 @@ class SumServer(Party, role=SERVER):
 
 
 class Box:
-    """The sealed vectors of one round, at the server."""
-
     def __init__(self, hub: SumServer, r: int) -> None:
         self._hub, self._round, self._got = hub, r, dict[str, Any]()
 

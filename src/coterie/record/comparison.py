@@ -12,8 +12,6 @@ FolderName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00]+\Z"
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A metric's name, and whether it is a share (shown in percent) and better if higher."""
-
     name: str
     label: str
     share: bool = True
@@ -74,8 +72,6 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class MethodScores(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a method, or the lead of one, over the seeds."""
-
     global_accuracy: Spread | None = None
     local_accuracy: Spread | None = None
     fine_tuned_local_accuracy: Spread | None = None

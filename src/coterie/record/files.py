@@ -1,11 +1,10 @@
-"""Files of a run folder. They are written whole or by whole records, and no symbolic link leads out of the folder.
+"""Files of a run folder.
 
 Private files and folders are for this user alone, and refused if they are damaged or another user's. A private file
 ends with a digest of its content, which detects damage and is no signature.
 
 Only one process at a time writes in a folder. It holds a lock of the operating system on the file ``.lock``, which
-stays: removing it would let two processes lock two files of that name. Its mode is 0600, since any user who can open it
-could keep the owner out. Reading needs no lock.
+stays: removing it would let two processes lock two files of that name.
 """
 
 from __future__ import annotations
@@ -75,14 +74,12 @@ def atomic_write(path: Path, data: bytes | Iterable[bytes], mode: int = 0o644) -
 
 
 def umask() -> int:
-    """The permissions that this process takes from its new files."""
     current = os.umask(0o077)
     os.umask(current)
     return current
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where possible (Windows cannot open folders)."""
     with contextlib.suppress(PermissionError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -136,7 +133,6 @@ class Log:
         return before
 
     def size(self) -> int:
-        """Bytes written so far."""
         return os.fstat(self._descriptor).st_size
 
     def length(self) -> int:
@@ -153,7 +149,6 @@ class Log:
             os.ftruncate(self._descriptor, length)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
 
@@ -281,7 +276,6 @@ def _lock(descriptor: int) -> None:
 
 
 def _make_own(descriptor: int) -> None:
-    """Remove other users' access, which older versions allowed; leaves another user's file alone."""
     if sys.platform != "win32":
         found = os.fstat(descriptor)
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != FILE_MODE:

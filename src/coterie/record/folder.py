@@ -66,7 +66,6 @@ def check_format(path: str | Path, number: object) -> None:
 
 
 def encode_line(line: Mapping[str, Any]) -> bytes:
-    """A round as a line of ``metrics.jsonl``."""
     return json.dumps(line).encode() + b"\n"
 
 

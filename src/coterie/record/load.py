@@ -1,7 +1,6 @@
 """Read a run's folder, checked once for everything that uses it.
 
-``partition.json`` and ``observed.json`` may be missing. Keys that a system lacks are absent; others must have the right
-type.
+``partition.json`` and ``observed.json`` may be missing.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ _DEPTH = 3  # levels of folders below a comparison in which runs are looked for
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder, read and checked."""
-
     folder: Path
     result: RunRecord
     rounds: tuple[RoundRecord, ...]
@@ -42,7 +39,6 @@ class Run:
 
     @property
     def costs(self) -> tuple[CostsRecord, ...]:
-        """The set-up, all rounds, and the finish, if there is one."""
         after = () if self.result.finish is None else (self.result.finish,)
         return (self.result.set_up, *self.rounds, *after)
 
@@ -53,7 +49,6 @@ class Run:
         return self.result.client_role or (fitting[0] if fitting else "client")
 
     def points(self, field: str) -> tuple[list[int], list[float]]:
-        """Rounds and values of a metric where it was evaluated."""
         every = ((line.round, getattr(line, field, line.metrics.get(field))) for line in self.rounds)
         found = [(r, value) for r, value in every if value is not None]
         return [r for r, _ in found], [value for _, value in found]
@@ -64,12 +59,10 @@ class Run:
 
     @property
     def leading(self) -> Measure:
-        """The metric that leads the report."""
         return self.result.leading
 
     @property
     def others(self) -> tuple[Measure, ...]:
-        """The metrics beside the leading one."""
         return self.result.measures[1:]
 
     def client_bytes(self, field: str) -> list[float] | None:
@@ -178,7 +171,6 @@ def _below(folder: Path, depth: int) -> list[Path]:
 
 
 def _told_order(path: Path) -> dict[str, int]:
-    """The recorded order of a comparison's methods, or empty."""
     rows = _json(path, Compared).rows if path.is_file() else ()
     return {name: place for place, name in enumerate(dict.fromkeys(name for row in rows for name in row.runs))}
 
@@ -221,7 +213,6 @@ def _json(path: Path, kind: type[T]) -> T:
 
 
 def _if_there(path: Path, kind: type[T]) -> T:
-    """The content of a file, or an empty one if it is missing."""
     return _json(path, kind) if path.exists() else kind()
 
 

@@ -1,7 +1,4 @@
-"""The types of a run folder's content. A key that a system lacks is absent; others are checked.
-
-A folder states its form (``FORMAT``), for later versions.
-"""
+"""The types of a run folder's content."""
 
 from __future__ import annotations
 
@@ -82,11 +79,7 @@ class ReleaseRecord(msgspec.Struct, frozen=True):
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
-    """All of one client's releases. epsilon: of everything together, by relation of neighbours.
-
-    epsilon_after_one_more_round: the same after another round like its last.
-    against: by observer that some release names, the epsilon of what this one sees.
-    """
+    """All of one client's releases. epsilon: of everything together, by relation of neighbours."""
 
     delta: Delta
     epsilon: dict[str, Epsilon]
@@ -161,8 +154,6 @@ class Deployed(msgspec.Struct, frozen=True):
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How many clients each cluster has."""
-
     sizes: tuple[Seconds, ...] | None = None
 
 
@@ -224,7 +215,6 @@ class Partition(msgspec.Struct, frozen=True):
     drift: Drifted | None = None
 
     def after(self, rounds: int) -> Partition:
-        """The clients' data after this many rounds, exchanged if the drift came before."""
         if self.drift is None or rounds < self.drift.round:
             return self
         of = self.drift.data_of
@@ -362,7 +352,6 @@ class RunRecord(msgspec.Struct, frozen=True):
 
     @property
     def leading(self) -> Measure:
-        """The metric that leads the report: the first that was named."""
         return self.measures[0] if self.measures else ACCURACY
 
     def score(self, field: str) -> float | None:
@@ -372,7 +361,6 @@ class RunRecord(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> int:
-        """The evaluated clients, which have numbers of their own."""
         return self.clients if self.evaluated is None else self.evaluated
 
     @property
@@ -387,10 +375,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """``observed.json``: affinity (clients, clients), membership of each client, at the end of the run.
-
-    features: (clients, C) what clients sent of themselves; empty rows for none.
-    """
+    """features: (clients, C) what clients sent of themselves; empty rows for none."""
 
     affinity: Matrix | None = None
     membership: Members | None = None

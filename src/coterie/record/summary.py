@@ -18,12 +18,10 @@ _SCORES = ("global_accuracy", "local_accuracy", "global_loss", "local_loss")
 
 
 def stretches(set_up: Line, rounds: Sequence[Line], finish: Line | None) -> list[Line]:
-    """All stretches of a run in order; the set-up and the finish may be missing."""
     return [line for line in (set_up, *rounds, finish) if line]
 
 
 def last_line(rounds: Sequence[Line], finish: Line | None) -> Line:
-    """The last round's line, with what the finish has changed."""
     return {**rounds[-1], **(finish or {})}
 
 

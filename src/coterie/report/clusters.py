@@ -39,17 +39,14 @@ class History:
 
     @property
     def clusters(self) -> list[int]:
-        """The numbers in use."""
         return sorted({number for sets in self.members for number in _numbers(sets)})
 
     @property
     def mixed(self) -> bool:
-        """Whether some client was in several clusters at once."""
         return any(len(own) > 1 for sets in self.members for own in sets)
 
     @property
     def last(self) -> Sets:
-        """Membership at the end."""
         return self.members[-1]
 
 
@@ -77,7 +74,6 @@ def history(run: Run) -> History | None:
 
 
 def events(run: Run) -> tuple[int, ...] | None:
-    """The rounds that clustered; None where no round says whether it did."""
     if all(line.notes.clustered is None for line in run.rounds):
         return None
     return tuple(line.round for line in run.rounds if line.notes.clustered)
@@ -93,12 +89,10 @@ def order(sets: Sets, groups: Sequence[int] | None = None) -> tuple[int, ...]:
 
 
 def groups_like(sets: Sets, groups: Sequence[int] | None) -> Sets | None:
-    """The data's own groups, numbered for the largest overlap with clusters; None without any."""
     return None if groups is None else _matched(tuple(frozenset((group,)) for group in groups), sets)
 
 
 def final_members(run: Run) -> Sets | None:
-    """The final clusters, as numbered in the history, else as observed."""
     known = history(run)
     if known is not None and any(known.last):
         return known.last
@@ -133,7 +127,6 @@ def _sets(noted: Members) -> Sets:
 
 
 def _matched(new: Sets, old: Sets) -> Sets:
-    """Renumber the clusters of ``new`` for the largest overlap with ``old``; unmatched ones get unused numbers."""
     found, known = _numbers(new), _numbers(old)
     if not known:
         return new
@@ -185,7 +178,6 @@ def selected(run: Run) -> Selected | None:
 
 
 def selection_view(run: Run, found: Selected) -> dict[str, Any]:
-    """What the page says of a run's selections."""
     times = found.times
     never = np.flatnonzero(times == 0)
     return {
@@ -260,5 +252,4 @@ def cluster_events(run: Run) -> dict[str, Any] | None:
 
 
 def happened(kind: str) -> str:
-    """The kind of an event, as it is shown: ``merged`` of ``merge``."""
     return "merged" if kind == "merge" else kind

@@ -45,7 +45,6 @@ class RunGroup:
 
     @property
     def legend(self) -> str:
-        """The label for a figure, where no badge stands beside it."""
         return self.label + (EMULATED if self.runs[0].result.crypto == "emulated" else "")
 
     def curve(self, field: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64] | None]:
@@ -103,7 +102,6 @@ def differing_work(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def leading(groups: Sequence[RunGroup]) -> Measure:
-    """The metric that leads the comparison: that of its first run."""
     return groups[0].runs[0].leading
 
 
@@ -149,15 +147,12 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CostMeasure:
-    """A run's cost. until: the sum by the end of each round; None where not counted."""
-
     title: str
     unit: str
     until: Callable[[Run], list[float] | None]
 
 
 def counted(groups: Sequence[RunGroup]) -> list[CostMeasure]:
-    """The costs that every run counted."""
     return [cost for cost in _COSTS if all(cost.until(run) is not None for found in groups for run in found.runs)]
 
 
@@ -181,12 +176,10 @@ _COSTS = (
 
 
 def topics_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The topics of which the servers of some method may learn."""
     return [topic for topic in TOPICS if any(topic in (row.get("learned") or {}) for row in rows)]
 
 
 def budget(content: Content) -> str:
-    """What all methods share, as one sentence; or that they do not."""
     work = f"{content['rounds']} rounds, {content['clients']} clients on {content['devices']} devices"
     if content.get("availability"):
         work += f", there as {content['availability']} says"
@@ -217,7 +210,6 @@ def budget(content: Content) -> str:
 
 
 def attack(content: Content) -> str:
-    """The misbehaving clients in all runs, as one sentence; "" without any."""
     if content.get("attack") is None:
         return ""
     share = percent(content["attackers"])
@@ -225,7 +217,6 @@ def attack(content: Content) -> str:
 
 
 def not_shared(content: Content) -> Iterator[str]:
-    """A sentence for each setting or work that a method does not share."""
     for found in content["differences"]:
         if found["shared"] is None:
             beyond = f"{found['method']}, {found['setting']}={_plain(found['value'])}; {found['why']}"
@@ -275,13 +266,11 @@ def lead_columns(content: Content) -> list[tuple[str, str, Mapping[str, Any]]]:
 
 
 def lead_title(content: Content) -> str:
-    """Of the table of leads."""
     points = ", in points," if all(one["share"] for one in measures(content)) else ""
     return f"Lead of {content['rows'][0]['method']}{points} with its 95 % interval over paired seeds"
 
 
 def lead_note(content: Content) -> str:
-    """How to read the table of leads."""
     own = [one["label"] for one in measures(content) if not one["share"]]
     lower = [one["label"] for one in measures(content) if not one["higher"]]
     rest = ", all else in points" if len(own) < len(measures(content)) else ""
@@ -340,7 +329,6 @@ _ALL, _LITTLE = 0.995, 0.1
 
 
 def _told(row: Mapping[str, Any]) -> str:
-    """What the servers learned, as the end of a sentence; empty where nobody attacked."""
     learned = row.get("learned")
     if learned is None:
         why = row.get("not_attacked")

@@ -19,12 +19,10 @@ class ShownFigure(Figure):
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of that many inches."""
     return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def percent_axis(ax: Axes, name: str) -> None:
-    """Shares in percent on the y axis, inside 0 to 100."""
     low, high = ax.get_ylim()
     ax.set_ylim(max(low, 0.0), min(high, 1.003))
     ax.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))

@@ -1,7 +1,7 @@
 """Figures as plain SVG for a page: panels with axes, marks on them, and a legend below.
 
-Text stays text and ink is CSS variables, so one drawing serves light, dark and print. Nothing has an id. Lengths are
-pixels; a figure is scaled to its place.
+Text stays text and ink is CSS variables, so one drawing serves light, dark and print. Lengths are pixels; a figure is
+scaled to its place.
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def colour(index: int) -> str:
-    """The colour of series or cluster number ``index`` >= 0; repeats after twelve."""
     return PALETTE[index % len(PALETTE)]
 
 
 def rgba(hex_colour: str, alpha: float = 1.0) -> tuple[int, int, int, int]:
-    """Bytes of a colour ``#rrggbb``."""
     red, green, blue = bytes.fromhex(hex_colour[1:])
     return red, green, blue, round(255 * alpha)
 
@@ -91,7 +89,6 @@ class Axis:
     size: float = SIZE
 
     def ends(self, values: Doubles) -> tuple[float, float]:
-        """Where the axis begins and ends. values: of all marks."""
         known = values[np.isfinite(values) & ((values > 0) | (not self.log))]
         low, high = (float(known.min()), float(known.max())) if known.size else (0.5, 1.0)
         if self.log:
@@ -102,7 +99,6 @@ class Axis:
         return low if self.low is None else self.low, high if self.high is None else self.high
 
     def marked(self, low: float, high: float) -> list[tuple[float, str]]:
-        """The ticks between two ends, with their words."""
         if self.ticks is not None:
             return list(self.ticks)
         low, high = min(low, high), max(low, high)
@@ -111,7 +107,6 @@ class Axis:
 
 
 def _steps(low: float, high: float, most: int, whole: bool) -> list[float]:
-    """At most so many multiples of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
     power = 10.0 ** math.floor(math.log10((high - low) / most))
@@ -123,7 +118,6 @@ def _steps(low: float, high: float, most: int, whole: bool) -> list[float]:
 
 
 def _powers(low: float, high: float, most: int) -> list[float]:
-    """At most so many powers of ten; below three of them, also 2 and 5 times these; below one, equal steps."""
     if high < 10 * low:
         return _steps(low, high, most, whole=False)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(min(high, _LARGEST))) + 1)
@@ -137,13 +131,10 @@ def _powers(low: float, high: float, most: int) -> list[float]:
 
 
 class Mark(Protocol):
-    """Something drawn on a panel."""
-
     def extent(self) -> tuple[ArrayLike, ArrayLike]:
         """The values along both axes that must be in sight."""
 
-    def draw(self, x: Place, y: Place) -> str:
-        """Its SVG."""
+    def draw(self, x: Place, y: Place) -> str: ...
 
 
 @dataclass
@@ -180,8 +171,6 @@ class Line:
 
 @dataclass
 class Band:
-    """The room between two curves."""
-
     x: ArrayLike
     low: ArrayLike
     high: ArrayLike
@@ -304,7 +293,6 @@ class Key:
 
     @property
     def width(self) -> float:
-        """With its drawing and the space behind."""
         return _KEY + _wide(self.words) + 18
 
     def draw(self, x: float, y: float) -> str:
@@ -336,11 +324,9 @@ class Panel:
     frame: bool = True
 
     def lines(self) -> list[Line]:
-        """Its lines, in their order."""
         return [mark for mark in self.marks if isinstance(mark, Line)]
 
     def limits(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The ends of both axes."""
         every = [mark.extent() for mark in self.marks] or [((), ())]
         x, y = (np.concatenate([np.ravel(np.asarray(one[k], float)) for one in every]) for k in (0, 1))
         return self.x.ends(x), self.y.ends(y)
@@ -357,7 +343,6 @@ class Panel:
         return left, top, right, bottom
 
     def draw(self, left: float, top: float, right: float, bottom: float) -> str:
-        """With its plot between these pixels."""
         x_ends, y_ends = self.limits()
         x, y = _scale(self.x.log, *x_ends, left, right), _scale(self.y.log, *y_ends, bottom, top)
         columns, rows = self.x.marked(*x_ends), self.y.marked(*y_ends)
@@ -401,7 +386,6 @@ class Figure:
     keys: Sequence[Key] = ()
 
     def svg(self, alt: str) -> Markup:
-        """For a page. alt: what it shows, in words."""
         margins = [[None if panel is None else panel.margins() for panel in row] for row in self.panels]
         columns = list(zip(*margins, strict=True))
         across = _spread(self.width, [_most(column, 0, 2) for column in columns], self.widths)
@@ -431,8 +415,6 @@ class Figure:
 
 
 def drawn(plot: Callable[P, tuple[Figure, str]]) -> Callable[P, Markup]:
-    """Turns a function that makes a figure and its alt text into one that gives ``<svg>`` for a page."""
-
     @functools.wraps(plot)
     def inline(*args: P.args, **kwargs: P.kwargs) -> Markup:
         figure, alt = plot(*args, **kwargs)
@@ -451,7 +433,6 @@ def heat_map(values: Doubles, hex_colour: str, low: float, high: float) -> NDArr
 
 
 def scale_bar(hex_colour: str, low: float, high: float, name: str, form: Callable[[float], str] = plain) -> Panel:
-    """A narrow panel that says what the depths of a heat map mean."""
     shades = heat_map(np.linspace(high, low, 256)[:, None], hex_colour, low, high)
     y = Axis(name, low, high, side=True, form=form)
     return Panel(x=Axis(ticks=()), y=y, marks=[Image(shades, 0, 1, high, low)], frame=False)
@@ -474,7 +455,6 @@ def _scale(log: bool, low: float, high: float, first: float, last: float) -> Pla
 def _spread(
     whole: float, margins: Sequence[tuple[float, float]], weights: Sequence[float]
 ) -> list[tuple[float, float]]:
-    """Where each plot of a row begins and ends."""
     shares = weights or [1.0] * len(margins)
     room = max(whole - sum(map(sum, margins)), 1.0)
     found, at = [], 0.0
@@ -529,14 +509,12 @@ def _joined(points: Doubles) -> str:
 
 
 def _finite(rows: Doubles) -> list[Doubles]:
-    """The longest parts without a number that is not finite."""
     known = np.isfinite(rows).all(axis=1)
     parts = np.split(rows, np.flatnonzero(np.diff(known)) + 1)
     return [part for part in parts if len(part) and np.isfinite(part).all()]
 
 
 def _marker(shape: int, radius: float, at: Sequence[float]) -> str:
-    """A circle, square, triangle, diamond, triangle upside down, pentagon or star."""
     sides, turn, inner = ((12, 0, 1), (4, 45, 1), (3, -90, 1), (4, 0, 1), (3, 90, 1), (5, -90, 1), (10, -90, 0.5))[
         shape % 7
     ]

@@ -55,7 +55,6 @@ def render(folders: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def run_page(run: Run) -> str:
-    """The page of one run."""
     return _TEMPLATES.get_template("template.html").render(
         title=f"{run.result.name} on {run.result.data}", run=_run_view(run, "run"), comparison=None, version=__version__
     )
@@ -145,7 +144,6 @@ def figures(
     history: clusters.History | None,
     selected: clusters.Selected | None,
 ) -> dict[str, Any]:
-    """The figures of a run, by name; None where it has no data."""
     groups, matrix = run.partition.groups, run.observed.affinity
     order = clusters.order(members, groups) if members else tuple(range(run.result.shown))
 

@@ -14,7 +14,6 @@ NO_PROOF = "no proof"
 
 
 def released(ledgers: Any) -> str:
-    """What clients have released with an epsilon, and without one; "" for nothing."""
     found = ledger_table(msgspec.convert(ledgers or {}, dict[str, LedgerRecord]))
     if found is None:
         return ""
@@ -111,12 +110,10 @@ def noise_table(rows: Sequence[NoiseRecord] | None) -> list[dict[str, Any]]:
 
 
 def stated(epsilon: Epsilon) -> str:
-    """An epsilon that is true, in words."""
     return epsilon if isinstance(epsilon, str) else number(epsilon)
 
 
 def between(values: Sequence[Epsilon]) -> str:
-    """The smallest and the largest of these, in words."""
     known = [value for value in values if not isinstance(value, str)]
     if not values:
         return MISSING

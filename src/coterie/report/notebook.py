@@ -54,6 +54,5 @@ def scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures: 
 
 
 def table(head: str, rows: Sequence[tuple[str, str]], folder: str) -> str:
-    """A small table for a notebook."""
     cells = "".join(f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
     return f"<p><b>{escape(head)}</b></p><table>{cells}</table><p><code>{escape(folder)}</code></p>"

@@ -52,7 +52,6 @@ _LARGEST = 5  # series in a stack; the rest is one
 
 
 def step(clients: int) -> int:
-    """Every so many clients is shown."""
     return math.ceil(clients / MOST)
 
 
@@ -274,7 +273,6 @@ def per_round(run: Run) -> tuple[Figure, str]:
 
 
 def _durations(run: Run) -> dict[str, dict[int, float]]:
-    """Virtual seconds of each round, from the clock at the rounds' ends; empty without a clock."""
     rounds, at = run.points("virtual_seconds")
     if len(at) < len(run.rounds):
         return {}
@@ -283,7 +281,6 @@ def _durations(run: Run) -> dict[str, dict[int, float]]:
 
 
 def _series(run: Run, field: str, factor: float) -> dict[str, dict[int, float]]:
-    """Of a field of the rounds, name -> round -> value * factor: the largest names, then the rest as one."""
     parts: dict[int, Mapping[str, float]] = {line.round: getattr(line, field) for line in run.rounds}
     totals: Counter[str] = Counter()
     for values in parts.values():
@@ -298,7 +295,6 @@ def _series(run: Run, field: str, factor: float) -> dict[str, dict[int, float]]:
 
 
 def _stack(panel: Panel, rounds: Sequence[int], series: Mapping[str, Mapping[int, float]], first: int = 0) -> list[Key]:
-    """Stacked bars, a unit wide around each round; gives the legend."""
     base: NDArray[np.float64] = np.zeros(len(rounds))
     keys = []
     for number, (name, values) in enumerate(series.items(), start=first):
@@ -397,7 +393,6 @@ def feature_space(features: Matrix, members: Sets | None, groups: Sequence[int] 
 
 @drawn
 def timeline(run: Run) -> tuple[Figure, str]:
-    """Merges, splits, joins and moves, round by round."""
     every = [(line.round, happened(event.kind)) for line in run.rounds for event in line.notes.events]
     kinds = list(dict.fromkeys(kind for _, kind in every))
     panel = Panel("What happened to the clusters", _rounds(run))
@@ -411,7 +406,6 @@ def timeline(run: Run) -> tuple[Figure, str]:
 
 
 def _plane(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(n, 2) coordinates along the two directions of most variance, and the share of the variance of each, (2,)."""
     centred = x - x.mean(axis=0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
     at = np.zeros((len(x), 2))
@@ -432,7 +426,6 @@ def _direction(number: int, share: NDArray[np.float64]) -> str:
 
 @drawn
 def compared_scores(groups: Sequence[RunGroup]) -> tuple[Figure, str]:
-    """Both sides of the leading metric over the rounds, for all methods; dashed where clients fine-tuned."""
     measure = leading(groups)
     first = min(run.rounds[0].round for found in groups for run in found.runs)
     last = max(run.rounds[-1].round for found in groups for run in found.runs)
@@ -476,7 +469,6 @@ def compared_costs(groups: Sequence[RunGroup]) -> tuple[Figure, str]:
 
 
 def _share_y(panels: Sequence[Panel], measure: Measure, name: str) -> None:
-    """The same y axis for panels side by side, with its name at the first; shares in percent, inside 0 to 100."""
     bounds = (0.0, 1.003) if measure.share else (-math.inf, math.inf)
     axis = Axis(name, bounds=bounds, form=percent if measure.share else plain, grid=True)
     together = Panel(y=axis, marks=[mark for panel in panels for mark in panel.marks])
@@ -508,6 +500,5 @@ def _at(found: RunGroup, rounds: NDArray[np.int64], until: Callable[[Run], list[
 
 
 def _differ(panel: Panel) -> bool:
-    """Whether the lines' ends differ by more than a factor of 5, so that the x axis is better logarithmic."""
     ends = [float(xs[-1]) for line in panel.lines() if (xs := np.asarray(line.x, dtype=float)).size]
     return bool(ends) and min(ends) > 0 and max(ends) / min(ends) > 5

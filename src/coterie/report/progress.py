@@ -40,7 +40,6 @@ class Pace:
 
     @property
     def unknown(self) -> bool:
-        """Whether there are attacks of unknown duration."""
         return ATTACKS in self.work and ATTACKS not in self._known
 
     def _learn(self, name: str, rounds: int, taken: float) -> None:
@@ -49,7 +48,6 @@ class Pace:
             self._known[_kind(name)] = before[0] + rounds, before[1] + taken
 
     def took(self, name: str, line: Mapping[str, Any]) -> None:
-        """A round of this run is done, and with it every run before it."""
         for earlier in self.work:
             if earlier == name:
                 break
@@ -94,12 +92,10 @@ class Pace:
 
 
 def _in_common(a: Sequence[str], b: Sequence[str]) -> int:
-    """How many parts two names begin with alike."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
 def name_run(label: str, seed: int) -> str:
-    """The name of one of several runs."""
     return f"{label}{_SEED}{seed}"
 
 
@@ -123,7 +119,6 @@ Attack = Callable[[Path], T]
 
 
 def tell_attacks(tell: Tell, attack: Attack[T]) -> Attack[T]:
-    """The same attack, which reports how long each took."""
     done = 0
 
     def told(folder: Path) -> T:
@@ -163,12 +158,10 @@ def show_progress(
 
 
 def write_outlook(pace: Pace) -> None:
-    """Say on stderr how much there is to do."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(pace.outlook(), markup=False)
 
 
 def _line(pace: Pace, name: str, line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
-    """``fedavg  round 3 of 10  local 81.2 %  global 80.1 %  12 s left``."""
     pace.took(name, line)
     if name == ATTACKS:
         return "  ".join(part for part in (name, f"{line['round']} of {pace.work[name]} runs", _left(pace)) if part)
@@ -186,7 +179,6 @@ def _left(pace: Pace) -> str:
 
 
 def _scores(line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
-    """Both sides of the leading metric; nothing for a round without evaluation. Accuracy goes without its name."""
     name, share = leading["name"], leading["share"]
     found = {side: line.get(of := f"{side}_{name}", line.get("metrics", {}).get(of)) for side in ("local", "global")}
     head = "" if name == "accuracy" else f"{leading['label']} "

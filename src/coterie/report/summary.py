@@ -25,7 +25,6 @@ def lasted(summary: Summary) -> str:
 
 
 def results(summary: Summary) -> list[Row]:
-    """The most important results."""
     return [
         *scores(summary),
         *_poisoning(summary),
@@ -102,7 +101,6 @@ def _costs(summary: Summary) -> Iterable[Row]:
 
 
 def _releases(summary: Summary) -> Iterable[Row]:
-    """What clients have released, and each claimed epsilon beside the lower bound of neighbouring data."""
     if words := released(summary.get("ledger")):
         yield "privacy", words
     claims = msgspec.convert(summary.get("dp_audit") or [], tuple[NoiseRecord, ...])

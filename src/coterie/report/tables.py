@@ -31,7 +31,6 @@ def per_client_and_round(run: Run, field: str) -> float | None:
 
 
 def ends(run: Run) -> list[dict[str, Any]]:
-    """Each metric's start, best and end, and the end's worst and best client."""
     rows = []
     named = {field: (name, one) for one in (run.leading, *run.others) for field, name in sides(one).items()}
     for field, (name, measure) in named.items():
@@ -60,7 +59,6 @@ def own_scores(run: Run) -> dict[str, Any] | None:
 
 
 def cluster_table(run: Run, members: Sets) -> list[dict[str, Any]]:
-    """The final clusters: their members and most frequent classes."""
     rows = []
     for cluster in sorted(frozenset().union(*members)):
         inside = [client for client, own in enumerate(members) if cluster in own]
@@ -211,7 +209,7 @@ def by_role(not_judged: Iterable[Unread | Mapping[str, str]]) -> list[tuple[str,
 
 
 def audit_table(audits: Sequence[AuditRecord | None]) -> dict[str, Any] | None:
-    """The table of runs that differ at most in their seed. None if one was not audited."""
+    """The table of runs that differ at most in their seed."""
     known = [audit for audit in audits if audit is not None]
     if not known or len(known) < len(audits):
         return None

@@ -25,7 +25,6 @@ def metric(of: float | None, share: bool) -> str:
 
 
 def explained(measure: Measure) -> dict[str, tuple[str, str]]:
-    """The two sides of a metric by field: name and samples."""
     return {
         f"global_{measure.name}": (f"Global {measure.label}", "on the whole test set"),
         f"local_{measure.name}": (f"Local {measure.label}", "on test data like the client's own"),
@@ -41,7 +40,6 @@ _SIDES = {
 
 
 def sides(measure: Measure) -> dict[str, str]:
-    """The fields of a metric, and their names."""
     return {f"{side}_{measure.name}": f"{where} {measure.label}" for side, where in _SIDES.items()}
 
 
@@ -111,7 +109,6 @@ def listed(numbers: Sequence[int], limit: int = 24) -> str:
 
 
 def _scaled(value: float, units: Sequence[str], whole: bool = False) -> str:
-    """In the unit that fits, each a thousand of the one before. whole: the first is counted."""
     for unit in units[:-1]:
         if value < 999.5:
             return f"{_digits(value, whole and unit == units[0])} {unit}"

@@ -96,7 +96,6 @@ def by_cell(
 
 
 def named(*items: Item[Outcome]) -> Mapping[str, Item[Outcome]]:
-    """Items by their names, as a system's ``reproductions`` tell them."""
     return {item.name: item for item in items}
 
 
@@ -174,7 +173,6 @@ class Curve:
         return {"seed": self.seed, **rounded, **tuned, **({"diverged": self.diverged} if self.diverged else {})}
 
     def events(self) -> int:
-        """In how many rounds clusters were made."""
         return sum(self.clustered)
 
 

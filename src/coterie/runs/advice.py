@@ -16,7 +16,6 @@ from coterie.runs.metrics import metrics_of, named, score
 
 
 def advise(text: str | None) -> None:
-    """Warn, unless there is nothing to say."""
     if text is not None:
         warnings.warn(text, CoterieWarning, stacklevel=2)
 
@@ -45,7 +44,6 @@ def without_effect(given: Collection[str], runs: Sequence[Resolved]) -> list[str
 
 
 def surplus_clusters(config: Resolved) -> str | None:
-    """A sentence about more clusters than a run has clients."""
     clusters, clients = config.settings.get("clusters"), config.clients
     if not isinstance(clusters, int) or clients is None or clusters <= clients:
         return None
@@ -56,7 +54,6 @@ def surplus_clusters(config: Resolved) -> str | None:
 
 
 def absent_to_the_end(config: Resolved) -> str | None:
-    """A sentence about clients that would join only after the last round."""
     clients, (founders, newcomers, every) = (
         config.clients,
         (config.settings.get(key, 0) for key in ("founders", "newcomers", "join_every")),

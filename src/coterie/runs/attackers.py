@@ -43,7 +43,6 @@ class Attackers:
         return cls(replace(parse(config.attack), value=value), drawn(config.attackers, clients, config.seed))
 
     def among(self, system: System) -> System:
-        """The system with these attackers in it."""
         return system if self.attack is None else attacked(system, self.attack, self.names, self.deeds)
 
     def costs(self) -> dict[str, Any]:
@@ -83,13 +82,11 @@ class Attackers:
         )
 
     def left_out(self, of_clients: Mapping[str, T]) -> dict[str, T]:
-        """The entries of the honest clients."""
         out = frozenset(self.names)
         return {name: one for name, one in of_clients.items() if name not in out}
 
     @property
     def trigger(self) -> float | None:
-        """The value of a backdoor's trigger, or None if there is no backdoor."""
         return self.attack.value if self.attack is not None and self.attack.kind == "backdoor" else None
 
     def facts(self, config: Resolved, lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

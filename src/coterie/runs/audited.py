@@ -96,7 +96,6 @@ def audit_content(run: Recorded, attacks: Attacked) -> Content:
 
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:
-    """Rows by their verdicts, then by their leaks."""
     return sorted(rows, key=lambda row: (-VERDICTS.index(row["verdict"]), -row["leak"]))
 
 
@@ -107,7 +106,7 @@ def audited(folder: str | Path, data_dir: str | None = None, *, active: bool = F
 
 
 def keep(folder: str | Path, content: Content) -> None:
-    """Write the audit into the run's ``result.json``. Raises UserError or RunError if that fails."""
+    """Raises UserError or RunError if that fails."""
     folder = Path(folder)
     with locked(folder):
         write_result(folder, {**read_summary(folder), "audit": content})
@@ -253,7 +252,7 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
 def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict[str, float]:
     """The largest mean leak of each topic among the findings of one server. servers: their roles.
 
-    A leak that luck explains (verdict "nothing found") counts 0. Means are over the rounds in which an attack runs.
+    A leak that luck explains (verdict "nothing found") counts 0.
     """
     found: dict[str, float] = {}
     findings = list(findings)

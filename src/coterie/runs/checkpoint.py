@@ -1,16 +1,16 @@
 """Checkpoints: files from which a run continues after any end, with the numbers of an undisturbed run.
 
-``checkpoint/parties.N.bin`` is a log. Each checkpoint adds the parties that have changed since the last one. A new log
-begins once half of this one counts no more. ``checkpoint/checkpoint.bin`` is replaced as a whole: the head's length
-(u64, little-endian), the head (``Checkpoint``), then the frames under way, whose sizes the head states. The head names
-the log and, for each party, its place there and a digest. So one party can be read alone, files of different
-checkpoints or runs cannot be mixed, and what a killed process has added to the log counts for nothing.
+``checkpoint/parties.N.bin`` is a log. Each checkpoint adds the parties that have changed, and a new log begins once
+half of this one counts no more. ``checkpoint/checkpoint.bin`` is replaced as a whole: the head's length (u64,
+little-endian), the head (``Checkpoint``), which names the log and each party's place in it and a digest, then the
+frames under way, whose sizes the head states. So one party can be read alone, files of different checkpoints or runs
+cannot be mixed, and what a killed process has added to the log counts for nothing.
 
-All of it is private (0600 in a folder of 0700). ``metrics.jsonl``, ``result.json`` and reports are not, though they
-hold reasons for refusals and skipped rounds, which may contain a client's own numbers.
+All of it is private (0600 in a folder of 0700), unlike ``metrics.jsonl``, ``result.json`` and reports, though they hold
+reasons for refusals and skipped rounds, which may contain a client's own numbers.
 
 A digest detects damage but is no signature. Every length, place and shape is checked before use, and the folder may not
-be a symbolic link or another user's. So a run reads, changes and deletes only files in its own folder.
+be a symbolic link or another user's.
 """
 
 from __future__ import annotations
@@ -90,8 +90,6 @@ class Checkpoint(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """The fields that a resumed run reads of a line of ``metrics.jsonl``; the set-up lacks the last two."""
-
     bytes_up: dict[str, Count]
     bytes_down: dict[str, Count]
     refused: dict[str, Count]
@@ -104,7 +102,6 @@ class _Line(msgspec.Struct):
 
 
 def log_file(out: Path, number: int) -> Path:
-    """The path of the log of this number."""
     return out / CHECKPOINT.parent / f"parties.{number}.bin"
 
 
@@ -136,7 +133,6 @@ def _bodies(path: Path, places: Mapping[str, Place]) -> Iterator[tuple[str, byte
 
 
 def _kept(roster: Roster) -> Roster | None:
-    """What a checkpoint holds of a roster: nothing of one that follows from the seed."""
     return None if isinstance(roster, DerivedRoster) else roster
 
 
@@ -177,7 +173,6 @@ class Saver:
         self._drop_old_files()
 
     def _written(self) -> files.Log:
-        """The log, with all parties that have changed since the last checkpoint at its end."""
         experiment, live = self.experiment, sum(place.size for place in self._places.values())
         names = [*experiment.parties.changed, *experiment.parties.pinned]
         if not self._places and _kept(experiment.common.roster) is not None:
@@ -194,7 +189,6 @@ class Saver:
         return self._log
 
     def _begin_log(self, keep: Mapping[str, Place]) -> None:
-        """A new log, with these parties of the last one. The checkpoint in place still names the last one."""
         last = self._log
         self._number += 1
         path = log_file(self.out, self._number)
@@ -211,7 +205,6 @@ class Saver:
         self._places[name] = Place(self._log.append(body), len(body), files.digest(body))
 
     def close(self) -> None:
-        """Close the log."""
         if self._log is not None:
             self._log.close()
 
@@ -242,7 +235,6 @@ class Saver:
         self._log.truncate(kept.log_bytes)
 
     def _drop_old_files(self) -> None:
-        """Remove the logs of other checkpoints, and what a killed process left half written."""
         folder, own = (self.out / CHECKPOINT).parent, log_file(self.out, self._number)
         with files.writing(folder):
             old = [path for path in folder.iterdir() if path != own and _LOG.fullmatch(path.name)]
@@ -250,7 +242,6 @@ class Saver:
                 left.unlink(missing_ok=True)
 
     def _check_models(self, round: int) -> None:
-        """Raises UserError unless the states hold a model of this shape for every client."""
         path, expected = self.out / CHECKPOINT, (self.experiment.model.spec.size,)
         try:
             for name, model in self.experiment.models(round).items():
@@ -323,7 +314,6 @@ def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]] |
 
 
 def frames(out: Path, snapshot: Snapshot) -> Iterator[bytes]:
-    """The frames under way, one at a time."""
     path = out / CHECKPOINT
     with files.reading(path), files.opened(path, follow=False) as file:
         file.seek(-files.DIGEST_BYTES - sum(snapshot.sizes), os.SEEK_END)
@@ -332,7 +322,6 @@ def frames(out: Path, snapshot: Snapshot) -> Iterator[bytes]:
 
 
 def _check_lines(path: Path, kept: Checkpoint) -> None:
-    """Raises UserError unless the file holds the lines of all rounds up to the checkpoint's."""
     with files.reading(path), files.opened(path, follow=False) as file:
         if os.fstat(file.fileno()).st_size < kept.metrics_bytes:
             raise UserError(f"{path} is shorter than its checkpoint says: it was changed; {ADVICE}")

@@ -61,7 +61,6 @@ _ONLY_WITH = {"delay": "delta", "newcomers": "founders", "join_every": "founders
 
 
 def _told(config: Resolved, what: str) -> Mapping[str, str]:
-    """Settings and reasons from a system's config. what: ``own_budget``, those that are part of its method."""
     own = config.own
     found: Mapping[str, str] = getattr(own, what)() if hasattr(own, what) else {}
     return found
@@ -211,7 +210,6 @@ def plan(
 
 
 def _labels(methods: Sequence[str], usual: str) -> dict[str, tuple[str, str]]:
-    """The system's name and mode, by label."""
     labels: dict[str, tuple[str, str]] = {}
     modes: set[str] = set()
     for written in methods:
@@ -235,7 +233,6 @@ def _labels(methods: Sequence[str], usual: str) -> dict[str, tuple[str, str]]:
 def _share_out(
     labels: Mapping[str, tuple[str, str]], settings: Mapping[str, str]
 ) -> tuple[dict[str, dict[str, str]], dict[str, set[str]]]:
-    """Settings as texts, by label, and the keys of those given for that method alone."""
     known = {label: field_types(registry.get(name).config) for label, (name, _) in labels.items()}
     texts: dict[str, dict[str, str]] = {label: {} for label in labels}
     alone: dict[str, set[str]] = {label: set() for label in labels}
@@ -360,14 +357,12 @@ def _row(label: str, results: Sequence[FinishedRun], learned: Learned | None) ->
 
 
 def _measured(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """All numbers of a run that a row may have, by name."""
     found = summary.get("detection") or {}
     rates = {"detection_rate": found.get("rate"), "false_alarms": found.get("false_alarms")}
     return {**(summary.get("grouping") or {}), **rates, **summary}
 
 
 def _leads(rows: Sequence[Mapping[str, Any]], measures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How much better the first method is than each other one, paired by seed, in the score's better direction."""
     first, *others = rows
     signs = {
         f"{tuned}{side}_{one['name']}": 1 if one["higher"] else -1

@@ -59,23 +59,20 @@ class Resolved(RunConfig):
 
     @property
     def definition(self) -> System:
-        """The system that is run."""
         return registry.get(self.system)
 
     @property
     def own(self) -> Any:
-        """The system's own config object."""
         return self.definition.config(**self.settings)
 
     @property
     def how(self) -> How:
-        """What computes products, and in which precision."""
         return {"precision": self.precision, "device": self.accelerator}
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """Options and settings for one data set. A setting applies if the system's config has the field.
+    """Options and settings for one data set.
 
     model: None for ``training.models.default_model``.  of_model: settings that another model needs, by its name.
     """
@@ -182,7 +179,6 @@ def resolve(config: RunConfig) -> Resolved:
 
 
 def _attack(config: RunConfig) -> dict[str, Any]:
-    """The attack and its share of attackers, both explicit or both None."""
     if config.attack is None:
         if config.attackers is not None:
             raise UserError(f"attackers={config.attackers:g} has no effect without an attack: give attack, too")
@@ -198,7 +194,6 @@ def _attack(config: RunConfig) -> dict[str, Any]:
 
 
 def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the options explicit that depend on this machine: the model, accelerator, precision and folders."""
     import torch
 
     from coterie.training.jobs import has_fast_bf16
@@ -267,7 +262,6 @@ def from_toml(path: str | Path, **overrides: Any) -> RunConfig:
 
 
 def from_text(text: str) -> Resolved:
-    """The run that ``to_toml`` wrote; raises UserError."""
     try:
         given = tomllib.loads(text)
         check_format("config", given.pop("format", FORMAT))

@@ -1,12 +1,11 @@
 """The observer scores the clients' models. It adds no messages, no bytes and no views to the protocol.
 
-Scoring many personal models on a large test set would cost more than their training. So beyond ``FEW_MODELS`` distinct
-models of one task, each is scored on the same sample of the test set, which is large enough for a standard error of at
-most ``STANDARD_ERROR`` of a client's accuracy, whatever that is. Fewer models, and all models on a client's own test
-samples, are scored on everything. Of the training samples at most ``TRAIN_SAMPLES`` count, as many of each client.
+Beyond ``FEW_MODELS`` distinct models of one task, each is scored on the same sample of the test set, which is large
+enough for a standard error of at most ``STANDARD_ERROR`` of a client's accuracy. Fewer models, and all models on a
+client's own test samples, are scored on everything. Of the training samples at most ``TRAIN_SAMPLES`` count, as many of
+each client.
 
-It also finds *skipped* rounds, which moved no model, bit for bit, whatever the hub says. A run whose rounds were all
-skipped has no result.
+A run whose rounds were all *skipped* (moved no model, bit for bit) has no result.
 """
 
 from __future__ import annotations
@@ -132,7 +131,6 @@ class Evaluator:
         self._counts_hits = model.is_classifier and [metric.name for metric in self.metrics] == ["accuracy"]
 
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
-        """Scores of these clients' models, in their order. Clients of one task with equal models are scored once."""
         owns, every = [self.data[name] for name in models], list(models.values())
         rows = {name: np.empty(len(owns)) for name in self.names}
         sampled: Sampled | None = None
@@ -160,7 +158,6 @@ class Evaluator:
     def _looked_at(
         self, test_set: TensorSamples, models: Sequence[ClientModel]
     ) -> tuple[TensorSamples, Sampled | None]:
-        """The samples that these models of one task are scored on, and what they are a sample of, if they are one."""
         many = len(test_set.y)
         if self.seed is None or many <= _ENOUGH or len(_alike(models)) <= FEW_MODELS:
             return test_set, None
@@ -241,7 +238,7 @@ class Evaluator:
     def _on_own(
         self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]
     ) -> Iterator[tuple[int, dict[str, float]]]:
-        """The index of each model, and its metrics on its client's own samples. Equal models take one pass."""
+        """Equal models take one pass."""
         for same in _alike(models):
             for together, places in _together(same, samples):
                 ((_, measure),) = self._measured(together, [models[same[0]]])
@@ -249,7 +246,6 @@ class Evaluator:
                     yield i, measure(place)
 
     def _measured(self, samples: TensorSamples, models: Sequence[ClientModel]) -> Iterator[tuple[list[int], Measured]]:
-        """Every distinct model: the indices of its clients, and the function that measures it on samples."""
         if not self._counts_hits:
             labels = self.targets.stored(samples.y.numpy())
             for same, outputs in self._outputs(samples, models):
@@ -268,10 +264,7 @@ class Evaluator:
     def _outputs(
         self, samples: TensorSamples, models: Sequence[ClientModel]
     ) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
-        """Every distinct model: the indices of its clients, and its outputs (n, k). Raises UserError for other outputs.
-
-        A mixture's are the logarithms of its mixed probabilities.
-        """
+        """Raises UserError for other outputs."""
         if self.model.outputs is None:
             raise UserError(f"{self.model.name} gives no vector for each sample, so metrics have nothing to measure")
         for same in _sharing({i: _weights(model) for i, model in enumerate(models)}):
@@ -292,8 +285,6 @@ class Evaluator:
     def _judged(
         self, samples: TensorSamples, models: Sequence[ClientModel]
     ) -> Iterator[tuple[list[int], NDArray[np.float32], NDArray[np.bool_]]]:
-        """Every distinct model: the indices of its clients, its losses and correct answers, (n,) each."""
-
         def judge(weights: NDArray[np.float32], shares: Doubles | None = None) -> Judged:
             return judge_many(self.model, weights, samples.x, samples.y, shares=shares, device=self.device)
 
@@ -348,7 +339,6 @@ def _digest(array: NDArray[Any]) -> bytes:
 
 
 def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
-    """Groups of keys with equal arrays, by identity or by their bytes."""
     by_id: dict[int, list[int]] = {}
     for i, array in arrays.items():
         by_id.setdefault(id(array), []).append(i)
@@ -361,12 +351,10 @@ def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
 
 
 def _variance(samples: int, of: int) -> float:
-    """Of a share among so many samples, of which these were drawn, at most."""
     return 0.25 / max(1, samples) * (of - samples) / max(1, of - 1)
 
 
 def _alike(models: Sequence[ClientModel]) -> list[list[int]]:
-    """Groups of indices of equal models. Mixtures are equal if their shares are, too."""
     found = []
     for same in _sharing({i: _weights(model) for i, model in enumerate(models)}):
         mixtures = {i: one.weights for i in same if isinstance(one := models[i], Mixture)}
@@ -379,7 +367,6 @@ def _own_tests(test_set: TensorSamples, tests: Sequence[NDArray[np.int64]], i: i
 
 
 def _by_test_set(owns: Sequence[ClientData]) -> dict[TensorSamples, list[int]]:
-    """The indices of the clients with each test set."""
     found: dict[TensorSamples, list[int]] = {}
     for i, own in enumerate(owns):
         found.setdefault(own.test_set, []).append(i)
@@ -389,7 +376,6 @@ def _by_test_set(owns: Sequence[ClientData]) -> dict[TensorSamples, list[int]]:
 def _together(
     indices: Sequence[int], samples: Callable[[int], TensorSamples]
 ) -> Iterator[tuple[TensorSamples, dict[int, slice]]]:
-    """The samples of these clients one after another, as many as fit into memory, and the place of each client's."""
     parts: dict[int, TensorSamples] = {}
     held = 0
     for i in indices:
@@ -403,7 +389,7 @@ def _together(
 
 
 class AllSkippedError(RunError):
-    """Every round of a run was skipped. The same options would skip them again."""
+    """Every round of a run was skipped."""
 
 
 def federation_digest(system: System, federation: Federation) -> str:
@@ -415,7 +401,6 @@ def federation_digest(system: System, federation: Federation) -> str:
 
 
 def shown(reasons: Sequence[str]) -> str:
-    """The first few reasons, and how many more there are."""
     more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
     return "; ".join(reasons[:_SHOWN]) + more
 

@@ -71,7 +71,6 @@ class Experiment:
         self._models_digest = ""  # after the last round
 
     def _deal(self) -> None:
-        """Data, model and devices, and which clients are evaluated or misbehave."""
         config, seed = self.config, self.config.seed
         inputs = inputs_of(config, next(iter(self.system.roles(self.settings, ()))))
         self.tasks, self.split, self.model, self.data = inputs.tasks, inputs.split, inputs.model, inputs.data
@@ -94,7 +93,6 @@ class Experiment:
         self._drifted = False
 
     def _found_parties(self, founded: Founded | None) -> None:
-        """The parties with what each alone is told, and the digests of the run's inputs."""
         config, system = self.config, self.system
         self.inputs_digest = inputs_digest(config, self.tasks, self.model)
         self.own_code = own_code(config)
@@ -122,7 +120,6 @@ class Experiment:
         self._check_mixtures()
 
     def _observe(self) -> None:
-        """The engine of effects and the observer; own code is tried before anything is written."""
         config, names = self.config, self.names
         weights = class_weights(config.class_weights, self._targets, self._outputs)
         self.effects = LocalEffects(
@@ -165,7 +162,6 @@ class Experiment:
         )
 
     def _check_mixtures(self) -> None:
-        """Raises UserError for a mixture of models with another loss than cross entropy, or weighted classes."""
         config = self.config
         plain = config.task == "classes" and config.loss is None and config.class_weights is None
         everybodys = () if plain else self.system.models(self.seen).values()
@@ -200,13 +196,12 @@ class Experiment:
         return {name: models[name] for name in self.shown if name in there}
 
     def set_up(self) -> Line:
-        """The set-up before round 1. Returns its costs."""
         _, costs = self._driven(0, self._hub.setup())
         self.parties.rest()
         return costs
 
     def reach(self, r: int) -> None:
-        """Let clients exchange their data if round r is the round of the drift. They keep their state."""
+        """Let clients exchange their data if round r is the round of the drift."""
         drift, givers, names = self.dealt.drift, self.dealt.givers, self.common.clients
         if drift is None or self._drifted or r < drift.round:
             return
@@ -222,7 +217,6 @@ class Experiment:
                 self.parties.renew(name)
 
     def _counted(self) -> NDArray[np.int64]:
-        """(evaluated clients, classes) training samples, with the labels of each client's task."""
         owns = (self.data[name] for name in self.shown)
         return np.stack([self._targets.counts(own.y.numpy(), self._outputs) for own in owns])
 
@@ -231,7 +225,6 @@ class Experiment:
         return self.parties[self.federation.hub]
 
     def _driven(self, r: int, steps: Steps[Any], *, settle: bool = False) -> tuple[dict[str, Any], Line]:
-        """The notes and costs of the hub's steps in round r; 0 is the set-up."""
         started = time.perf_counter()
         try:
             notes = dict(self.transport.drive(steps, r, settle=settle) or {})
@@ -244,7 +237,6 @@ class Experiment:
         return notes, costs
 
     def _begins_s(self, r: int) -> float:
-        """When round r begins: by the rounds' pace, once a client is there (``devices/traces.py``)."""
         clock_s = self.transport.clock_s
         return clock_s if self.traces is None else self.traces.opens_s(clock_s + (self.pace_s if r > 1 else 0.0))
 
@@ -254,7 +246,6 @@ class Experiment:
         return (yield from self._hub.round(r))
 
     def _why_refused(self) -> str:
-        """The refusals of this round with their reasons, for the observer. Coordinators are told no reasons."""
         refused = [reason for reason, _ in self.transport.meter.refused.most_common()]
         return f" ({evaluation.shown(refused)})" if refused else ""
 
@@ -286,10 +277,6 @@ class Experiment:
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
     def _watching(self) -> Callable[[], bool]:
-        """Before a round: a function that says after it whether any model has moved.
-
-        Where only some clients are evaluated, it compares their models and those of all clients asked meanwhile.
-        """
         if not self.config.evaluated:
             before = self._models_digest or evaluation.federation_digest(self.system, self.federation)
 
@@ -331,7 +318,6 @@ class Experiment:
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
     def _observed(self, r: int, *, scores: bool, tunes: bool) -> Line:
-        """What the observer adds to a line: scores of the models after round r, and of the tuned ones."""
         line: Line = {}
         if scores:
             models = self.models(r)
@@ -358,7 +344,6 @@ class Experiment:
         return line
 
     def observed(self) -> dict[str, Any]:
-        """What the system tells an observer of the evaluated clients."""
         found, clients = dict(self.system.observe(self.seen)), self.data.clients
         membership = found.get("membership")
         if self.config.evaluated and membership is not None and len(membership) == len(clients):  # a hub's own list
@@ -366,7 +351,6 @@ class Experiment:
         return found
 
     def groups(self, split: Split) -> list[int] | None:
-        """Every evaluated client's own group in this split's data, if there are groups."""
         found, clients = split.groups, self.data.clients
         return None if found is None else [int(found[clients.index(name)]) for name in self.shown]
 
@@ -396,7 +380,6 @@ class Experiment:
         return self.observer.scores({name: one.weights for name, one in tuned.items()}), tuned
 
     def close(self) -> None:
-        """Remove the files of the transport and of parties on disk, and give workers back."""
         self.effects.workers.close()
         self.transport.close()
         self.parties.close()
@@ -408,10 +391,7 @@ def build(config: RunConfig, founded: Founded | None = None) -> Experiment:
 
 
 def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays:
-    """The delays of a resolved run, for the share of clients that a round may ask.
-
-    A user's own system without settings of participation asks all clients.
-    """
+    """The delays of a resolved run, for the share of clients that a round may ask."""
 
     def asked(r: int) -> Sequence[str]:
         here = joined(clients, settings, r) if hasattr(settings, "founders") else clients

@@ -38,7 +38,6 @@ def check_free(out: Path) -> None:
 
 
 def numbered(stem: str, make: Callable[[Path], None]) -> Path:
-    """The first free folder ``runs/<stem>-<n>``, made by ``make`` (FileExistsError: it is no longer free)."""
     number = 1
     while True:
         out = Path("runs") / f"{stem}-{number}"

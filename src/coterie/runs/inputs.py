@@ -60,7 +60,7 @@ def start_weights(
 ) -> NDArray[np.float32]:
     """The weights that the system's models start with, (k, d): random, or trained on the data's own k groups.
 
-    No real server has the data for the latter. Raises UserError if there are not k groups.
+    Raises UserError if there are not k groups.
     """
     k, pretraining = settings.models, settings.pretraining()
     random = random_starts(config.seed, k, model)
@@ -116,7 +116,6 @@ def _views(task: Task, augment: int, seed: int, name: str) -> Iterator[Task]:
 
 
 def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
-    """The hub's own samples, of the plain task, without test samples."""
     own = samples_of(task, indices, "train")
     return ClientData(own.x, own.y, np.empty(0, np.int64), TensorSamples(own.x[:0], own.y[:0]))
 
@@ -129,7 +128,6 @@ def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Te
 
 
 def inputs_digest(config: Resolved, tasks: Sequence[Task], model: Model) -> str:
-    """A digest of the data and of one's own model and loss, which a config only names."""
     parts = [*dict.fromkeys(task.dataset.digest for task in tasks)]
     if ":" in config.model:
         kinds = {type(layer) for layer in model.module.modules() if not type(layer).__module__.startswith("torch.")}
@@ -177,11 +175,9 @@ class Holdings(Mapping[str, ClientData]):
         return self._others[name] if name in self._others else self._make(self._giver(name))
 
     def __setitem__(self, name: str, data: ClientData) -> None:
-        """A party holds this from now on, whatever it was dealt."""
         self._others[name] = data
 
     def samples(self, name: str) -> int:
-        """How many training samples a party holds; 0 for one that holds none."""
         if name in self._others:
             return len(self._others[name].y)
         return self._size(self._giver(name)) if name in self.clients else 0
@@ -201,7 +197,6 @@ class Holdings(Mapping[str, ClientData]):
         self._givers = givers
 
     def as_dealt(self) -> Holdings:
-        """What everybody was dealt, whatever is exchanged later."""
         return Holdings(self.clients, self._make, self._size, self._others)
 
     def _giver(self, name: str) -> int:

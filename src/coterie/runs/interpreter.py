@@ -60,18 +60,14 @@ class OpenedCache:
 
 @lru_cache(maxsize=16)
 def _digest(data: bytes) -> bytes:
-    """SHA-256, computed once for the same object."""
     return hashlib.sha256(data).digest()
 
 
 class Computed:
-    """Results of ``Compute`` for the last few arguments."""
-
     def __init__(self, most: int = 4) -> None:
         self._held: deque[tuple[Compute, Any]] = deque(maxlen=most)
 
     def get(self, wanted: Compute) -> Any:
-        """The result, computed if it is not held."""
         for known, result in self._held:
             if known.function == wanted.function and _same(known.arguments, wanted.arguments):
                 return result
@@ -81,7 +77,6 @@ class Computed:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two arguments are equal: arrays by content, tuples part by part, all else by ``==``."""
     if a is b:
         return True
     if isinstance(a, tuple) and isinstance(b, tuple):
@@ -92,7 +87,6 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _most(part: Fit | Fitted) -> float:
-    """The largest weight, or entry of the solver's state, that a training begins or ends with."""
     return max(map(largest, (part.weights, *part.state.values())))
 
 
@@ -166,7 +160,6 @@ class LocalEffects:
         return [next(results) if error is None else error for error in errors]
 
     def _wrong_key(self, party: str, key: Any) -> CryptoError | None:
-        """The error for an emulated key in a real run, or the other way round."""
         if key is None or self.emulated is None or key.emulated == self.emulated:
             return None
         is_, runs = ("an emulated", "real") if key.emulated else ("a real", "emulated")
@@ -187,9 +180,6 @@ class LocalEffects:
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
         """Remember the clients whose updates stood out in round r, by its notes: models may diverge later because of
         them.
-
-        An update is the cause if no training here gave such weights; if unknown, as before a resumption, if most
-        updates were of another size.
         """
         outliers = notes.get("outliers", {})
         few = 2 * len(outliers) <= notes.get("participants", 0)
@@ -238,7 +228,7 @@ class LocalEffects:
         return self._opened.get(key, data, lambda: key.decrypt(key.public.from_bytes(data)))
 
     def _own(self, party: str) -> OwnData:
-        """The data that a party may compute from. The arrays are read-only views."""
+        """The arrays are read-only views."""
         own = self._here.of(party)
         x, y = own.x.numpy(), own.y.numpy()
         for view in (x, y):

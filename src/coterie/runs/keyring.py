@@ -48,8 +48,6 @@ class PartyKeys(Keyring):
 
 
 class _Loaded(Generic[K]):
-    """Keys by name, loaded when first used; the last few thousand are held."""
-
     def __init__(self, what: str, load: Callable[[str], K]) -> None:
         self._what, self._load = what, lru_cache(maxsize=_HELD)(load)
 

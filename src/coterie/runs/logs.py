@@ -26,7 +26,6 @@ CSV, TENSORBOARD, MLFLOW = "rounds.csv", "tensorboard", "mlflow_run.txt"
 
 
 def numbers(line: Line, prefix: str = "") -> dict[str, Any]:
-    """The plain values of a line; those of a table are named ``table.key``, metrics by their own names."""
     found: dict[str, Any] = {}
     for key, value in line.items():
         if isinstance(value, Mapping):
@@ -43,7 +42,6 @@ def _scalars(line: Line) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _csv(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
-    """``rounds.csv``: a row a round; written anew when a round brings a new column."""
     rows: list[dict[str, Any]] = []
     columns: dict[str, None] = {}
 
@@ -73,7 +71,6 @@ def _csv(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
 
 @contextlib.contextmanager
 def _tensorboard(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
-    """Scalars in the folder ``tensorboard``: ``tensorboard --logdir runs`` shows all runs."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer: Any = SummaryWriter(str(out / TENSORBOARD), purge_step=len(before) + 1 if before else None)
@@ -91,7 +88,6 @@ def _tensorboard(out: Path, config: Resolved, before: Sequence[Line]) -> Iterato
 
 @contextlib.contextmanager
 def _mlflow(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
-    """A run of the configured tracking server; ``mlflow_run.txt`` keeps its id."""
     import mlflow
 
     kept = out / MLFLOW

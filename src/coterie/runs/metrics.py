@@ -74,7 +74,6 @@ def _sklearn(name: str) -> Callable[..., float]:
 
 
 def _accuracy(labels: NDArray[Any], scores: Doubles) -> float:
-    """The share of correct classes, or of correct answers, one to each label of each sample."""
     return float(np.mean(_answers(labels, scores) == labels))
 
 
@@ -83,8 +82,6 @@ def _answers(labels: NDArray[Any], scores: Doubles) -> NDArray[Any]:
 
 
 def _answered(measure: Callable[..., float], least: int = 1) -> Measure:
-    """A metric of answers for classes; NaN if the labels have fewer than ``least`` classes."""
-
     def value(labels: NDArray[Any], scores: Doubles) -> float:
         return measure(labels, _answers(labels, scores)) if len(np.unique(labels)) >= least else float("nan")
 
@@ -92,8 +89,6 @@ def _answered(measure: Callable[..., float], least: int = 1) -> Measure:
 
 
 def _macro(measure: Callable[..., float]) -> Measure:
-    """precision, recall or F1: the mean over the classes or labels that some sample has."""
-
     def value(labels: NDArray[Any], scores: Doubles) -> float:
         answers = _answers(labels, scores)
         if labels.ndim == 1:
@@ -106,10 +101,6 @@ def _macro(measure: Callable[..., float]) -> Measure:
 
 
 def _ranked(measure: Callable[..., float], labels: NDArray[Any], scores: Doubles) -> float:
-    """A metric of ranks: of class 1 for two classes, else the mean over classes against the rest, or over labels.
-
-    A class of all samples, or of none, is left out. NaN if none is left.
-    """
     one_hot = labels[:, None] == np.arange(scores.shape[1]) if labels.ndim == 1 else labels > 0.5
     columns = [1] if labels.ndim == 1 and scores.shape[1] == 2 else range(scores.shape[1])
     values = [measure(one_hot[:, k], scores[:, k]) for k in columns if 0 < one_hot[:, k].sum() < len(labels)]
@@ -121,18 +112,11 @@ def _log_loss(labels: NDArray[Any], scores: Doubles) -> float:
 
 
 def _r2(labels: NDArray[Any], scores: Doubles) -> float:
-    """NaN where a number has no variance to explain."""
     varies = len(labels) > 1 and (np.ptp(labels, axis=0) > 0).all()
     return _sklearn("r2_score")(labels, scores) if varies else float("nan")
 
 
 def _best(of_class: Callable[[Doubles], Doubles], over: bool = True) -> Callable[[Doubles], float]:
-    """The chance of a metric of answers. of_class: from shares (sets, classes), the value of a class as the constant
-    answer.
-
-    over: whether the metric is a mean over the classes of a set, of which all others then have 0.
-    """
-
     def chance(shares: Doubles) -> float:
         present = (shares > 0).sum(axis=1, keepdims=True) if over else 1
         return float((of_class(shares) / present).mean(axis=0).max())
@@ -151,7 +135,6 @@ def _prevalence(shares: Doubles) -> float:
 
 
 def _entropy(shares: Doubles) -> float:
-    """Log loss, in nats, of a model that gives every sample the mean shares of the classes."""
     mean = shares.mean(axis=0)
     return float(-(mean[mean > 0] * np.log(mean[mean > 0])).sum())
 
@@ -226,13 +209,12 @@ def leading(names: str | None, task: TaskKind) -> dict[str, Any]:
 
 
 def score(of: Mapping[str, Any], field: str) -> Any:
-    """E.g. ``local_auroc`` of a result, a round's line, or a row of ``compare.json``; None where missing."""
+    """None where missing."""
     value = of.get(field)
     return (of.get("metrics") or {}).get(field) if value is None else value
 
 
 def named(words: str | None) -> tuple[str, ...]:
-    """Names with commas between."""
     return tuple(word.strip() for word in (words or "").split(",") if word.strip())
 
 
@@ -243,8 +225,7 @@ ClassWeights = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 def class_weights(words: str | None, targets: Targets, classes: int) -> ClassWeights | None:
     """The option ``class_weights``: ``balanced`` or a number for each class. None without it. Raises UserError.
 
-    balanced: every class that a client holds has the same total weight in its training. Numbers, in the classes' order,
-    are scaled to a mean of 1, so a class weighs the same at every client.
+    balanced: every class that a client holds has the same total weight in its training.
     """
     if words is None:
         return None

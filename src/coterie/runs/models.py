@@ -3,9 +3,8 @@
     models/0.safetensors, models/1.safetensors, ...     each distinct model once, self-contained
     models/index.json                                   which client predicts with which, and the digest of each file
 
-The models are those of ``global_accuracy`` and ``local_accuracy``, before fine-tuning. Clients share a file if weights
-and scaling of samples are equal bit for bit. A client with a mixture has several files, and a share of each. The folder
-is private, since a client's model may reveal its data.
+The models are those of ``global_accuracy`` and ``local_accuracy``, before fine-tuning. The folder is private, since a
+client's model may reveal its data.
 
 A file of one model holds its tensors by their state-dict names. An exported mixture holds those of model m as
 ``coterie.m.NAME``, and the shares (m,) float64 as ``coterie.shares``. Both hold ``coterie.zero`` and ``coterie.unit``;
@@ -167,7 +166,6 @@ class Models:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The clients, by their names as parties."""
         return tuple(self.index.clients)
 
     def of(self, client: str) -> TrainedModel:
@@ -358,7 +356,6 @@ def _told(data: bytes, size: int, where: str) -> ModelFacts:
 
 
 def _bytes(path: Path, most: int, *, follow: bool) -> bytes:
-    """The bytes of a file, up to a limit, its header checked first. follow: allow a symbolic link. Raises UserError."""
     try:
         with opened(path, follow=follow) as file:
             size = os.fstat(file.fileno()).st_size
@@ -374,7 +371,6 @@ def _bytes(path: Path, most: int, *, follow: bool) -> bytes:
 
 
 def _shares(shares: Tensor, where: str) -> Doubles:
-    """(m,) float64, at least 0 and with the sum 1, or UserError."""
     if shares.dtype != torch.float64 or shares.dim() != 1 or not 1 <= len(shares) <= 1 << 16:
         raise UserError(f"{where}: shares of a mixture are {tuple(shares.shape)} {shares.dtype}: {_ADVICE}")
     if not (bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) <= 1e-6):  # NaN fails both
@@ -383,7 +379,6 @@ def _shares(shares: Tensor, where: str) -> Doubles:
 
 
 def _scale(value: Tensor | None, name: str, shape: tuple[int, ...], kind: torch.dtype, where: str) -> NDArray[Any]:
-    """Numbers of this type that broadcast over the shape, or UserError."""
     own = () if value is None else tuple(value.shape)
     try:
         fits = np.broadcast_shapes(own, shape) == shape

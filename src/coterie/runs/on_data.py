@@ -35,7 +35,6 @@ class TensorSamples:
     y: Tensor
 
     def at(self, places: NDArray[np.int64]) -> TensorSamples:
-        """Copies of the samples at these places."""
         return TensorSamples(self.x[places], self.y[places])
 
 
@@ -69,8 +68,7 @@ class OnData(Protocol):
     def drift(self) -> None:
         """From now on, after the drift, clients have each other's data."""
 
-    def close(self) -> None:
-        """Give back what was taken for it."""
+    def close(self) -> None: ...
 
 
 class Here:
@@ -85,11 +83,9 @@ class Here:
     def run(self, wanted: Wanted) -> list[Any]:
         return interpret(self._table, wanted)
 
-    def drift(self) -> None:
-        """Nothing: the mapping ``data`` is the run's own."""
+    def drift(self) -> None: ...
 
-    def close(self) -> None:
-        """Nothing was taken."""
+    def close(self) -> None: ...
 
     def of(self, party: str) -> ClientData:
         """A party's data; raises TypeError if it has none."""
@@ -109,7 +105,6 @@ class Here:
             return [error if result is None else result for result in found]
 
     def _weighted(self, own: ClientData, weights: Vector | None) -> Vector | None:
-        """The weights of the training samples, (n,): those given, times each sample's class weight."""
         if self.class_weights is None:
             return weights
         of_class = self.class_weights(own.y.numpy())
@@ -130,5 +125,4 @@ class Here:
 
 
 def diverged() -> PeerError:
-    """What a client refuses with whose training diverged."""
     return PeerError("its training diverged: its loss or weights are no longer finite")

@@ -79,10 +79,6 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
 
 
 def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str, Any]] | None:
-    """By client, what it has released and its epsilon; None if the system keeps no ledger.
-
-    lines: of the set-up and all rounds, which name the senders of counted messages.
-    """
     system, settings = experiment.system, experiment.settings
     if system.ledger is None and system.releases is None:
         return None
@@ -104,7 +100,6 @@ def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str
 
 
 def _audited_noise(experiment: Experiment) -> list[Mapping[str, Any]] | None:
-    """What the ledger's noise is worth, by the system's audit; None without ledger or such an audit."""
     if experiment.system.ledger is None:
         return None
     audit = audit_of(experiment.system)

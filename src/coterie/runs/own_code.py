@@ -66,7 +66,6 @@ def with_code(inputs: str, code: Mapping[str, str]) -> str:
 
 
 def named_in(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a config's options name as ``module:NAME``, with the option. Imports nothing."""
     attack = str(options.get("attack") or "")
     of: dict[str, Sequence[str]] = {name: [str(options.get(name) or "")] for name in ("system", "model", "loss")}
     of["metrics"] = named(options.get("metrics"))
@@ -94,13 +93,11 @@ def check_code(config: Path, said: Collection[str] | None = None) -> None:
 
 
 def came_in(out: Path) -> Path:
-    """The folder that a run's folder came in: that of its comparison, or its own."""
     out = out.resolve()
     return out.parent if (out.parent / COMPARE).is_file() else out
 
 
 def _imported(source: bytes, module: ModuleSpec) -> Iterator[ModuleSpec]:
-    """One's own modules that a source imports anywhere. Only one's own packages are imported here."""
     package = module.name if module.submodule_search_locations is not None else module.name.rpartition(".")[0]
     for node in ast.walk(ast.parse(source)):
         names: list[str] = []

@@ -1,7 +1,4 @@
-"""A federation in one process. Recently asked parties are objects; all others sleep as bytes on disk.
-
-So memory grows only with the number of parties asked between two calls of ``rest``.
-"""
+"""A federation in one process. Parties that were not asked recently sleep as bytes on disk."""
 
 from __future__ import annotations
 
@@ -78,12 +75,10 @@ class Parties(Mapping[str, Party]):
         return party
 
     def mark(self) -> None:
-        """From now on remember parties' states when first asked, for ``asked`` and ``look_back``."""
         self._marked = {}
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The parties that were asked for since the mark, in that order."""
         return tuple(self._marked or ())
 
     def look_back(self, name: str) -> Party:
@@ -95,12 +90,10 @@ class Parties(Mapping[str, Party]):
         return party
 
     def forget_mark(self) -> None:
-        """Remember nothing more."""
         self._marked = None
 
     @property
     def touched_names(self) -> tuple[str, ...]:
-        """The parties that were ever asked for or replaced."""
         return tuple({**self._asleep, **self._awake})
 
     def pin(self, name: str) -> Party:
@@ -125,7 +118,6 @@ class Parties(Mapping[str, Party]):
                 total -= sum(size for key, size in one.items() if not uses[key])
 
     def restart(self, name: str) -> None:
-        """Drop a party; its next use makes it from its bytes."""
         if name in self._awake and name not in self.pinned:
             self._asleep[name] = self._spool.put(dumped(self._awake[name]))
             del self._awake[name]
@@ -160,13 +152,11 @@ class Parties(Mapping[str, Party]):
         self.changed[name] = None
 
     def replace(self, party: Party) -> None:
-        """Put another object in a party's place."""
         self._forget(party.name)
         self._awake[party.name] = party
         self.changed[party.name] = None
 
     def close(self) -> None:
-        """Remove all files."""
         self._spool.close()
 
     def _forget(self, name: str) -> None:
@@ -190,7 +180,6 @@ def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] |
 
 
 def _held(party: Party) -> dict[int, int]:
-    """The sizes of a party's arrays, by identity, and of its remaining state."""
     found = {}
 
     def noted(value: Any) -> None:
@@ -242,7 +231,6 @@ def simulate(
 
 
 def _founded(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, Mapping[str, Identity]]:
-    """A new roster and every party's keys; made on demand for ``Names``, if keys follow from the seed."""
     if isinstance(roles, LazyMapping) and isinstance(roles.names, Names) and randomness.emulated:
         found = derived(roles, roles.names, randomness)
         return found, found.identities

@@ -1,7 +1,4 @@
-"""Workers on a Ray cluster: one actor each, which holds the data. Nothing else of Coterie imports Ray.
-
-Ray restarts an actor that dies, anywhere in the cluster, and its work is repeated. It gets only the config's text.
-"""
+"""Workers on a Ray cluster: one actor each, which holds the data. Nothing else of Coterie imports Ray."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ _REPEATS = 3
 
 
 class _Actor:
-    """A worker in its own process. It reports a failed start at its first call."""
-
     def __init__(self, text: str, inputs: str) -> None:
         self._worker: Worker | None = None
         self._why: CoterieError | None = None
@@ -35,12 +30,10 @@ class _Actor:
             self._why = error
 
     def ready(self) -> dict[str, str]:
-        """Tells, once the data are there, what this place runs."""
         self._made()
         return versions()
 
     def run(self, wanted: Wanted, drifted: bool) -> list[Any]:
-        """As ``Worker.run``."""
         return self._made().run(wanted, drifted)
 
     def _made(self) -> Worker:
@@ -50,13 +43,10 @@ class _Actor:
         return self._worker
 
     def process(self) -> int:
-        """Its process."""
         return os.getpid()
 
 
 class RayWorker:
-    """One actor. make: the arguments of ``Worker``."""
-
     def __init__(self, make: tuple[str, str], gpu: bool) -> None:
         options = {"num_cpus": 1, "num_gpus": int(gpu), "max_restarts": -1, "max_task_retries": _REPEATS}
         self.actor = ray.remote(_Actor).options(**options).remote(*make)

@@ -44,7 +44,6 @@ def recorded_run(config: RunConfig, meddle: Meddle = lambda *run: None) -> tuple
 
 
 def record(config: RunConfig, meddle: Meddle = lambda *run: None) -> Recorded:
-    """The same, with the experiment closed."""
     run, experiment = recorded_run(config, meddle)
     experiment.close()
     return run
@@ -126,7 +125,6 @@ _MOST_SAMPLES = 512  # of each kind, of a client
 
 
 def _samples(data: Mapping[str, ClientData], client: str) -> AuditSamples:
-    """Some of a client's training samples, and some held-out ones, or else test samples."""
     own = data[client]
     some, rest = _thinned(len(own.y)), own.held_out
     if rest is None or not len(rest.y):

@@ -23,8 +23,6 @@ PACKAGES = ("coterie.systems", "coterie.baselines")
 
 
 class _Systems(Mapping[str, System]):
-    """Every ``SYSTEM`` (or all ``SYSTEMS``) of the modules in ``PACKAGES``, and the registered systems."""
-
     def __init__(self) -> None:
         self.registered: dict[str, System] = {}
 
@@ -32,7 +30,6 @@ class _Systems(Mapping[str, System]):
         return self.registered[name] if name in self.registered else self.built_in(name)
 
     def built_in(self, name: str) -> System:
-        """A system that comes with Coterie. Raises KeyError."""
         every = [module for package in PACKAGES for module in _modules(package)]
         own = [module for module in every if module.endswith(f".{name}")]
         for module in own or every:  # a module that is named after its one system, else one with several
@@ -98,7 +95,6 @@ def audit_of(system: System) -> Audit | None:
 
 
 def _named(path: str | Kind, what: str, kind: type[Kind]) -> Kind:
-    """The object, or what lies at ``module:ATTRIBUTE``. Raises UserError where it is of another type."""
     found = import_object(path, what) if isinstance(path, str) else path
     if not isinstance(found, kind):
         raise UserError(f"{path!r} is a {type(found).__name__}, not a {kind.__module__}.{kind.__name__}")

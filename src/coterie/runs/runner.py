@@ -55,8 +55,8 @@ class Interrupted(KeyboardInterrupt):
 class FinishedRun:
     """A finished run. summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
 
-    Models are read from ``folder`` on demand. A client is named as a party (``"client/3"``) or by its own name.
-    architecture: of the models, if it was given as a Python object (``runs/trained.py``).
+    A client is named as a party (``"client/3"``) or by its own name. architecture: of the models, if it was given as a
+    Python object (``runs/trained.py``).
     """
 
     folder: Path
@@ -66,12 +66,10 @@ class FinishedRun:
 
     @cached_property
     def models(self) -> Models:
-        """The trained models of all clients; raises UserError if the folder has none."""
         return load_models(self.folder)
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The clients that have a model, by their names as parties."""
         return self.models.clients
 
     def model(self, client: str) -> nn.Module:
@@ -79,11 +77,9 @@ class FinishedRun:
         return self.models.of(client).module(self.architecture)
 
     def predict(self, client: str, x: ArrayLike, proba: bool = False) -> NDArray[Any]:
-        """Classes of new samples by their names or numbers, or their probabilities (``TrainedModel.predict``)."""
         return self.models.of(client).predict(x, proba, model=self.architecture)
 
     def export(self, client: str, path: str | Path) -> None:
-        """Write a client's model as one self-contained file (``export_model``)."""
         export_model(self.models.of(client), path)
 
 

@@ -29,7 +29,6 @@ _WORDS: Mapping[Any, str] = {
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
-    """The error for an unknown name. It lists the known names."""
     names = sorted(known)
     return UserError(f"unknown {what} {word!r}{suggest(word, names)} Known: {', '.join(names) or 'none'}")
 
@@ -85,7 +84,6 @@ def typed(kind: type, given: Mapping[str, Any], what: str, *, text: bool = False
 
 
 def values_of(config: Any) -> dict[str, Any]:
-    """All fields of a dataclass, by name."""
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
@@ -114,7 +112,6 @@ _ENTRY = re.compile(r"(?:^|  )(\w+(?:,\s+\w+)*): ")
 
 
 def _documented(docstring: str) -> Iterator[tuple[str, str]]:
-    """The fields that a docstring explains. Text before the first field of a paragraph belongs to none."""
     for paragraph in re.split(r"\n\s*\n", docstring):
         _, *found = _ENTRY.split(re.sub(r"\s*\n\s*", "  ", paragraph).strip())
         for names, text in zip(found[::2], found[1::2], strict=True):

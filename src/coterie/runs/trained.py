@@ -1,7 +1,7 @@
 """A client's trained model outside its run: its weights and what they need to predict.
 
-New samples are in the data set's stored units. ``TrainedModel`` scales them as in training: (x - zero) / unit. If
-groups of clients had different tasks, samples and labels are those of the client (``ModelFacts.data``).
+New samples are in the data set's stored units. If groups of clients had different tasks, samples and labels are those
+of the client (``ModelFacts.data``).
 """
 
 from __future__ import annotations
@@ -115,7 +115,6 @@ class TrainedModel:
 
     @property
     def targets(self) -> Targets:
-        """What the outputs say."""
         return Targets(self.facts.task, self.facts.class_names, self.target_zero, self.target_unit)
 
     def module(self, model: OwnModel | None = None) -> nn.Module:
@@ -168,8 +167,8 @@ class TrainedModel:
     ) -> NDArray[Any]:
         """Label of each sample: its class name, or a number where classes have no names, (n,).
 
-        Several labels at once: (n, labels) zeros and ones. Regression: (n, numbers) in the units of the data.
-        proba: give the probabilities (n, classes) float64 instead.  The rest is as in ``module`` and ``scaled``.
+        Several labels at once: (n, labels) zeros and ones. Regression: (n, numbers) in the units of the data. proba:
+        give the probabilities (n, classes) float64 instead.
         """
         found = self._scores(self.scaled(x, where), self.module(model), where)
         return found if proba else self.labels(found)
@@ -258,7 +257,6 @@ class TrainedModel:
         return rows
 
     def _made(self, model: OwnModel | None) -> nn.Module:
-        """The architecture with any weights; raises UserError if it is not known."""
         name = self.facts.model
         given = ":" not in name or name.startswith("given:")
         if model is None and name not in NAMES and (given or self.home is None):
@@ -286,7 +284,6 @@ class TrainedModel:
         return made
 
     def _check(self, module: nn.Module) -> None:
-        """Raises UserError unless names, shapes and types of the tensors are the module's."""
         own = state(module)
         for tensors in self.tensors:
             for name in sorted({*own, *tensors}):
@@ -299,7 +296,6 @@ class TrainedModel:
 
 
 def state(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by their state-dict names."""
     return {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
 
 

@@ -66,7 +66,6 @@ def tune_by_own_epochs(
     solver: Sgd,
     seed: Callable[[str, int], int],
 ) -> dict[str, Tuned]:
-    """Each client's model after its own number of ``epochs``. A client that diverges keeps its model."""
     fits = [(name, Fit(weights, solver, epochs[name], seed(name, 0))) for name, weights in models.items()]
     return {
         name: Tuned(fitted.weights, fit.epochs) if isinstance(fitted, Fitted) else Tuned(models[name], 0, True)

@@ -36,7 +36,7 @@ class ViewLog:
         self._written: dict[str, int] = {}
 
     def append(self) -> None:
-        """Write the new records. Raises RunError if the disk is full."""
+        """Raises RunError if the disk is full."""
         parts: list[bytes] = []
         if not self.log.length():
             for party, key in self.transcript.openings.items():

@@ -37,7 +37,6 @@ class Worker:
         self._drifted = False
 
     def run(self, wanted: Wanted, drifted: bool) -> list[Any]:
-        """As ``Here.run``."""
         if drifted and not self._drifted:
             self._data.exchange(self._givers)
             self._drifted = True
@@ -45,5 +44,4 @@ class Worker:
 
 
 def versions() -> dict[str, str]:
-    """What must be the same at all workers."""
     return {"coterie": coterie.__version__, "torch": torch.__version__, "numpy": np.__version__}

@@ -1,7 +1,7 @@
 """Workers that compute on parties' data: ``--workers ray``, ``ray:COUNT`` or ``ray://HOST:PORT``.
 
-A worker (``runs/worker.py``) is made from the run's config alone. Parties and messages stay in the run's own process.
-The models equal those of a run without workers, bit for bit.
+A worker (``runs/worker.py``) is made from the run's config alone. The models equal those of a run without workers, bit
+for bit.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ def workers_of(config: Resolved, inputs: str, samples: Callable[[str], int]) -> 
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Keeps an existing handler of SIGTERM: Ray sets its own when imported and started."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -70,8 +69,6 @@ def _sigterm_kept() -> Iterator[None]:
 
 
 class RemoteWorker(Protocol):
-    """A worker elsewhere, whose results are fetched on demand."""
-
     def ask(self, wanted: Wanted, drifted: bool) -> Callable[[], list[Any]]:
         """Send work away. The returned function waits for the results, and raises the worker's error."""
 
@@ -105,6 +102,5 @@ class WorkerPool:
         self._close()
 
     def _cost(self, party: str, effect: Any) -> float:
-        """Samples that a computation passes through, up to a factor."""
         passes = 3 * effect.epochs if isinstance(effect, Fit) else 1
         return self._samples(party) * passes * (len(effect.weights) if isinstance(effect, Losses) else 1)

@@ -1,8 +1,7 @@
 """CICS, FedEPC's choice of devices within a cluster: section 3.4, eq. (9) to (12), algorithm 3.
 
 A contextual combinatorial bandit. `choose` takes the set of devices with the highest upper confidence bound of the
-reward within the time budget; `learned` keeps what it brought. Both are pure functions over `Bandit`, the state of one
-cluster. docs/selection.md lists departures with reasons.
+reward within the time budget; `learned` keeps what it brought.
 """
 
 from __future__ import annotations
@@ -39,17 +38,7 @@ MEMBERS = 32
 
 @dataclass(frozen=True)
 class Cics:
-    """Settings of the bandit.
-
-    confidence: delta in (0, 1) of beta_t = sqrt(2 log(t^2 / delta)).  exploration: factor on beta_t; 0 is greedy.
-    length_scale: rho of eq. (10), in units of the distance of standardised contexts.  sigma: of eq. (10); noise: the
-        standard deviation of a reward; slope: that of each entry of theta; all three in units of the standard deviation
-        of the rewards in the window.  window: so many past rounds are remembered.  cheapest: a cost below this share of
-        the cluster's median cost counts as the median, unless no set would then keep the budget; 0 believes all.
-        exhaustive_to: up to so many devices all 2^n sets are compared.  pool, swaps: beyond, the devices that a greedy
-        step compares, and the random moves that follow.
-    literal: eq. (10), (11) and algorithm 3 as printed, on contexts and costs as they are.
-    """
+    """Settings of the bandit, which docs/selection.md explains."""
 
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.1
     exploration: NotNegative = 1.0
@@ -82,7 +71,6 @@ class Bandit(msgspec.Struct, frozen=True):
     rewards: Floats = msgspec.field(default_factory=lambda: np.zeros(0))
 
     def past(self) -> Past:
-        """What the posterior needs."""
         return Past(self.contexts, self.sizes, self.features, self.rewards)
 
 
@@ -212,14 +200,12 @@ def _devices(bandit: Bandit, rows: Floats, able: NDArray[np.int64], costs: Float
 
 
 def _known(rows: Floats, settings: Cics) -> Floats:
-    """Standardised in the cluster, infinite values as unknown; literal: as sent."""
     lost = np.isinf(rows).any(axis=1, keepdims=True)
     rows = np.where(lost, np.nan, rows)
     return np.nan_to_num(rows) if settings.literal else standardised(rows)
 
 
 def _features(known: Floats) -> Floats:
-    """A device's part (n, 11) of Phi: phi / n. So a reward depends on the participating share of the cluster."""
     return posterior.phi(known) / max(len(known), 1)
 
 

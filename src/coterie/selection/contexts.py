@@ -56,7 +56,6 @@ def usable(contexts: Floats, costs: Floats) -> NDArray[np.bool_]:
 
 
 def affordable(cost: Any, budget: float) -> Any:
-    """Whether sums of costs keep the budget, up to rounding."""
     return cost <= budget * (1 + _ROUNDING)
 
 
@@ -67,7 +66,7 @@ def believed(costs: Floats, cheapest: float) -> Floats:
 
 
 def time_costs(contexts: Any) -> Floats:
-    """D_i| / f_i of each device (n,), the terms of the time budget (section 3.4): samples per GHz.
+    """|D_i| / f_i of each device (n,), the terms of the time budget (section 3.4): samples per GHz.
 
     Infinity for a CPU of 0 or less GHz or NaN; such a device is never selected.
     """
@@ -82,8 +81,8 @@ def standardised(contexts: Any) -> Floats:
     """Contexts (n, 5) -> (n, 5), every column with mean 0 and standard deviation 1, within [-3, 3].
 
     Before that, values farther than 3 robust deviations (1.4826 times the median absolute deviation) from the column's
-    median are moved to that distance: one absurd value cannot squeeze all others together. Where more than half of a
-    column are equal nothing is moved. A constant column and NaN (unknown) give 0. Raises UserError for infinite values.
+    median are moved to that distance: one absurd value cannot squeeze all others together. A constant column and NaN
+    (unknown) give 0. Raises UserError for infinite values.
     """
     rows = as_contexts(contexts)
     if np.isinf(rows).any():

@@ -3,8 +3,7 @@ OSDI 2021, algorithm 1 and sections 4.2 to 4.4.
 
 A client's utility is |B| sqrt(mean squared loss), plus a bonus for staleness, times a penalty if it is slower than the
 preferred duration. A share of each round explores untried clients, by speed. The pacer prefers longer durations when
-the rounds bring less than before. `Pool` is the state between rounds. docs/selection.md lists decisions where the paper
-is silent.
+the rounds bring less than before.
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 def pool(clients: int, settings: Oort | None = None) -> Pool:
-    """The state before round 1, of this many clients."""
     if clients < 1:
         raise UserError(f"Oort selects among at least 1 client, not {clients}")
     unknown = np.full(clients, np.nan)
@@ -81,7 +79,7 @@ def pool(clients: int, settings: Oort | None = None) -> Pool:
 
 
 def statistical_utility(losses: Any) -> float:
-    """B| sqrt(mean of the squared losses): section 4.2. losses: (|B|,), one a sample. 0 for no samples."""
+    """|B| sqrt(mean of the squared losses): section 4.2. losses: (|B|,), one a sample. 0 for no samples."""
     values = np.asarray(losses, np.float64).ravel()
     return utility_of_mean(len(values), float(np.sqrt(np.mean(values**2)))) if len(values) else 0.0
 
@@ -195,7 +193,6 @@ def _cut(utilities: Floats, clip: float) -> float:
 
 
 def _without_blacklist(there: NDArray[np.bool_], state: Pool, number: int, settings: Oort) -> NDArray[np.bool_]:
-    """Clients below the limit of selections; where too few, also those selected least often."""
     if settings.most is None:
         return there
     allowed = there & (state.selected < settings.most)
@@ -209,7 +206,6 @@ def _without_blacklist(there: NDArray[np.bool_], state: Pool, number: int, setti
 def _by_utility(
     known: NDArray[np.int64], util: Floats, number: int, cutoff: float, rng: np.random.Generator
 ) -> list[int]:
-    """Lines 13 and 14: drawn by utility among those above the cut-off."""
     if number < 1:
         return []
     ordered = known[np.argsort(-util[known], kind="stable")]
@@ -218,7 +214,6 @@ def _by_utility(
 
 
 def _drawn(clients: NDArray[np.int64], weights: Floats, number: int, rng: np.random.Generator) -> list[int]:
-    """``number`` distinct clients, drawn in proportion to their weights; weight 0 comes last."""
     if number < 1:
         return []
     with np.errstate(divide="ignore"):

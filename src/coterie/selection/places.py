@@ -21,8 +21,7 @@ def places(owed: Mapping[int, float], room: Mapping[int, int], number: int, leas
     """How many devices of each cluster may train in a round in which ``number`` may.
 
     Each place goes to the cluster that is owed most (the lowest number of several) and has room, its first ``least``
-    together. So no cluster waits for ever, and over many rounds places are in proportion to sizes. room: the most
-    devices of each cluster that can train. Raises UserError for a negative number, and for a least number below 1.
+    together. Raises UserError for a negative number, and for a least number below 1.
     """
     if number < 0 or least < 1:
         raise UserError(f"{number} places of a round, of which a cluster takes at least {least}")

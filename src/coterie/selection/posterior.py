@@ -152,8 +152,7 @@ def coefficients(past: Past, length_scale: float, noise: float, slope: float, si
 def printed_posterior(past: Past, length_scale: float, noise: float) -> Belief:
     """Algorithm 3, line 8, as printed, with mu_0 = 0 and the distance of eq. (10) as printed.
 
-    Every step uses the prior kernel, so the deviation knows the last set alone. The kernel is not positive
-    semi-definite; a negative variance counts as 0.
+    The kernel is not positive semi-definite; a negative variance counts as 0.
     """
     sizes = past.sizes.astype(np.float64)
     total = between(past.contexts, past.sizes) * np.outer(sizes, sizes)

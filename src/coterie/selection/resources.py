@@ -1,9 +1,8 @@
 """Five resources, what a client can upload and download with them, and which client leads its cluster (OFL).
 
-OFL is "Opportunistic Federated Learning for Resource-heterogeneous and Privacy-aware Clients". A client has a limit L_R
-of each of five resources in a time step, and a parameter costs some of each (section 3.5). Eq. (4) asks for the shares
-gamma_up and gamma_down of the model that use the step best: a linear programme in two variables. ``ratios`` looks at
-every vertex, in exact fractions.
+OFL is "Opportunistic Federated Learning for Resource-heterogeneous and Privacy-aware Clients". Eq. (4) asks for the
+shares gamma_up and gamma_down of the model that use the step best: a linear programme in two variables. ``ratios``
+looks at every vertex, in exact fractions.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class Limits:
 
     @property
     def values(self) -> tuple[float, ...]:
-        """In the order of ``KINDS``."""
         return tuple(float(getattr(self, kind)) for kind in KINDS)
 
 
@@ -107,7 +105,6 @@ def ratios(
 
 
 def _walls(limits: Limits, costs: Costs, size: int) -> dict[str, Line]:
-    """The constraints of eq. (4) by resource, without those that don't limit anything."""
     found = {}
     for kind, limit, up, down in zip(KINDS, limits.values, costs.up, costs.down, strict=True):
         if limit < inf and (up or down):
@@ -116,7 +113,6 @@ def _walls(limits: Limits, costs: Costs, size: int) -> dict[str, Line]:
 
 
 def _best(lines: list[Line], least: Fraction, bounds: tuple[Fraction, Fraction]) -> tuple[Fraction, Fraction]:
-    """The vertex with the largest x + y from ``least`` to these bounds, or the most balanced point between two such."""
     one, zero = Fraction(1), Fraction(0)
     box = [(one, zero, bounds[0]), (zero, one, bounds[1]), (-one, zero, -least), (zero, -one, -least)]
     every = lines + box
@@ -128,7 +124,6 @@ def _best(lines: list[Line], least: Fraction, bounds: tuple[Fraction, Fraction])
 
 
 def _crossing(first: Line, second: Line) -> Iterable[tuple[Fraction, Fraction]]:
-    """Where the edges of two half-planes cross; nothing if they are parallel."""
     (a, b, c), (d, e, f) = first, second
     if determinant := a * e - b * d:
         yield (c * e - b * f) / determinant, (a * f - c * d) / determinant
@@ -141,9 +136,8 @@ def _allowed(lines: Iterable[Line], x: Fraction, y: Fraction) -> bool:
 def score(limits: Limits, costs: Costs, size: int, weights: Mapping[str, float] | None = None) -> float:
     """How well a client is provided, in [0, 1]: the weighted mean over the resources of h / (1 + h).
 
-    h = L_R / ((C_{R,up} + C_{R,down}) size) is how many whole models a step would do, in both directions. A claim gives
-    at most 1 and lowers no other client's score. The paper gives no formula.
-    weights: by resource, at least 0 and not all 0, by default equal. Raises UserError for others.
+    h = L_R / ((C_{R,up} + C_{R,down}) size) is how many whole models a step would do, in both directions. The paper
+    gives no formula. weights: by resource, at least 0 and not all 0, by default equal. Raises UserError for others.
     """
     given = dict.fromkeys(KINDS, 1.0) if weights is None else dict(weights)
     if not set(given) <= set(KINDS) or not all(0 <= w < inf for w in given.values()) or not sum(given.values()) > 0:
@@ -159,9 +153,9 @@ def score(limits: Limits, costs: Costs, size: int, weights: Mapping[str, float] 
 def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: float = 1.0) -> str:
     """The leader of a cluster: argmax of score / (1 + penalty * terms served) (algorithm 1, l. 12, and section 6.1).
 
-    With penalty 1 this is D'Hondt's rule: in the long run a client's share of the terms is its share of the scores.
-    With penalty 0 the best provided client always leads. The paper has no formula.
-    served: by name, by default 0. Ties: fewer terms, then the order of ``scores``. Raises UserError for a cluster
+    With penalty 1 this is D'Hondt's rule: in the long run a client's share of the terms is its share of the scores. The
+    paper has no formula. served: by name, by default 0. Ties: fewer terms, then the order of ``scores``. Raises
+    UserError for a cluster
         without members, a negative penalty, or a score that is no number of at least 0.
     """
     if not scores or not 0 <= penalty < inf or not all(0 <= value < inf for value in scores.values()):
@@ -175,8 +169,7 @@ def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: f
 def serving(served: Mapping[str, float], leaders: Iterable[str], kept: float = 1.0) -> dict[str, float]:
     """The terms served by name, after one more of these leaders. kept: the part of each older term that still counts.
 
-    With kept below 1 a client that joins late owes at most 1 / (1 - kept) terms. Raises UserError for kept outside 0 to
-    1.
+    Raises UserError for kept outside 0 to 1.
     """
     if not 0 <= kept <= 1:
         raise UserError(f"the part of old terms that counts is from 0 to 1, not {kept}")

@@ -36,7 +36,6 @@ class Devices:
         return SetSums(m.sum(axis=1), pairs, m @ self.past, m @ self.features)
 
     def with_nobody(self) -> Devices:
-        """One more device, the last, that adds and costs nothing, to swap with in additions and removals."""
         rows = (np.concatenate([a, np.zeros((1, *a.shape[1:]))]) for a in (self.contexts, self.costs))
         sums = (np.concatenate([a, np.zeros((1, a.shape[1]))]) for a in (self.past, self.features))
         return Devices(*rows, *sums)
@@ -94,23 +93,18 @@ def greedy_with_swaps(
 
 @dataclass(frozen=True)
 class _Set:
-    """A set with its sums: members (n,) with nobody among the n, and its value."""
-
     members: NDArray[np.bool_]
     sums: SetSums
     value: float
 
 
 class _Search:
-    """Sets near a current one. The last device is nobody, who can come and go."""
-
     def __init__(self, devices: Devices, score: Score, budget: float, least: int, most: int) -> None:
         self.devices, self.score, self.budget, self.least, self.most = devices, score, budget, least, most
         self.nobody = len(devices) - 1
         self.valued = 0
 
     def greedy(self, pool: int, rng: np.random.Generator) -> list[_Set]:
-        """The sets of 1, 2, ... devices from adding the best device until none fits."""
         way, current = list[_Set](), self._set(np.zeros(self.nobody + 1, np.bool_))
         while len(fits := self.additions(current)):
             if len(fits) > pool:
@@ -119,14 +113,12 @@ class _Search:
         return way
 
     def cheapest(self) -> _Set:
-        """As many of the cheapest devices as fit."""
         order = np.argsort(self.devices.costs[:-1], kind="stable")[: self.most]
         members = np.zeros(self.nobody + 1, np.bool_)
         members[order[affordable(np.cumsum(self.devices.costs[order]), self.budget)]] = True
         return self._set(members)
 
     def climb(self, current: _Set, swaps: int, rng: np.random.Generator) -> _Set:
-        """The set after so many random moves, made only where they improve it."""
         for tried in range(0, swaps, _BATCH):
             out, into = self.moves(current, min(swaps - tried, _BATCH), rng)
             if len(out):
@@ -134,7 +126,6 @@ class _Search:
         return current
 
     def best(self, current: _Set, out: NDArray[np.int64], into: NDArray[np.int64]) -> _Set:
-        """The best of the sets that have ``into`` instead of ``out``, (N,)."""
         d, own, sums = self.devices, self.devices.contexts[current.members], current.sums
         gone, new = (out != self.nobody).astype(np.float64), (into != self.nobody).astype(np.float64)
         to_gone = distances(d.contexts[out], own).sum(axis=1) * gone
@@ -152,7 +143,6 @@ class _Search:
         return _Set(members, chosen, float(values[i]))
 
     def additions(self, current: _Set) -> NDArray[np.int64]:
-        """The devices that fit beside the current ones, and leave room for the fewest devices."""
         if current.members.sum() >= self.most:
             return np.zeros(0, np.int64)
         others = np.flatnonzero(~current.members[:-1])
@@ -167,7 +157,6 @@ class _Search:
     def moves(
         self, current: _Set, number: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """At most ``number`` random moves (out, into) that keep the budget and the numbers of devices."""
         inside, outside = np.flatnonzero(current.members), np.flatnonzero(~current.members)  # nobody is outside
         out, into = rng.choice(np.append(inside, self.nobody), number), rng.choice(outside, number)
         size = len(inside) - (out != self.nobody) + (into != self.nobody)
@@ -177,7 +166,6 @@ class _Search:
         return out[kept], into[kept]
 
     def _set(self, members: NDArray[np.bool_]) -> _Set:
-        """A set from its members alone."""
         d, own = self.devices, self.devices.contexts[members]
         pairs = np.array([sum(float(distances(own[i : i + 256], own).sum()) for i in range(0, len(own), 256))])
         past, features = d.past[members].sum(axis=0)[None], d.features[members].sum(axis=0)[None]

@@ -38,8 +38,6 @@ _ACTIVATIONS: dict[type[nn.Module], Activation] = {
 
 
 class Layer(NamedTuple):
-    """One linear layer of a chain and the activation behind it."""
-
     weight: Part
     bias: Part | None
     activation: Activation | None = None
@@ -86,7 +84,6 @@ class SlotWeights:
         self.drift: Tensor | None = None
 
     def first(self, width: int) -> SlotWeights:
-        """The same memory, narrowed to the first ``width`` slots."""
         view = SlotWeights.__new__(SlotWeights)
         for name, held in vars(self).items():
             setattr(view, name, held[:width] if isinstance(held, Tensor) else held)
@@ -105,11 +102,7 @@ class SlotWeights:
     def descend(
         self, left: Tensor | None, right: Tensor, solver: Solver, shrink: float, noise: Tensor | None = None
     ) -> None:
-        """``solvers.descend`` with the gradient ``left @ right``, never stored, plus noise (slots, d).
-
-        Without ``left`` it is the sum of right's rows, in a fixed order: a product with a row of ones would give
-        another last bit in another slot.
-        """
+        """``solvers.descend`` with the gradient ``left @ right``, never stored, plus noise (slots, d)."""
         w, v, lr = self.value, self.velocity, solver.lr
         into, beta, alpha = (w, 1 - lr * shrink, -lr) if v is None else (v, solver.momentum, 1.0)
         if left is None:
@@ -141,7 +134,6 @@ class Stage(NamedTuple):
     delta: Tensor
 
     def first(self, width: int) -> Stage:
-        """The same memory, narrowed to the first ``width`` slots."""
         bias = self.bias.first(width) if self.bias else None
         return Stage(self.activation, self.weight.first(width), bias, self.output[:width], self.delta[:width])
 

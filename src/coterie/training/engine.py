@@ -94,7 +94,6 @@ def fit_many(
 def _fit_group(
     model: Model, jobs: dict[int, Job], path: str, dtype: torch.dtype, device: torch.device
 ) -> dict[int, Fitted | DivergedError]:
-    """Jobs of one solver, spread over the cores."""
     run = loop.run if path == "loop" else partial(_fit_slots, path)
     indices = list(jobs)
     costs = [jobs[index].steps for index in indices]
@@ -117,7 +116,6 @@ def _fit_group(
 def _fit_slots(
     path: str, model: Model, jobs: dict[int, Job], dtype: torch.dtype, device: torch.device
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
-    """One worker's jobs, many at a time."""
     solver = next(iter(jobs.values())).solver
     batch = max(map(rows_of, jobs.values())) or max(job.batch for job in jobs.values())
     width = slot_count(model, len(jobs), device)
@@ -139,7 +137,6 @@ def rows_of(job: Job) -> int:
 
 
 def slot_count(model: Model, jobs: int, device: torch.device) -> int:
-    """How many models one worker trains at once: an even share, bounded by memory."""
     most = max(2, min(128, _CHUNK_BYTES[device.type] // (4 * model.spec.size)))
     rounds = -(-jobs // most)
     return -(-jobs // rounds)

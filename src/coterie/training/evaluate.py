@@ -122,7 +122,6 @@ def _mixed(
 
 
 def _each(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
-    """(models, 2, n) float32: the loss of each sample, and 1 where the answer is right."""
     if not model.is_classifier:
         losses = torch.stack([model.losses(output, labels) for output in outputs])
         return torch.stack([losses, torch.zeros_like(losses)], 1)
@@ -136,7 +135,6 @@ def _log_p(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _summed(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
-    """(models, 2) float64: summed loss and number of right answers."""
     if model.is_classifier:
         return _each(model, outputs, labels).sum(2, dtype=torch.float64)
     loss = torch.stack([model.mean_loss(output, labels).double() * len(labels) for output in outputs])
@@ -149,7 +147,6 @@ def _summed(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
 def _pieces(
     model: Model, matrix: Vector, x: Tensor, y: Tensor, device: str, score: Score
 ) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
-    """Blocks of models and samples and their scores, computed side by side."""
     check_device(device)
     where = torch.device(device)
     x, y = check_data(model, x, y, "evaluation")
@@ -173,7 +170,6 @@ def _pieces(
 def _dense_outputs(
     layers: tuple[dense.Layer, ...], model: Model, matrix: Vector, x: Tensor, device: torch.device
 ) -> Outputs:
-    """All models of a chunk in one batched product."""
     widest = max(layer.weight.shape[0] for layer in layers)
     models = max(1, min(len(matrix), 16, _CHUNK_BYTES // (4 * model.spec.size)))
     rows = max(1, min(len(x), _CHUNK_BYTES // (4 * widest * models)))
@@ -186,7 +182,6 @@ def _dense_outputs(
 
 
 def _loop_outputs(model: Model, matrix: Vector, x: Tensor, device: torch.device) -> Outputs:
-    """One model after the other."""
     rows = max(1, min(256, _CHUNK_BYTES // (4 * max(1, x[0].numel()))))
     for at, vector in enumerate(matrix):
         module = placed(model.module_with(vector), device)

@@ -38,7 +38,6 @@ class Job:
 
     @property
     def samples(self) -> int:
-        """Number of training samples n."""
         return int(self.x.shape[0])
 
     @property
@@ -58,7 +57,6 @@ class Job:
 
 
 def job_of(fit: Fit, x: Tensor, y: Tensor, sample_weights: Vector | None) -> Job:
-    """A party's training on these samples, with these weights."""
     return Job(fit.weights, fit.solver, fit.epochs, fit.seed, x, y, fit.state, sample_weights, fit.secret)
 
 
@@ -216,8 +214,7 @@ def has_fast_bf16(device: str = "cpu") -> bool:
 def products(model: Model, precision: str, device: str) -> torch.dtype:
     """The dtype of the model's products; UserError for an unknown precision or an unusable device.
 
-    bfloat16 is for classifiers with convolutions. Without convolutions it gains nothing: the update of the weights is
-    bound by memory. A number that is predicted needs more than its 8 bits.
+    bfloat16 is for classifiers with convolutions. bfloat16 is for classifiers with convolutions.
     """
     if precision not in _PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: choose one of {', '.join(_PRECISIONS)}")

@@ -35,7 +35,6 @@ def run(
 
 
 def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device: torch.device) -> float:
-    """Train the module in place; returns the sum of the samples' (weighted) losses over all epochs."""
     _, pull = pulled(job)
     named = dict(module.named_parameters())
     parameters = [named[name] for name in model.trainable]
@@ -78,7 +77,6 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
 
 
 def _batches(job: Job) -> Iterator[Tensor]:
-    """The places of each step's samples."""
     if job.private is not None:
         yield from map(torch.from_numpy, job.private.batches)
         return
@@ -87,13 +85,11 @@ def _batches(job: Job) -> Iterator[Tensor]:
 
 
 def _parameters(model: Model, job: Job, device: torch.device) -> State:
-    """By name, copies of the parameters that the training starts from."""
     tensors, parts = model.unflatten(job.weights), model.spec.parts
     return {part.name: tensors[part.name].clone().to(device) for part in parts if part.kind == "parameter"}
 
 
 def _mean(model: Model, own: Objective | None, found: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-    """The mean (weighted) loss of a batch. found: the model's outputs, or an own loss's."""
     if weights is None:
         return model.mean_loss(found, labels) if own is None else found.mean()
     losses = model.losses(found, labels) if own is None else found

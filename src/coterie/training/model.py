@@ -23,7 +23,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def _per_sample(loss: Callable[..., Tensor]) -> Loss:
-    """The mean over a sample's outputs. Raises UserError unless labels have the outputs' shape."""
+    """Raises UserError unless labels have the outputs' shape."""
 
     def losses(outputs: Tensor, labels: Tensor) -> Tensor:
         if outputs.shape != labels.shape:
@@ -107,7 +107,7 @@ class Model:
         return self.loss is nn.functional.cross_entropy
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The loss of every sample, (n,). Raises UserError for an own loss with one number a batch."""
+        """Raises UserError for an own loss with one number a batch. The loss of every sample, (n,)."""
         if self.is_classifier:
             return nn.functional.cross_entropy(outputs, labels, reduction="none")
         losses = self.loss(outputs, labels)
@@ -187,7 +187,6 @@ def torch_seed(seed: int) -> int:
 
 
 def placed(module: nn.Module, device: torch.device) -> nn.Module:
-    """The module moved in place to the device, channels-last where 2-d convolutions gain by it."""
     module.to(device)
     if has_conv2d(module):
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's own stubs
@@ -195,22 +194,18 @@ def placed(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def has_conv2d(module: nn.Module) -> bool:
-    """Whether images should go through the module channels-last."""
     return any(isinstance(layer, nn.Conv2d) for layer in module.modules())
 
 
 def tensor(vector: Vector) -> Tensor:
-    """The array as a tensor that shares its memory, or a copy of a read-only one."""
     return torch.from_numpy(vector if vector.flags.writeable else vector.copy())
 
 
 def shaped(vectors: Tensor, part: Part) -> Tensor:
-    """One part of vectors (..., d) as (..., *shape), sharing their memory."""
     return vectors[..., part.offset : part.offset + part.size].view(*vectors.shape[:-1], *part.shape)
 
 
 def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Copy the named tensors into the module's parameters and buffers."""
     own = module.state_dict()
     with torch.no_grad():
         for name, value in tensors.items():
@@ -237,7 +232,6 @@ def _parts(module: nn.Module, personal: tuple[str, ...]) -> tuple[Part, ...]:
 
 
 def _refuse_unsupported(module: nn.Module) -> None:
-    """UserError naming the layer for anything that a flat float32 vector cannot hold."""
     for name, layer in module.named_modules():
         where = _where(name, layer)
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats and layer.momentum is None:
@@ -259,9 +253,7 @@ def _where(name: str, layer: nn.Module) -> str:
 
 
 def _dry_run(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, int, Tensor, bool]:
-    """What two samples of zeros show of the module.
-
-    Nominal FLOPs of one sample's forward and backward pass: 6 per multiply-accumulate of a linear or convolutional
+    """Nominal FLOPs of one sample's forward and backward pass: 6 per multiply-accumulate of a linear or convolutional
     layer (2 forward, 4 backward), 6 per parameter of other layers. All leaf layers' output numbers for one sample. The
     output in evaluation mode. Whether training mode moves torch's random generator.
     """

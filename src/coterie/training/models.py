@@ -18,8 +18,6 @@ Factory = Callable[[Sequence[int], int], nn.Sequential]
 
 
 def _dense(*hidden: int) -> Factory:
-    """Flatten, then fully connected layers of the given widths with ReLU between them."""
-
     def make(input_shape: Sequence[int], classes: int) -> nn.Sequential:
         layers: list[nn.Module] = [nn.Flatten()]
         for fan_in, fan_out in pairwise([prod(input_shape), *hidden, classes]):
@@ -30,7 +28,6 @@ def _dense(*hidden: int) -> Factory:
 
 
 def _image(input_shape: Sequence[int], least: int) -> tuple[int, int, int]:
-    """Channels, height and width of the samples; UserError below ``least`` pixels each way."""
     if len(input_shape) != 3:
         raise UserError("it needs images (C, H, W)")
     channels, height, width = input_shape
@@ -42,10 +39,7 @@ def _image(input_shape: Sequence[int], least: int) -> tuple[int, int, int]:
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation that takes a negative running variance for 0.
-
-    Adding clients' *changes* may make a server's running variance negative.
-    """
+    """Batch normalisation that takes a negative running variance for 0."""
 
     def forward(self, input: Tensor) -> Tensor:
         if self.training or self.running_mean is None or self.running_var is None:
@@ -56,9 +50,6 @@ class BatchNorm(nn.BatchNorm2d):
 
 def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     """PAFed's for CIFAR-100 (table IV). 32x32 in colour, 100 classes: d = 966,180.
-
-    The table prints a ReLU after the first convolution and in the head only; here every convolution has one (after its
-    normalisation).
 
     Running means and variances are part of the flat vector (``ModelSpec.buffers``) and are only averaged. Local
     training normalises by batch, evaluation by the running statistics. Dropout follows each training's own seed
@@ -92,8 +83,6 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
 
 
 def _convolutional(channels: Sequence[int], hidden: Sequence[int], padding: int, least: int) -> Factory:
-    """5x5 convolutions with ReLU and 2x2 max pooling each, then ``_dense``; for images of ``least`` pixels each way."""
-
     def make(input_shape: Sequence[int], classes: int) -> nn.Sequential:
         before, *size = _image(input_shape, least)
         layers: list[nn.Module] = []

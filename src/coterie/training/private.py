@@ -5,8 +5,7 @@ parameters to an L2 norm of C, adds Gaussian noise of standard deviation z C to 
 size of a batch. A batch of fixed size would be hidden less: a sample that leaves lets another one in, so twice the
 noise is needed (Lebeda et al., "Avoiding pitfalls for privacy accounting of subsampled mechanisms", 2024).
 
-Batches and noise are secret. Both are AES-256 in counter mode under a key (NIST SP 800-38A). So equal trainings have
-equal noise, and a repeated attempt tells nothing new.
+Batches and noise are secret. Both are AES-256 in counter mode under a key (NIST SP 800-38A).
 """
 
 from __future__ import annotations
@@ -86,13 +85,11 @@ class Private:
 
     @cached_property
     def batches(self) -> list[NDArray[np.int64]]:
-        """The places of each step's samples."""
         q = self.sampling.probability
         return [poisson(self.key, step, self.samples, q) for step in range(self.sampling.steps)]
 
     @property
     def rows(self) -> int:
-        """How many rows hold any of its batches."""
         return _ROWS * -(-max(map(len, self.batches)) // _ROWS) or _ROWS
 
     def padded(self, rows: int) -> tuple[Tensor, NDArray[np.int64]]:

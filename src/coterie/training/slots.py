@@ -28,11 +28,11 @@ class Kernel(Protocol):
     slots: int
     device: torch.device
 
-    def load(self, slot: int, job: Job) -> None:
-        """Put a job's start weights and solver state into a slot."""
+    def load(self, slot: int, job: Job) -> None: ...
 
     def store(self, slot: int) -> Tensor:
         """A copy of the slot's weights, (d,) float32."""
+        ...
 
     def step(self, x: Tensor, y: Tensor, scale: Tensor, nll: Tensor) -> None:
         """One step of the first ``width`` slots.
@@ -43,8 +43,6 @@ class Kernel(Protocol):
 
 
 class Segment(NamedTuple):
-    """Steps ``[start, stop)`` of a slot belong to a job."""
-
     slot: int
     job: int
     start: int
@@ -59,7 +57,6 @@ class Timeline:
     lengths: tuple[int, ...]
 
     def width(self, step: int) -> int:
-        """Slots that are still busy at a step."""
         return sum(length > step for length in self.lengths)
 
 

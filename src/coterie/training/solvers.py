@@ -1,9 +1,7 @@
 """Local solvers as small frozen dataclasses: what a client minimises, and what it remembers afterwards.
 
 Every solver descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f the mean loss of the client's samples: weight decay,
-FedProx, SCAFFOLD and ADMM (and FedDyn). A solver gives these two terms (``pull``) and the named vectors to keep
-(``keep``). ``descend`` is the step of all training paths. ``Objective`` also says what f is; its clients are trained
-one after the other.
+FedProx, SCAFFOLD and ADMM (and FedDyn).
 
 Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives within one ``Fit`` only.
 """
@@ -41,7 +39,6 @@ MOST_WEIGHT = 2.0**40
 
 
 def largest(values: NDArray[np.floating[Any]]) -> float:
-    """The largest magnitude in a non-empty array; NaN if it has one."""
     return float(max(values.max(), -values.min()))
 
 
@@ -83,13 +80,11 @@ class Sampling(NamedTuple):
 
 
 def sampling(samples: int, batch_size: int, epochs: int) -> Sampling:
-    """An epoch has as many steps as it has batches, its smaller last one included."""
     size = min(batch_size, samples)
     return Sampling(size, size / samples, epochs * -(-samples // size))
 
 
 def is_private(solver: Any) -> bool:
-    """Whether it hides each sample (DP-SGD)."""
     return getattr(solver, "sample_noise", None) is not None
 
 
@@ -252,7 +247,7 @@ def augmented_change(change: Vector, dual_change: Vector, rho: float) -> Vector:
 def unit_change(spec: ModelSpec, change: Vector, clip: float | None = None) -> tuple[Vector, float]:
     """PAFed algorithm 3, line 8: a client's change at length 1, (d,) float32, and its former length.
 
-    clip: the largest length that is told, where it travels along. Buffers keep their changes and count in no length: a
+    clip: the largest length that is told, where it travels along.
         rescaled change of a running variance may leave the range of all clients'. A change of length 0 stays 0.
     """
     is_parameter = ~spec.buffers

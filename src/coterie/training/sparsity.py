@@ -51,8 +51,6 @@ class Rectified:
 
 
 class _Watch(TorchFunctionMode):
-    """Calls ``seen(rectified, output)`` for every ReLU while it is active and ``module`` runs."""
-
     def __init__(self, module: nn.Module, seen: Callable[[Rectified, Tensor], None]) -> None:
         super().__init__()
         self._seen, self._inside = seen, [""]
@@ -64,7 +62,6 @@ class _Watch(TorchFunctionMode):
             layer.register_forward_hook(self._leave)
 
     def start(self) -> None:
-        """Forget the forward pass before."""
         self._inside, self._behind, self._dense, self._count = [""], None, False, {}
 
     def _enter(self, path: str, *_: Any) -> None:
@@ -88,7 +85,6 @@ class _Watch(TorchFunctionMode):
 
 
 def _clamps_at_zero(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a clamp has 0 as its least value, and is a ReLU."""
     least = kwargs.get("min", args[1] if len(args) > 1 else None)
     return name in _CLAMPS and isinstance(least, int | float) and least == 0
 

@@ -27,13 +27,10 @@ def stackable(model: Model) -> bool:
 
 
 def _named(model: Model, weights: Tensor) -> dict[str, Tensor]:
-    """(models, d) as name -> (models, *shape), sharing memory."""
     return {part.name: shaped(weights, part) for part in model.spec.parts}
 
 
 def _gradients(model: Model, module: nn.Module, dtype: torch.dtype):  # type: ignore[no-untyped-def]
-    """(named weights, x, y, scale) -> (named gradients, losses), with a leading dimension of models."""
-
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             output = functional_call(module, weights, (x,))

@@ -1,8 +1,4 @@
-"""Independent shares of the work on threads of their own, one torch thread each, on all cores.
-
-If torch splits each small operation over the cores, each waits for its slowest thread. Only the convolutions of a
-single client are left to torch to split.
-"""
+"""Independent shares of the work on threads of their own, one torch thread each, on all cores."""
 
 from __future__ import annotations
 
@@ -41,8 +37,7 @@ def shares(costs: Sequence[float], workers: int) -> list[list[int]]:
 def run_all(tasks: Sequence[Callable[[], Iterable[T]]], threads: int = 1) -> list[list[T]]:
     """Exhaust the tasks' items side by side, each with ``threads`` torch threads; their items in the tasks' order.
 
-    The first task runs on the calling thread, whose number of torch threads is restored. The first exception in the
-    tasks' order is raised; it, or an interruption, stops the others at their next item.
+    The first task runs on the calling thread, whose number of torch threads is restored.
     """
     before = torch.get_num_threads()
     stop = Event()

@@ -1,8 +1,4 @@
-"""The coordination of one generator of steps: the hub's round, or the handler of a leader.
-
-It knows no clock, queue or network. Its driver calls ``start`` once, and then the other methods as events happen. At
-the time ``wake_s`` it delivers arrivals before ``expire``.
-"""
+"""The coordination of one generator of steps: the hub's round, or the handler of a leader."""
 
 from __future__ import annotations
 
@@ -24,10 +20,7 @@ Coming = tuple[int, str, float]
 
 @dataclass
 class _Asked:
-    """One request of the open step. outcome: None while it is open, "" once its answer was accepted.
-
-    failed: why no answer is expected. A late answer still counts.
-    """
+    """failed: why no answer is expected."""
 
     key: Any
     dst: str
@@ -106,7 +99,7 @@ class Coordination:
         return True
 
     def refuse(self, number: int, reason: str, now_s: float) -> None:
-        """The answer to this request will never come. A stated deadline is still waited for."""
+        """The answer to this request will never come."""
         request = self._open.get(number)
         if request is not None and request.outcome is None:
             request.failed = request.failed or reason
@@ -139,7 +132,6 @@ class Coordination:
         self._resume(value, now_s)
 
     def stop(self) -> None:
-        """Stop the work and undo its changes."""
         self.done = True
         self._work.close()
 
@@ -149,12 +141,10 @@ class Coordination:
         return dict(self._awaited)
 
     def lacks(self, number: int, src: str) -> bool:
-        """Whether an open request of this number to this party has no answer yet."""
         request = self._open.get(number)
         return request is not None and request.dst == src and request.outcome is None
 
     def has_all(self, coming: Sequence[Coming]) -> bool:
-        """Whether nothing else can come that the open step waits for. coming: known events."""
         if isinstance(self._step, steps.Ask):
             return self._awaited.keys() <= {number for number, _, _ in coming}
         if isinstance(self._step, steps.Take):
@@ -176,7 +166,6 @@ class Coordination:
         return min(self.wake_s, ends_s)
 
     def _resume(self, value: Any, now_s: float, step: Any = None) -> None:
-        """Run the generator to its next wait."""
         while True:
             self.member.party.now_s = now_s
             try:
@@ -194,7 +183,6 @@ class Coordination:
             step = None
 
     def _begin(self, step: Any, now_s: float) -> bool:
-        """Begin a step or an effect. Returns whether there is something to wait for."""
         if isinstance(step, steps.Post):
             self._send_all(step.messages)
             return False
@@ -220,7 +208,6 @@ class Coordination:
         return True
 
     def _finite(self, seconds: float) -> float:
-        """A time to wait, maybe another party's: an invalid one ends only a leader's work."""
         if not isfinite(seconds):
             raise self._error(f"{self.member.name} would wait for {seconds} seconds: no step waits for ever")
         return seconds
@@ -264,7 +251,6 @@ class Coordination:
         return self._awaited if step.deadline_s is None else self._unanswered
 
     def _may_end(self, now_s: float) -> None:
-        """Let the step end now if it has everything that it waits for."""
         step = self._step
         if isinstance(step, steps.Ask):
             enough = not self._waits(step)
@@ -274,7 +260,6 @@ class Coordination:
             self.wake_s, self.patient = min(self.wake_s, now_s), False
 
     def _answers(self) -> steps.Answers:
-        """The outcome of the step."""
         declined = []
         for one in self._open.values():
             if one.outcome == "":
@@ -287,7 +272,6 @@ class Coordination:
         return steps.Answers(tuple(self._got), self._missing, tuple(declined), self._after_s)
 
     def _take_waiting(self, step: steps.Take) -> None:
-        """Take the messages that came before this step."""
         waiting, self.member.inbox = self.member.inbox, []
         for one in waiting:
             if one.envelope.kind == step.kind.__name__:
@@ -296,7 +280,6 @@ class Coordination:
                 self.member.inbox.append(one)
 
     def _fold(self, envelope: Envelope, frame: bytes, key: Any, at_s: float) -> bool:
-        """Give a verified message to the open step's fold. Returns whether it is accepted."""
         member, party, step = self.member, self.member.party, self._step
         assert isinstance(step, steps.Ask | steps.Take)
         before, party.now_s = party.now_s, at_s

@@ -1,8 +1,7 @@
 """Envelopes: a message's metadata, which its sender signs together with the payload's digest.
 
 A relay sees an envelope and the payload's bytes, and may drop either. Any change is refused: the signature covers every
-field and the digest, and a message between two parties other than the hub is sealed with the same fields bound in. So
-only its recipient accepts it, in its session, round and attempt, and under its number.
+field and the digest, and a message between two parties other than the hub is sealed with the same fields bound in.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     signature: bytes = b""
 
     def header(self) -> bytes:
-        """The fields that a sealed payload is bound to: all but digest and signature."""
         return msgspec.msgpack.encode(msgspec.structs.astuple(self)[:-2])
 
     @property
@@ -65,8 +63,7 @@ class Keyring(Protocol):
     def check_known(self, name: str) -> None:
         """Raises PeerError unless there are public keys of this party."""
 
-    def sign(self, src: str, header: bytes, digest: bytes) -> bytes:
-        """The signature of ``src`` over both."""
+    def sign(self, src: str, header: bytes, digest: bytes) -> bytes: ...
 
     def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
         """Raises PeerError unless the registered key of ``src`` has signed exactly this."""
@@ -106,14 +103,11 @@ class Handled:
 
     @property
     def answered(self) -> bool:
-        """Whether its sender gets a direct answer."""
         return any(one.envelope.answers for one in self.sent)
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A message to a coordinator before a step asked for it. ticket: of its bytes."""
-
     envelope: Envelope
     ticket: int
     at_s: float
@@ -143,7 +137,6 @@ class Numbers(msgspec.Struct):
     kept: dict[str, dict[Count, Outcome]] = msgspec.field(default_factory=dict)
 
     def next(self) -> int:
-        """A new number."""
         self.sent += 1
         return self.sent
 
@@ -152,7 +145,6 @@ class Numbers(msgspec.Struct):
         return envelope.number <= self.taken.get(envelope.src, 0)
 
     def take(self, envelope: Envelope) -> None:
-        """Take its number."""
         self.taken[envelope.src] = envelope.number
 
     def check_attempt(self, envelope: Envelope, *, announces: bool) -> None:
@@ -174,6 +166,5 @@ class Numbers(msgspec.Struct):
         of_sender[request.number] = Outcome(request.digest, request.round, answer, refusal)
 
     def again(self, request: Envelope) -> tuple[Sent | None, str]:
-        """The kept answer and refusal of the very same request."""
         kept = self.kept.get(request.src, {}).get(request.number)
         return (kept.answer, kept.refusal) if kept is not None and kept.digest == request.digest else (None, "")

@@ -3,9 +3,8 @@
 Every message passes through the codec, an envelope and its signature: byte counts are exact, and no party reads
 another's objects. The hub relays sealed messages between two other parties.
 
-Arrivals follow from sizes, nominal costs and device profiles alone. Handlers run in batches with the results of running
-them one by one in order of arrival (``Queues.next``). At one time coordinators act after all other parties, the hub
-last. An answer that ``links`` delays by rounds is sent when that later round begins, and the hub's step does not wait.
+Arrivals follow from sizes, nominal costs and device profiles alone. An answer that ``links`` delays by rounds is sent
+when that later round begins, and the hub's step does not wait.
 
 Answers are stored only while ``intercept`` is set: only an attacker can repeat a message here.
 """
@@ -78,7 +77,6 @@ class LocalTransport:
         self._copies: Counter[tuple[str, str, int]] = Counter()  # of messages under attack, that have not been refused
 
     def _member(self, name: str) -> Member:
-        """A party's member, made when it is first needed, as if it had been there from the beginning."""
         reader, recorder = self._reader, self._recorder
         member = Member(name, self.parties, self._hub, self._roles, self._keyring, self.spool, reader, recorder)
         member.repeats = self.intercept is not None
@@ -88,7 +86,6 @@ class LocalTransport:
 
     @property
     def meter(self) -> Meter:
-        """The counters of this round."""
         return self._recorder.meter
 
     # -- a round -----------------------------------------------------------------------------------------------------
@@ -96,10 +93,7 @@ class LocalTransport:
     def drive(self, steps: Steps[R], round: int, attempt: int = 0, *, settle: bool = False) -> R:
         """Run one round (or the set-up) of the coordinator and return its result.
 
-        Changes commit at the end. Messages received by then have been handled. An error of the coordinator or a handler
-        is raised, and the changes of both are undone.
-        settle: also wait until all messages under way have been handled. The clock then shows the last one's time.
-        attempt: if above 0, tries the round again from what all parties had committed before it (needs ``retries``).
+        Changes commit at the end. Messages received by then have been handled.
         """
         if attempt:
             self._go_back(round, attempt)
@@ -133,10 +127,6 @@ class LocalTransport:
         return result
 
     def _advance(self, hub: Leader, settle: bool) -> None:
-        """Run handlers, in batches, and coordinators, until the hub is done and nothing else happens at that time.
-
-        settle: until nothing else happens at all.
-        """
         leaders, settled_s = self._queues.leaders, -1.0  # since the hub is done
         while True:
             safe_s, jobs = self._queues.next()
@@ -173,7 +163,6 @@ class LocalTransport:
         request: Parcel | tuple[int, int],
         step: Any = None,
     ) -> Leader:
-        """A party coordinates: in a round and attempt of the hub, or because a handler yielded a step."""
         parcel, of = (request, request.envelope) if isinstance(request, Parcel) else (None, request)
         leader = Leader(Coordination(member, work, lambda sent: self._transmit(sent, leader.at), role, of), at, parcel)
         self._queues.take_up(leader)
@@ -183,7 +172,6 @@ class LocalTransport:
         return leader
 
     def _act(self, leader: Leader, turn_s: float) -> None:
-        """The next event of a coordinator."""
         coordination = leader.coordination
         if leader.next_s > turn_s:
             self._reach(leader, (turn_s, 0))
@@ -203,7 +191,6 @@ class LocalTransport:
             coordination.refuse(event.number, event.reason, leader.at[0])
 
     def _reach(self, leader: Leader, at: Instant) -> None:
-        """Set a coordinator's instant. The hub's messages count from the second's beginning."""
         if leader.is_hub:
             self.clock_s = max(self.clock_s, at[0])
             leader.at = self.clock_s, 0
@@ -216,7 +203,6 @@ class LocalTransport:
         self._go_on(leader)
 
     def _go_on(self, leader: Leader) -> None:
-        """Run the effects that a coordinator asks for, until it waits or is done."""
         coordination = leader.coordination
         while (effect := coordination.effect) is not None:
             if isinstance(effect, Cost):
@@ -232,7 +218,6 @@ class LocalTransport:
             self._finish(leader.request, coordination.result, leader.at)
 
     def _dismiss(self, leader: Leader, reason: str) -> None:
-        """A party stops coordinating: it is done or, with a reason, given up."""
         self._queues.dismiss(leader)
         for envelope in leader.coordination.member.drop():
             self._recorder.lost(envelope, TOO_LATE)
@@ -244,7 +229,6 @@ class LocalTransport:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _send(self, sent: Sent, at: Instant) -> None:
-        """Send the result of a job, or keep it until its round, behind messages that its link keeps."""
         envelope = sent.envelope
         due = envelope.round + self.links.rounds(envelope.src, envelope.round)
         due = max(due, self._queues.due(envelope.src, envelope.dst))
@@ -256,7 +240,6 @@ class LocalTransport:
             self._fail(envelope, LATE, (self._reached_s, 0))
 
     def _transmit(self, sent: Sent, at: Instant) -> None:
-        """Put a message on its way."""
         envelope, (copies, lost) = sent.envelope, self._wire.transmit(sent, at, self.intercept)
         if lost is not None:
             self._recorder.lost(envelope, lost, by_sender=lost == GONE)
@@ -270,13 +253,11 @@ class LocalTransport:
             self._queues.push(copy, data)
 
     def _fail(self, envelope: Envelope, reason: str, at: Instant) -> None:
-        """Tell the waiting coordinator that a request failed, or that its answer will not come."""
         for name, number in ((envelope.src, envelope.number), (envelope.dst, envelope.answers)):
             if (leader := self._queues.leaders.get(name)) is not None and number in leader.coordination.asked:
                 leader.push(at, Lost(number, reason))
 
     def _was_last(self, parcel: Parcel) -> bool:
-        """Whether a refused message was the last copy that could have been accepted."""
         key = parcel.envelope.key
         self._copies[key] -= 1
         return parcel.genuine and self._copies[key] <= 0
@@ -284,7 +265,6 @@ class LocalTransport:
     # -- the others --------------------------------------------------------------------------------------------------
 
     def _nominal(self, parcel: Parcel) -> tuple[float, Opened | None]:
-        """A party's next message and its nominal seconds, none for one to be refused."""
         member, opened = self.members[parcel.envelope.dst], self._opened(parcel, self.spool.peek(parcel.ticket))
         with suppress(PeerError, CryptoError):
             if opened is not None:
@@ -292,7 +272,6 @@ class LocalTransport:
         return 0.0, None
 
     def _opened(self, parcel: Parcel, frame: bytes) -> Opened | None:
-        """A message for a handler, or None if its recipient will refuse it."""
         member = self.members[parcel.envelope.dst]
         with suppress(PeerError):
             if not member.numbers.is_old(parcel.envelope):
@@ -300,7 +279,6 @@ class LocalTransport:
         return None
 
     def _handle(self, jobs: Sequence[HandlerRun]) -> None:
-        """Take the next message of some parties, run their handlers together and send the results."""
         todo: list[tuple[HandlerRun, Call]] = []
         for job in jobs:
             parcel, envelope = job.parcel, job.parcel.envelope
@@ -336,7 +314,6 @@ class LocalTransport:
                 self._fail(parcel.envelope, UNACCEPTABLE, (parcel.arrives_s, parcel.step))
 
     def _finish(self, parcel: Parcel, handled: Handled, at: Instant) -> None:
-        """Send a handler's messages, or end the sender's wait without an answer or a reason."""
         for sent in handled.sent:
             self._send(sent, at)
         if handled.refused:
@@ -348,7 +325,6 @@ class LocalTransport:
     # -- between rounds ----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The transport's state between two rounds: the clock and the messages under way."""
         parcels, frames = self._under_way()
         at = {place: index for index, place in enumerate(frames)}
         parcels = [msgspec.structs.replace(p, ticket=at[self.spool.place(p.ticket)]) for p in parcels]
@@ -359,11 +335,9 @@ class LocalTransport:
         return Snapshot(self.clock_s, numbers, parcels, sizes, dict(self._queues.busy), links)
 
     def frames(self) -> Iterator[bytes]:
-        """The frames under way that belong to a snapshot, one at a time."""
         return map(self.spool.peek, self._under_way()[1].values())
 
     def _under_way(self) -> tuple[list[Parcel], dict[int, int]]:
-        """All messages under way, those first that the hub has not taken, and the tickets of their frames."""
         come = [Parcel(one.envelope, "", one.at_s, 0, one.ticket) for one in self.hub.inbox]
         parcels = come + self._queues.all()
         return parcels, {self.spool.place(parcel.ticket): parcel.ticket for parcel in parcels}
@@ -395,7 +369,6 @@ class LocalTransport:
                 self._queues.route(_not_before(self.clock_s, parcel) if passed else parcel)
 
     def _go_back(self, round: int, attempt: int) -> None:
-        """Go back to a round's beginning. Time, numbers and messages of its earlier attempts stay."""
         if self._start is None:
             raise RunError(f"round {round} can't be tried again: this transport was made without retries")
         under_way = [(parcel, self.spool.take(parcel.ticket)) for parcel in self._under_way()[0]]
@@ -409,13 +382,10 @@ class LocalTransport:
                 self._queues.push(_not_before(self.clock_s, parcel), frame)
 
     def close(self) -> None:
-        """Remove messages from the disk."""
         self.spool.close()
 
 
 class _Members(dict[str, Member]):
-    """The members of parties, made when first needed. Raises KeyError for a stranger."""
-
     def __init__(self, parties: Mapping[str, Party], make: Callable[[str], Member]) -> None:
         super().__init__()
         self._parties, self._make = parties, make

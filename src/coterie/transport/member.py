@@ -1,7 +1,6 @@
 """One party on any wire: it handles the messages that come, and addresses those that it sends.
 
-A member knows no clock, queue or network. Its driver passes in each message with the party's time, runs the effects
-that the member yields, and sends the messages that it returns.
+A member knows no clock, queue or network.
 """
 
 from __future__ import annotations
@@ -41,16 +40,11 @@ def roles_of(parties: Mapping[str, Party]) -> Roles:
 
 
 class Observer:
-    """An observer of what a member reads and refuses. This one does nothing."""
+    def read(self, opened: Opened) -> None: ...
 
-    def read(self, opened: Opened) -> None:
-        """A handler or a fold receives this message."""
+    def refused(self, envelope: Envelope, role: str, reason: str) -> None: ...
 
-    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
-        """This message, which was for a party in this role, was not accepted."""
-
-    def late(self, party: str) -> None:
-        """A step did not wait for this party's answer."""
+    def late(self, party: str) -> None: ...
 
 
 class Reader:
@@ -62,7 +56,6 @@ class Reader:
         self._last: tuple[bytes, Message] | None = None
 
     def digest(self, frame: bytes) -> bytes:
-        """SHA-256, computed once for the same object."""
         if (known := self._held.get(id(frame))) is not None:
             return known[1]
         digest = hashlib.sha256(frame).digest()
@@ -73,7 +66,6 @@ class Reader:
         return digest
 
     def decode(self, frame: bytes, kinds: tuple[type[M], ...]) -> M:
-        """As ``codec.decode``."""
         if self._last is not None and self._last[0] is frame and type(self._last[1]) in kinds:
             return self._last[1]  # type: ignore[return-value]
         message = codec.decode(frame, *kinds)
@@ -81,7 +73,6 @@ class Reader:
         return message
 
     def clear(self) -> None:
-        """Hold no frame."""
         self._held.clear()
         self._bytes, self._last = 0, None
 
@@ -115,7 +106,6 @@ class Member:
 
     @property
     def party(self) -> Party:
-        """The party itself."""
         return self._parties[self.name]
 
     def send(
@@ -154,7 +144,6 @@ class Member:
         return self.hub not in (self.name, other) and self.name != other
 
     def _role(self, kind: type[Message], name: str) -> str:
-        """The role that a party acts in when it receives such a message."""
         return self.roles(name)[0] if kind.DST == ANY else kind.DST
 
     def verify(self, envelope: Envelope, frame: bytes) -> None:
@@ -242,10 +231,6 @@ class Member:
         return Handled(refused=reason)
 
     def _run(self, opened: Opened) -> Work[tuple[Sent, ...]]:
-        """Run the handler as one transaction with its messages: if one cannot travel, all is undone.
-
-        A hub's handler during its own round reads what is committed, and may change nothing.
-        """
         party, request = self._committed(), opened.envelope
         with transaction(party) as saved:
             outcome = party.handlers[type(opened.message)].run(party, opened.message, request.src)
@@ -275,7 +260,6 @@ class Member:
                 self.before = None
 
     def _committed(self) -> Party:
-        """The party as last committed: during the hub's own round, a twin of the party."""
         if self.before is None:
             return self.party
         twin = copy.copy(self.party)
@@ -295,7 +279,6 @@ class Member:
         return [one.envelope for one in dropped]
 
     def heard_of(self, round: int, attempt: int) -> None:
-        """The hub's new round: outcomes of requests of earlier ones are forgotten."""
         if round > self.numbers.round:
             self.numbers.round = round
             self.numbers.kept.clear()
@@ -309,8 +292,7 @@ class Member:
     def restart(self, round: int, attempt: int) -> None:
         """Go back to the beginning of a round and refuse messages of its earlier attempts from now on.
 
-        Messages of other rounds taken since then may come again. Numbers that this party used stay used, and what the
-        party says stays (``Party.lasts``).
+        Numbers that this party used stay used, and what the party says stays (``Party.lasts``).
         """
         self.numbers.attempts[round] = attempt
         self.numbers.kept.clear()

@@ -54,17 +54,14 @@ class Leader:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no event is known, and only the default deadline would wake it."""
         return self.next_s == inf and self.coordination.patient
 
     @property
     def turn(self) -> tuple[float, bool, str]:
-        """When it acts next; leaders act before the hub."""
         wake_s = inf if self.coordination.done else self.coordination.wake_s
         return min(self.next_s, wake_s), self.is_hub, self.name
 
     def push(self, at: Instant, event: Parcel | Lost) -> None:
-        """Add an event at this instant, ``Lost`` after the instant's messages."""
         order = event.order if isinstance(event, Parcel) else (*at, chr(0x10FFFF))
         self._pushed += 1
         heapq.heappush(self._events, (order, self._pushed, event))
@@ -77,7 +74,6 @@ class Leader:
         return [event for _, _, event in sorted(self._events) if isinstance(event, Parcel)]
 
     def known(self) -> list[Coming]:
-        """The events that are known."""
         found: list[Coming] = []
         for (at_s, *_), _, event in self._events:
             if isinstance(event, Parcel):
@@ -134,7 +130,6 @@ class Queues:
             heapq.heappush(self._heaps[parcel.envelope.dst], (parcel.order, parcel))
 
     def handles(self, envelope: Envelope) -> bool:
-        """Whether its recipient has a handler for such a message."""
         return any(kind.__name__ == envelope.kind for kind in self._parties[envelope.dst].handlers)
 
     def take_up(self, leader: Leader) -> None:
@@ -144,7 +139,6 @@ class Queues:
             self.route(parcel)
 
     def dismiss(self, leader: Leader) -> None:
-        """A party stops coordinating. Messages for its coordination wait for the next one, or go to its handlers."""
         del self.leaders[leader.name]
         if not leader.is_hub:
             self.busy[leader.name] = max(leader.at, self.busy.get(leader.name, START))
@@ -152,15 +146,12 @@ class Queues:
             self.route(parcel)
 
     def delay(self, parcel: Parcel, frame: bytes, due: int) -> None:
-        """Keep a message until round ``due``."""
         self.delayed.append(replace(parcel, due=due, ticket=self._spool.put(frame)))
 
     def due(self, src: str, dst: str) -> int:
-        """The round of the last message that is delayed on this link, or 0."""
         return max((p.due for p in self.delayed if (p.envelope.src, p.envelope.dst) == (src, dst)), default=0)
 
     def release(self, round: int) -> list[tuple[Parcel, bytes]]:
-        """The delayed messages whose round has come, and their bytes."""
         ready = [p for p in self.delayed if p.due <= round]
         self.delayed = [p for p in self.delayed if p.due > round]
         return [(replace(p, due=0), self._spool.take(p.ticket)) for p in ready]
@@ -170,7 +161,6 @@ class Queues:
         return [parcel for _, heap in sorted(self._heaps.items()) for _, parcel in sorted(heap)] + self.delayed
 
     def clear(self) -> None:
-        """Forget all messages between two rounds. Their bytes stay in the spool."""
         self._heaps.clear()
         self.delayed = []
 
@@ -187,7 +177,6 @@ class Queues:
         return safe[0], sorted(jobs, key=lambda job: job.parcel.order)
 
     def start(self, job: HandlerRun) -> None:
-        """Start this job: remove its message, and make its party busy."""
         dst = job.parcel.envelope.dst
         heapq.heappop(self._heaps[dst])
         if not self._heaps[dst]:
@@ -212,7 +201,6 @@ class Queues:
         return HandlerRun(parcel, start, after(start, seconds), opened)
 
     def let_go(self) -> None:
-        """Hold no opened message."""
         self._next, self._held = {}, 0
 
 
@@ -237,6 +225,7 @@ class Effects(Protocol):
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         """The results of ``(party, effect)`` pairs, in their order."""
+        ...
 
 
 @dataclass(frozen=True)

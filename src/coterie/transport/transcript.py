@@ -45,7 +45,6 @@ class View:
                 yield entry, entry.message
 
     def kinds(self) -> frozenset[str]:
-        """Names of the message types that this party read."""
         return frozenset(entry.kind for entry in self.seen if entry.message is not None)
 
 
@@ -63,7 +62,6 @@ class Transcript:
         self.views: dict[str, View] = {}
 
     def record(self, party: str, role: str, seen: Seen, held_bytes: int) -> None:
-        """Add to one party's view. held_bytes: how many bytes of it are kept (0 if merely relayed)."""
         if self.stopped_at is not None:
             return
         if self.held_bytes + held_bytes > self.limit_bytes:
@@ -75,7 +73,6 @@ class Transcript:
         self.views[party].seen.append(seen)
 
     def of_role(self, role: str) -> list[View]:
-        """The views of all parties of a role."""
         return [view for view in self.views.values() if view.role == role]
 
 
@@ -103,7 +100,6 @@ class Meter:
     released: dict[str, list[str]] = field(default_factory=dict)
 
     def moved(self, src: str, dst: str, kind: str, size: int, envelope: int) -> None:
-        """Count one message on one leg: up is what a role sends, down what it receives."""
         self.bytes_up[src] += size
         self.bytes_down[dst] += size
         self.envelope_bytes[src] += envelope
@@ -111,7 +107,6 @@ class Meter:
 
     @contextmanager
     def timed(self, role: str, work: str) -> Iterator[None]:
-        """Count the real seconds of the block."""
         started = time.perf_counter()
         try:
             yield
@@ -119,13 +114,11 @@ class Meter:
             self.seconds[f"{role}/{work}"] += time.perf_counter() - started  # type: ignore[assignment]
 
     def worked(self, role: str, work: str, device: str, seconds: float) -> None:
-        """Count virtual seconds of work, by role and by the device's type; "" for none."""
         self.virtual_seconds[f"{role}/{work}"] += seconds  # type: ignore[assignment]
         if device:
             self.device_seconds[f"{device}/compute"] += seconds  # type: ignore[assignment]
 
     def carried(self, device: str, seconds: float, size: int) -> None:
-        """Count virtual seconds of a device's link, for one message."""
         if device:
             self.device_seconds[f"{device}/radio"] += seconds  # type: ignore[assignment]
             self.device_messages[device] = max(size, self.device_messages.get(device, 0))
@@ -155,7 +148,6 @@ class ViewRecorder(Observer):
         self.meter.refused[shown(f"{role}/{envelope.kind:.40}: {reason}")] += 1
 
     def left(self, envelope: Envelope) -> None:
-        """Count a message that left its sender, if the ledger counts its kind."""
         if envelope.kind in self.counted:
             self.meter.released.setdefault(envelope.kind, []).append(envelope.src)
 
@@ -163,6 +155,5 @@ class ViewRecorder(Observer):
         self.meter.late.append(party)
 
     def lost(self, envelope: Envelope, reason: str, *, by_sender: bool = False) -> None:
-        """Count a message that reached nobody, or that came ``TOO_LATE``."""
         party = envelope.src if by_sender or reason == TOO_LATE else envelope.dst
         self.meter.lost[shown(f"{party} {envelope.kind:.40} of round {envelope.round}")] = reason

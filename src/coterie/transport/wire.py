@@ -1,7 +1,4 @@
-"""The simulated wire between parties: it times, counts, loses and, under attack, replaces messages.
-
-A higher layer provides the ``Links``.
-"""
+"""The simulated wire between parties: it times, counts, loses and, under attack, replaces messages."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ _MOST = 1 << 62  # bound of numbers and rounds
 
 
 def after(instant: Instant, seconds: float) -> Instant:
-    """The instant this many seconds later, or the same instant if no time passes."""
     later_s = instant[0] + seconds
     return (later_s, 0) if later_s > instant[0] else instant
 
@@ -65,7 +61,6 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def order(self) -> tuple[float, int, str, int, int]:
-        """The sorting key: by arrival, then by sender, then in the order of sending."""
         return self.arrives_s, self.step, self.envelope.src, self.envelope.number, self.ticket
 
 
@@ -91,10 +86,7 @@ class Snapshot(msgspec.Struct):
     links: list[tuple[str, str, Instant]]
 
     def check(self, parties: Mapping[str, Any]) -> None:
-        """Raises UserError unless a transport of these parties can have made this snapshot.
-
-        ``Names`` have numbers only for parties that sent or received.
-        """
+        """Raises UserError unless a transport of these parties can have made this snapshot."""
         complete = numbered(parties) is not None or len(self.numbers) == len(parties)
         if not complete or not all(name in parties for name in self.numbers):
             has = f"it has {len(self.numbers)} parties, this one has {len(parties)}"
@@ -121,7 +113,6 @@ class Snapshot(msgspec.Struct):
 
 
 def numbered(parties: Mapping[str, Any]) -> Names | None:
-    """The names of many parties, each made when first asked for; None for few."""
     names = getattr(parties, "names", None)
     return names if isinstance(names, Names) else None
 
@@ -138,7 +129,6 @@ class Links:
         return 0.0
 
     def work_s(self, party: str, cost: Cost) -> float:
-        """Seconds that this party's device needs for this work."""
         return 0.0
 
     def rounds(self, party: str, round: int) -> int:
@@ -146,7 +136,6 @@ class Links:
         return 0
 
     def device(self, party: str) -> str:
-        """The type of this party's device, for the counters; "" for uncounted ones."""
         return ""
 
     def there(self, party: str, round: int, at_s: float) -> bool:
@@ -159,7 +148,7 @@ class Links:
 
 
 class Wire:
-    """A star around the hub. A party's message to itself takes no time and no bytes."""
+    """A star around the hub."""
 
     def __init__(self, parties: Mapping[str, Any], hub: str, links: Links, recorder: ViewRecorder) -> None:
         self.hub, self.links, self.recorder = hub, links, recorder
@@ -209,7 +198,6 @@ class Wire:
         return copies, None if any(copy.genuine for copy, _ in copies) else "lost on the way"
 
     def _fate(self, envelope: Envelope, at: Instant, arrives: Instant, request: int) -> str:
-        """What becomes of a message: ``Links.fate``, or ``GONE``."""
         src, dst, r = envelope.src, envelope.dst, envelope.round
         if src == dst:
             return "ok"

@@ -32,8 +32,7 @@ def relink(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]
 def relink_by_profiles(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]:
     """`relink` from the distances (n, n) and (m, m) within each round alone.
 
-    A client's profile is its sorted distances to the others over the round's median distance. Rounds of different size
-    are compared on quantiles.
+    A client's profile is its sorted distances to the others over the round's median distance.
     """
     points = max(len(previous), len(following)) - 1
     return _match(cross_distances(_profiles(previous, points), _profiles(following, points)))
@@ -86,7 +85,6 @@ def _match(cost: Doubles) -> NDArray[np.int64]:
 
 
 def _profiles(distances: NDArray[Any], points: int) -> Doubles:
-    """(n, points) quantiles of each row's distances to the others, over their median."""
     matrix = real_rows("distances", distances)
     if len(matrix) < 2:
         raise UserError("profiles need the distances of at least 2 clients")

@@ -1,9 +1,8 @@
 """A client's true cluster, from the sets of clusters that it joins.
 
 Who: the server of MingledPie, honest but curious. On: each client's identity sets. The true cluster is in every set.
-Against theorem 2 of the paper: unequal clusters, whose sizes the server can estimate, break the bound 1/T. Intersecting
-the sets of a client that draws anew finds its cluster. A client that keeps its sets reveals a change. Every accuracy
-shares ties among the equally likely clusters.
+Against theorem 2 of the paper: unequal clusters, whose sizes the server can estimate, and fresh sets break the bound
+1/T. Every accuracy shares ties among the equally likely clusters.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ def expected_accuracy(
 
     @cache
     def right(above: int, beside: int) -> tuple[float, float]:
-        """Means of a client's score and of its square."""
         rest = k - 1 - above - beside
         chances = [
             math.fsum(
@@ -121,9 +119,7 @@ def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[A
     """The mean of `identity_accuracy` with `estimated_sizes`, each client's set drawn anew in turn; exact over rounds.
 
     sets (n, k) and truth (n,): of one round. A false cluster that is in many sets by chance looks larger, so estimates
-    from the same sets do worse than known sizes. The clusters of a client's own set compete for it, ranked by the
-    others' sets. Scores of different clients are dependent: one round may vary more than ``sd`` says (1.4 times at
-    equal sizes).
+    from the same sets do worse than known sizes.
     """
     rows, k = np.asarray(sets).astype(bool), law.clusters
 
@@ -163,10 +159,9 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
 def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
     """Different 0/1 sets (m, k) of one client -> (m, k): probability that set i was drawn for cluster j.
 
-    Theorem 1 of the paper calls it meaningless to compare the sets of a client that keeps one per cluster. But each set
-    belongs to another cluster, which rules this cluster out for the other sets. All ways to give each set its own
-    cluster are equally likely, counted over subsets of sets in k 2^m steps: give `MOST_SETS` at most. Raises UserError
-    where there is no such way.
+    Each set belongs to another cluster, which rules this cluster out for the other sets. All ways to give each set its
+    own cluster are equally likely, counted over subsets of sets in k 2^m steps: give `MOST_SETS` at most. Raises
+    UserError where there is no such way.
     """
     joined = np.asarray(sets)
     m, k = joined.shape
@@ -208,7 +203,6 @@ def expected_after_change(law: IdentityLaw) -> Expected:
 
 
 def _ways(joined: NDArray[Any], without: list[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
-    """Entry j, (2^m,): the number of ways in which the first j clusters serve exactly these sets, one each."""
     m, k = joined.shape
     ways = [np.eye(1, 1 << m)[0]]
     for j in range(k):
@@ -220,7 +214,6 @@ def _ways(joined: NDArray[Any], without: list[NDArray[np.int64]]) -> list[NDArra
 
 
 def _sets(sets: NDArray[Any]) -> NDArray[np.bool_]:
-    """(m, n, k) bool."""
     array = np.asarray(sets)
     array = array[None] if array.ndim == 2 else array
     if absent := np.flatnonzero(~array.any(axis=(0, 2))).tolist():
@@ -229,7 +222,6 @@ def _sets(sets: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _prior(prior: NDArray[Any] | None, k: int) -> NDArray[np.float64]:
-    """(k,) shares that sum to 1."""
     if prior is None:
         return np.full(k, 1 / k)
     weights = np.asarray(prior, dtype=np.float64)

@@ -3,7 +3,7 @@
 Who: a party that receives a client's update in the clear and knows the model that it began with. Row k of the weights'
 gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for samples x_i. Their quotient is a sample
 if only one moves neuron k. See Phong et al., TIFS 2018, section III-B, and Geiping et al., "Inverting gradients",
-NeurIPS 2020, proposition 3.1. A step of SGD is a sum of gradients, so it works on whole rounds.
+NeurIPS 2020, proposition 3.1.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ def recovery(
 
 
 def _unit(rows: Doubles) -> Doubles:
-    """Rows of mean 0 and length 1; a constant row becomes 0."""
     centred = rows - rows.mean(axis=1, keepdims=True)
     length = np.linalg.norm(centred, axis=1, keepdims=True)
     return np.asarray(centred / np.where(length > 0, length, 1.0))

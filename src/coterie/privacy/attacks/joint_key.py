@@ -71,10 +71,8 @@ class JointThief(KeyThief):
 
 
 class LeaderThief(KeyThief):
-    """A leader's deviation: it adds K to one of its padded polynomials once, and reads the next global model.
-
-    parties: all clients, for the truth when it forges. name: of the key. guess: (N,) its reading, or None. secret: (N,)
-    the truth.
+    """parties: all clients, for the truth when it forges. name: of the key. guess: (N,) its reading, or None.
+    secret: (N,) the truth.
     """
 
     def __init__(self, party: Any, parties: dict[str, Any], name: str) -> None:
@@ -90,7 +88,6 @@ class LeaderThief(KeyThief):
         return {Compute: self._contributed, Encrypt: self._encrypted}
 
     def _contributed(self, message: Message, effect: Compute, result: Any) -> Any:
-        """Just before it encrypts it holds the global model that contains its own last model."""
         if effect.function is contribution and self.guess is None:
             base = np.asarray(effect.arguments[0], np.float64)[self._places_of_model]
             if self._row is not None and self._base is not None and self._group is not None:
@@ -122,10 +119,7 @@ def moved(padded: threshold_pads.Padded, row: int, share: float) -> threshold_pa
 
 
 def read_joint(change: NDArray[Any], group: threshold.Group) -> Guess:
-    """(N,) the likeliest joint secret, from the change of (N,) weights, which also shows the factor of K s.
-
-    The mean change stands in three coefficients, which are left out.
-    """
+    """(N,) the likeliest joint secret, from the change of (N,) weights, which also shows the factor of K s."""
     found = coefficients(change, group.space)
     degree = len(found)
     rest = np.delete(found, [0, degree // 4, 3 * degree // 4])

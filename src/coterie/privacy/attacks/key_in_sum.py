@@ -1,9 +1,8 @@
 """The key that opens a sum, read off the sum by a client that put a forged ciphertext into it.
 
 Who: one client, alone, wherever clients feed in CKKS ciphertexts under another party's key and read what becomes of
-their sum. A ciphertext (c_0, c_1) opens to c_0 + c_1 s, so (c_0, c_1 + K) opens to K s more. Sums, products with
-numbers, masks that are removed again and flooding far below K leave K s in the model up to a factor. The coefficients
-of s are -1, 0 and 1. Checking a ciphertext does not stop it, since c_1 + K is as uniform as c_1. With one-time pads
+their sum. A ciphertext (c_0, c_1) opens to c_0 + c_1 s, so (c_0, c_1 + K) opens to K s more. The coefficients of s are
+-1, 0 and 1. Checking a ciphertext does not stop it, since c_1 + K is as uniform as c_1. With one-time pads
 (``crypto/pads.py``) a client does not choose c_1; what it adds to c_0 opens to K more, without s.
 """
 
@@ -42,10 +41,7 @@ noise has .08, Gaussian noise .13."""
 
 
 def forged(vector: V, row: int, share: float = LEAST) -> V:
-    """The vector, with K = scale / share added to the last polynomial of ciphertext ``row`` that its sender chooses.
-
-    In a ciphertext that is c_1, and opens to K s more. In a padded vector it is the only one: K more.
-    """
+    """The vector, with K = scale / share added to the last polynomial of ciphertext ``row`` that its sender chooses."""
     constant = int(vector.key.parameters.scale(vector.tally.form) / share)
     polynomials, moduli = vector.array.copy(), ring(vector.key.parameters).moduli_at(vector.tally.form.level)
     ours = polynomials[row : row + 1] if isinstance(vector, Padded) else polynomials[row : row + 1, 1]
@@ -128,7 +124,6 @@ class KeyThief:
         return {Fit: self._trained, Encrypt: self._encrypted}
 
     def _used(self, message: Message) -> bool:
-        """Whether its last forged update, if any, should be in this round's model."""
         return not self.forged_in or _round(message) > self.forged_in[-1] + self.late
 
     def _trained(self, message: Message, effect: Fit, result: Any) -> Any:
@@ -165,7 +160,6 @@ class KeyThief:
         return weights[self._row * degree :][:degree].astype(np.float64)
 
     def _shortest(self, values: NDArray[Any], degree: int) -> int:
-        """The full ciphertext, of parameters alone, in which these values are shortest."""
         lengths = {
             row: float(np.linalg.norm(values[row * degree :][:degree]))
             for row in range(len(values) // degree)

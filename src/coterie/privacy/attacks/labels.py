@@ -30,7 +30,7 @@ def last_bias(spec: ModelSpec) -> slice:
 def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
     """(n, classes) last-layer biases, with or without a common mask -> (n, classes) deviations of the label shares.
 
-    Row i is client i's shares minus the clients' mean shares, up to one unknown positive factor for all. Rows sum to 0.
+    Row i is client i's shares minus the clients' mean shares, up to one unknown positive factor for all.
     """
     bias = real_rows("bias", bias)
     across_clients = bias - bias.mean(axis=0)
@@ -72,7 +72,7 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackRe
     """Whether the label counts (n, classes) are among some numbers (n, m) of each client.
 
     A class is read off the number that correlates most with it. The score is the mean over the classes that differ
-    between clients: for counts, shares, counts at length 1 or their logarithms, whichever correlates most. Chance puts
+    between clients, of counts, shares, counts at length 1 or their logarithms, whichever correlates most; chance puts
     the rows in 100 random orders. Raises UserError if there is nothing to compare, or if clients are too few.
     """
     numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
@@ -95,7 +95,6 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackRe
 
 
 def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The columns that differ between rows, with mean 0 and length 1."""
     centred = rows - rows.mean(axis=0)
     length = np.linalg.norm(centred, axis=0)
     some = length > 1e-9 * np.abs(rows).max(axis=0, initial=0.0)
@@ -185,12 +184,10 @@ def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
 
 
 def telling(labels: NDArray[Any]) -> bool:
-    """Whether some pairs of clients share a label and some do not."""
     return 1 < len(np.unique(labels)) < len(labels)
 
 
 def _scored(metric: str, chance: float, n: int, score: Callable[[NDArray[np.intp]], float]) -> AttackResult:
-    """``score(order)`` of n clients as they are, and its spread over 200 random orders (fixed seed)."""
     rng = np.random.default_rng(0)
     shuffled = [score(rng.permutation(n)) for _ in range(200)]
     return AttackResult(metric, score(np.arange(n)), chance, 1.0, n, float(np.std(shuffled, ddof=1)))

@@ -65,8 +65,8 @@ Losses = tuple[NDArray[Any], NDArray[Any]]
 def upload_membership(trained: Sequence[Losses], others: Sequence[Losses]) -> AttackResult:
     """Membership from uploads: samples whose loss the upload has lowered the most are taken for training samples.
 
-    Who: a leader, which knows the client's start (``uploaded_model``). The loss under that start is subtracted as the
-    sample's difficulty (Watson et al., ICLR 2022). Scored as in ``membership_auc``. Chance: 0.5.
+    The loss under that start is subtracted as the sample's difficulty (Watson et al., ICLR 2022). Scored as in
+    ``membership_auc``. Chance: 0.5.
     """
     lowered = [[np.asarray(after, np.float64) - before for before, after in side] for side in (trained, others)]
     return membership_auc(*lowered)

@@ -47,7 +47,6 @@ class NoiseAudit:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing that was found contradicts the claim."""
         return max(self.lower_bound, self.exact or 0.0) <= self.claimed
 
     def row(self) -> dict[str, Any]:
@@ -106,7 +105,6 @@ def audit_distributed(
 def _opposite(
     released: Callable[[Doubles], NDArray[np.floating[Any]]], clip: float, size: int, times: int, trials: int
 ) -> tuple[Doubles, Doubles]:
-    """(trials,) scores of releases of a change and of its opposite, both longer than the clip."""
     direction = np.full(size, 1 / math.sqrt(size))
 
     def scores(sign: float) -> Doubles:
@@ -146,7 +144,6 @@ def audit_heuristic(
 
 
 def _wider(seen: Doubles, narrow: float, wide: float) -> Doubles:
-    """(n,) log likelihood ratios of Lap(wide) to Lap(narrow) of (n, m) values around 0; for narrow 0 if any differs."""
     if narrow == 0:
         return np.asarray((seen != 0).any(axis=1), np.float64)
     ratios: Doubles = (np.abs(seen) * (1 / narrow - 1 / wide) + math.log(narrow / wide)).sum(axis=1)
@@ -186,7 +183,6 @@ def lower_bound(first: NDArray[Any], second: NDArray[Any], delta: float, confide
 
 
 def _threshold(high: NDArray[np.float64], low: NDArray[np.float64], delta: float) -> float:
-    """The threshold with the largest bound on these scores, each rate three standard errors worse."""
     every = np.sort(np.concatenate([high, low]))
     hits = 1 - np.searchsorted(np.sort(high), every, side="right") / len(high)
     falses = 1 - np.searchsorted(np.sort(low), every, side="right") / len(low)
@@ -196,7 +192,6 @@ def _threshold(high: NDArray[np.float64], low: NDArray[np.float64], delta: float
 
 
 def _least(hits: int, trials: int, doubt: float) -> float:
-    """The lower end of Clopper and Pearson's interval, wrong with at most this probability."""
     from scipy.stats import beta  # slow to import
 
     return float(beta.ppf(doubt, hits, trials - hits + 1)) if hits else 0.0

@@ -62,7 +62,6 @@ class Expected:
 
     @classmethod
     def of_moments(cls, mean: float, square: float) -> Expected:
-        """From the means of a client's score and of its square. A drawn score is 0 or 1, with the same mean."""
         return cls(mean, *(math.sqrt(max(0.0, second - mean**2)) for second in (square, mean)))
 
     def standard_error(self, clients: int) -> float:
@@ -102,6 +101,5 @@ def handed_out(scores: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def top_share(posterior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(..., k) each guess's share of the likeliest: 1 over their number, or 0; robust to rounding."""
     best = posterior >= posterior.max(axis=-1, keepdims=True) * (1 - 1e-9)
     return np.asarray(best / best.sum(axis=-1, keepdims=True))

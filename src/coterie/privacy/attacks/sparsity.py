@@ -54,10 +54,7 @@ def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.flo
 
 
 def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.float64]:
-    """Each client's guess is the mean estimate (n, classes) of its cluster (n,).
-
-    It is the best guess from all vectors without names and all clusters by name.
-    """
+    """Each client's guess is the mean estimate (n, classes) of its cluster (n,)."""
     rows = real_rows("estimate", estimate)
     _, own = np.unique(clusters, return_inverse=True)
     sums = np.zeros((own.max() + 1, rows.shape[1]))
@@ -91,7 +88,6 @@ def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], 
 
 
 def _apart(truth: NDArray[np.float64], estimate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n, m) total variation between the shares of every two rows."""
     from scipy.spatial.distance import cdist  # slow to import
 
     return np.asarray(cdist(truth, estimate, "cityblock") / 2)

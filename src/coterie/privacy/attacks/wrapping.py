@@ -1,7 +1,4 @@
-"""Active attacks: a party that deviates only in the results of its effects.
-
-It runs the honest party's own handlers, so its messages are well formed, signed and in order.
-"""
+"""Active attacks: a party that deviates only in the results of its effects."""
 
 from __future__ import annotations
 

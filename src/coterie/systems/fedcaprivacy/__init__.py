@@ -11,17 +11,8 @@ clustering". Equation and line numbers are that paper's.
                              business_server  --Forget/Forgotten-->  csp                at the end of every round
     participant <-ClusterModel- business_server                                         steps VI, VII
 
-What each party sees: the messages that its handlers take, and ``learns``.
-
 Assumes that the two servers do not collude, and that no participant, all of which share one secret key, helps one.
-
-Departures from the text, each with its reason in docs/systems/fedcaprivacy.md:
-- Sums and counts travel instead of means (eq. 9, 10), since there is no division in Z_N.
-- The mask is one fresh random vector a round. It is drawn over the whole packed integer and never wraps.
-- phi is kept by name and permuted anew each round. New clusters keep the numbers of old ones with the same members.
-- Algorithm 2 is corrected in ``clustering/spectral.py``.
-- A vector that is no model is left out.
-- Signatures are Ed25519, and participants check signatures over the aggregates.
+Departures from the text, each with its reason: docs/systems/fedcaprivacy.md.
 """
 
 from __future__ import annotations
@@ -46,7 +37,6 @@ from coterie.systems.fedcaprivacy.participant import Participant
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: FedCAPrivacyConfig) -> KeyCentre:
-    """Two key pairs, and a seed that the participants share."""
     lanes = config.lanes(len(common.clients))
     keygen = partial(paillier.keygen, config.key_bits, lanes, config.randomness)
     if config.cipher == "pads":
@@ -56,7 +46,6 @@ def key_centre(own: fl.Own, common: fl.Common, config: FedCAPrivacyConfig) -> Ke
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """omega_{i,g} of eq. (11): the mean of each participant's cluster models."""
     return {participant.name: participant.model() for participant in federation.of_role(PARTICIPANT)}
 
 
@@ -109,7 +98,6 @@ SHOWN = {
 
 
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
-    """What a participant's messages tell, for the ledger. Masks, shuffles and projections have no epsilon."""
     protection = config.protection(mode)
     if protection == "signature":
         term = ("label statistics, in a sum",)

@@ -42,8 +42,6 @@ class Made:
 
 
 class BusinessServer(fl.Party, role=HUB):
-    """The BS, which coordinates: it blinds, shuffles, keeps phi by name, takes the mask off and distributes."""
-
     keys = Keys(PublicKey, SecretKey)
 
     class State(fl.State):
@@ -80,7 +78,6 @@ class BusinessServer(fl.Party, role=HUB):
         return self.config.protection(self.common.mode)
 
     def setup(self) -> fl.Steps[None]:
-        """Keys. With descriptor=signature also the clusters, which then stay fixed."""
         yield from super().setup()
         if self.protection == "signature":
             self.secret.mask_seed = self.secrets("mask of signatures").bytes(SEED_BYTES)
@@ -90,7 +87,6 @@ class BusinessServer(fl.Party, role=HUB):
             )
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """Algorithm 1, one iteration."""
         length = self.config.sketch_dim if self.protection == "sketch" else self.spec.size
         mask = self.keys.public(SERVICE).mask(length, self.secrets("mask", r).bytes)  # l. 14
         with closing(Spool()) as spool:
@@ -119,7 +115,6 @@ class BusinessServer(fl.Party, role=HUB):
             return {**notes, "membership": self.membership()}
 
     def in_clusters(self, r: int, names: list[str], blinded: dict[str, int], spool: Spool) -> fl.Steps[Made | str]:
-        """Steps III and IV: the clusters of these participants, or why the round is skipped."""
         order = yield from relay(self, r, CSP, names, lambda name: spool.take(blinded[name]))  # l. 15, 16
         request = messages.Cluster(r, self.must_cluster(names))
         try:
@@ -132,7 +127,6 @@ class BusinessServer(fl.Party, role=HUB):
         return Made(here, order, clustered.membership is not None, clustered.why_fewer)
 
     def in_groups(self, r: int, names: list[str]) -> fl.Steps[Made | str]:
-        """The groups of these participants, after placing those that were absent when groups were made."""
         founded, waits = self.state.founded, self.config.deadline_s
         if late := [name for name in names if name not in founded.groups]:
             with suppress(fl.NoAnswerError):  # they stay without a group, and are asked again
@@ -145,7 +139,7 @@ class BusinessServer(fl.Party, role=HUB):
         return Made(here, [], anew, founded.why) if here else "no participant has a group"
 
     def collect(self, r: int, spool: Spool, mask: Mask) -> fl.Steps[tuple[dict[str, int], dict[str, int], fl.Answers]]:
-        """Steps I and II: ask, verify, blind. Returns tickets of models to be summed and of blinded vectors."""
+        """Returns tickets of models to be summed and of blinded vectors."""
         models: dict[str, int] = {}
         blinded: dict[str, int] = {}
 
@@ -183,7 +177,6 @@ class BusinessServer(fl.Party, role=HUB):
         return cipher
 
     def must_cluster(self, names: list[str]) -> bool:
-        """Step IV: whether these participants need new clusters, regardless of the schedule."""
         if self.literal:
             return self.state.phi_rows is None or len(self.state.phi_rows) != len(names)
         unsettled = self.config.clusters == "auto" and self.state.unsettled
@@ -253,7 +246,6 @@ class BusinessServer(fl.Party, role=HUB):
         return sizes, unreleased
 
     def membership(self) -> list[list[int]]:
-        """Clusters of every client, in the order of the clients; empty before its first."""
         return [sorted(self.clusters_of(name)) for name in self.clients]
 
     def clusters_of(self, name: str) -> frozenset[int]:

@@ -72,13 +72,11 @@ class FedCAPrivacyConfig(fl.LocalTraining):
         self.lanes(1)
 
     def protection(self, mode: str) -> Protection:
-        """What the service sees instead of models; "none" outside of mode hardened."""
         if mode != "hardened":
             return "none"
         return "signature" if self.descriptor == "signature" else self.hardening
 
     def smallest(self, mode: str) -> int:
-        """The smallest cluster whose sum is released."""
         return self.min_cluster if mode == "hardened" else 1
 
     def lanes(self, clients: int) -> Lanes:
@@ -103,7 +101,6 @@ WITHOUT_PAILLIER = ("key_bits", "kappa", "randomness")
 
 
 def with_protection(*protections: Protection) -> When:
-    """With which settings the service is shown one of these."""
     return lambda config, mode: config.protection(mode) in protections
 
 

@@ -66,7 +66,6 @@ class ServiceProvider(fl.Party, role=CSP):
 
     @fl.on(Relayed, lambda self, msg: opening_cost(self, self.length))
     def open(self, msg: Relayed, src: str) -> fl.Work[None]:
-        """Step III, eq. (7)."""
         blinded = yield from opened(self, msg, src, self.length)
         if msg.round != self.state.round:
             self.state.round, self.state.opened = msg.round, {}
@@ -96,10 +95,7 @@ class ServiceProvider(fl.Party, role=CSP):
         return {j: key.blinded(one) for j, one in stored.items()}
 
     def counted(self, r: int, rows: NDArray[Any]) -> int:
-        """c of clusters=auto: the median of the number in use and of the counts of this round and the last.
-
-        So it moves only as far as two successive counts agree.
-        """
+        """c of clusters=auto: the median of the number in use and of the counts of this round and the last."""
         before, smallest = self.state.found, max(SMALLEST, self.config.smallest(self.common.mode))
         self.state.found = count_clusters(
             pairwise_distances(rows), self.rng("clouds", r), self.config.gamma, self.config.kernel, smallest

@@ -32,8 +32,6 @@ def round_seed(group_seed: bytes, r: int) -> bytes:
 
 
 class Participant(fl.Party, role=PARTICIPANT):
-    """p_i: trains, encrypts, and takes the mean of its clusters' models."""
-
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(fl.State):
@@ -55,7 +53,6 @@ class Participant(fl.Party, role=PARTICIPANT):
         return self.config.protection(self.common.mode)
 
     def train_cost(self, msg: messages.Train) -> fl.Cost:
-        """Its samples, once per epoch, and one encryption, or two with sketches."""
         key = self.keys.public(SERVICE)
         crypto_s = key.nominal_seconds_encrypt(self.spec.size)
         if self.protection == "sketch":

@@ -13,19 +13,7 @@ Mode ``hardened`` (not in the paper), with a helper and a key centre:
     device --Concealed--> server --Relayed, Cluster--> helper --Clustered--> server        algorithms 1 and 2
     device --Sealed-----> server --Convert-----------> helper --ClusterSum-> server --ClusterModel--> device
 
-What each party learns: ``LEARNS``, and ``LEARNS_HARDENED`` for mode ``hardened``.
-
-Departures from the text, each with its reason in docs/systems/fedepc.md:
-- Devices send a noise floor, and divergences are calibrated by it and by their median (``clustering/divergence.py``).
-- A device averages eq. (1) over its samples, of which the paper has one, and does not train the extractor.
-- The radius, MinPts, the noise devices and the order of merges and splits are defined (``clustering/isomorphic.py``).
-- The kernel and the posterior of algorithm 3 are corrected (``selection/``). A choice fills half of the time budget.
-- L_k is the mean loss of W_k on the training data of a panel of the cluster's devices. Its drop is the reward.
-- The gradient norm of eq. (9) is that of (W_k - W_i) / lr, which the server computes itself.
-- The paper gives no T_max. By default each cluster has its own, which follows from ``participation``; no round trains
-  more than this share of the devices, so clusters may have to take turns (``selection/places.py``).
-- A run ends after several rounds in which the clusters' losses hardly moved; their changes do not cancel.
-- Clusters follow devices that come, leave and change their data.
+Departures from the text, each with its reason: docs/systems/fedepc.md.
 """
 
 from __future__ import annotations
@@ -55,11 +43,7 @@ def key_centre(own: fl.Own, common: fl.Common, config: FedEPCConfig) -> KeyCentr
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """Each device's cluster model; W^0 for a device that was in no cluster yet.
-
-    In modes paper and literal it is the hub's, as algorithm 4 sends it out at the end. In mode hardened only devices
-    have models.
-    """
+    """Each device's cluster model; W^0 for a device that was in no cluster yet."""
     if federation.common.mode == "hardened":
         held = {device.name: device.state.weights for device in federation.of_role(DEVICE)}
         return {name: federation.common.initial if model is None else model for name, model in held.items()}
@@ -83,7 +67,6 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
 
 
 def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
-    """Every device's releases. Losses and models have no proof of privacy in any mode."""
     return {device.name: device.releases() for device in federation.of_role(DEVICE)}
 
 

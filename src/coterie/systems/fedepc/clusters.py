@@ -1,8 +1,7 @@
 """The hub's state of one cluster: its model, the bandit of algorithm 3, and the losses of its panel.
 
 The paper does not say whose data give L_k (algorithm 4, l. 12). Here it is the mean loss of W_k on the training data of
-the cluster's panel, drawn when the cluster is made. The chosen devices' own losses would reward a choice that fits no
-other device.
+the cluster's panel, drawn when the cluster is made.
 """
 
 from __future__ import annotations
@@ -68,11 +67,9 @@ class Cluster(msgspec.Struct):
 
     @property
     def is_measured(self) -> bool:
-        """Whether L_k of the current W_k is known, and no reward is pending."""
         return bool(self.losses) and self.chosen is None
 
     def drawn(self, names: Sequence[str], size: int, source: np.random.Generator) -> None:
-        """Fill the panel up to ``size`` of these devices, the cluster's; present members stay."""
         kept = [name for name in self.panel if name in names]
         others = [name for name in names if name not in kept]
         more = source.permutation(len(others))[: max(0, size - len(kept))]
@@ -82,9 +79,9 @@ class Cluster(msgspec.Struct):
     def measured(self, losses: Mapping[str, float], settings: Cics) -> float | None:
         """Note this round's measurements. Returns the last training's change of L_k, or None.
 
-        Only panel devices that have measured the models before and after this training count. The reward of the choice
-        that trained (algorithm 3, l. 7 and 8) is ln(L_k before / L_k now): a late round lowers a loss by less than an
-        early one, but by about the same factor.
+        Only panel devices that have measured the models before and after this training count.
+        The reward of the choice that trained (algorithm 3, l. 7 and 8) is ln(L_k before / L_k now): a late round lowers
+        a loss by less than an early one, but by about the same factor.
         """
         self.losses |= {name: losses[name] for name in self.panel if name in losses}
         if self.chosen is None or not (both := sorted(self.chosen.losses.keys() & self.losses.keys())):

@@ -148,11 +148,9 @@ class FedEPCConfig(LocalTraining):
         return Cics(confidence=self.confidence, window=self.window, literal=mode == "literal")
 
     def multiplier(self) -> float:
-        """The noise multiplier that gives one description ``epsilon`` at ``dp_delta``."""
         return noise_multiplier(self.epsilon, self.dp_delta)
 
     def lanes(self, clients: int) -> Lanes:
-        """The fixed-point format of mode hardened, with room for a sum over all clients."""
         return Lanes(self.fraction_bits, self.value_bits, max(8, (clients - 1).bit_length()), self.kappa)
 
     def most(self, clients: int) -> int | None:

@@ -1,7 +1,6 @@
 """The hub's knowledge of each device: bounds on its claims, the contexts of eq. (9), costs and the time budget.
 
-All but the gradient's norm in modes paper and literal is the device's own claim. The bounds refuse the impossible; a
-lie within them is taken (docs/systems/fedepc.md says how far it reaches).
+All but the gradient's norm in modes paper and literal is the device's own claim.
 """
 
 from __future__ import annotations
@@ -101,9 +100,7 @@ def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, ch
 def gradient_norm(spec: ModelSpec, start: NDArray[Any], end: NDArray[Any], lr: float) -> float:
     """|g_i| of eq. (9) for one round: the L2 norm of (W_k - W_i) / lr over the parameters.
 
-    Without momentum and weight decay that is the norm of the sum of the gradients of eq. (14) over all steps, so it
-    grows with their number. The hub computes it from sent and received models, so a device can fake it only by a
-    matching model.
+    It grows with the number of steps. The hub computes it from sent and received models.
     """
     change = np.where(spec.buffers, 0, start.astype(np.float64) - end)
     return min(float(np.linalg.norm(change)) / lr, MOST_NORM)

@@ -56,8 +56,6 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Describer(fl.Party):
-    """A device that describes its data; the base of both kinds below."""
-
     class State(msgspec.Struct):
         """extractor: (d,) W_ext.  said: its last description.  weights: (d,) its cluster's model, if it has one.
 
@@ -85,7 +83,6 @@ class Describer(fl.Party):
         self.state.released = state.released
 
     def noise(self, msg: Describe) -> Noise | None:
-        """The noise of the settings. The hub chooses the public mean, the clip and the directions only."""
         if self.config.send == "clear":
             return None
         along = 0 if msg.basis is None else len(msg.basis)
@@ -98,8 +95,7 @@ class Describer(fl.Party):
     def described(self, msg: Describe) -> fl.Work[tuple[Description, bool]]:
         """Its description, and whether it is the one before: unchanged data are never described twice.
 
-        So noise on them is drawn once, and their privacy is spent once. No hub can ask for more with another extractor
-        or layer.
+        So noise on them is drawn once, and their privacy is spent once, whatever the hub asks for.
         """
         if msg.layer != self.config.layer:
             raise fl.PeerError(f"asked to describe layer {msg.layer!r}; the settings say {self.config.layer!r}")
@@ -131,7 +127,6 @@ class Describer(fl.Party):
         return fl.Cost(FORWARD * self.samples, self.spec.flops_per_sample)
 
     def training_cost(self, msg: Train) -> fl.Cost:
-        """A forward pass of each sample, and its epochs if it is chosen."""
         return fl.Cost((FORWARD + self.epochs * msg.chosen) * self.samples, self.spec.flops_per_sample)
 
     def trained(self, msg: Train, start: Vector) -> fl.Work[tuple[Vector | None, float]]:
@@ -148,7 +143,6 @@ class Describer(fl.Party):
         return fitted.weights, loss
 
     def releases(self) -> list[Release]:
-        """All releases of this device that depend on its data, for the ledger."""
         said = "sparsity vector and noise floor"
         if self.config.send == "clear":
             found = [Release(said, round=r) for r, *_ in self.state.released]
@@ -164,8 +158,6 @@ class Describer(fl.Party):
 
 
 class Device(Describer, role=DEVICE):
-    """A device in modes paper and literal."""
-
     @fl.on(Describe, Describer.describing_cost, answers=messages.Described)
     def describe(self, msg: Describe, src: str) -> fl.Work[messages.Described]:
         """Algorithm 1."""
@@ -200,7 +192,6 @@ class HardenedDevice(Describer, role=DEVICE):
     State = Describer.State
 
     def concealing_cost(self, msg: Describe) -> fl.Cost:
-        """As in the clear: encrypting a few hundred numbers takes little."""
         crypto_s = self.keys.public(SERVICE).nominal_seconds_encrypt(CHANNELS + 1)
         return fl.Cost(FORWARD * self.samples, self.spec.flops_per_sample, crypto_s)
 

@@ -27,7 +27,7 @@ from coterie.systems.fedepc.server import Server
 
 
 class HardenedServer(Server, role=HUB):
-    """The hub in mode hardened. The helper knows every device by a place, drawn once; only the hub knows the names."""
+    """The hub in mode hardened: the helper knows every device by a place, drawn once."""
 
     keys = Keys(PublicKey, SecretKey)
     describes = messages.Concealed
@@ -57,7 +57,6 @@ class HardenedServer(Server, role=HUB):
     # -- algorithms 1 and 2 --------------------------------------------------------------------------------------------
 
     def description(self, name: str, msg: Any) -> bytes | None:
-        """The ciphertext of a description, or None for unchanged data."""
         check_signed(self.common, name, msg)
         if not msg.cipher:
             return None
@@ -66,7 +65,6 @@ class HardenedServer(Server, role=HUB):
         return bytes(msg.cipher)
 
     def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> fl.Steps[None]:
-        """The helper clusters; the hub relays the vectors by their places and learns the labels."""
         places, at = self.state.places, {name: j for j, name in enumerate(self.state.places)}
         for j in sorted(at[name] for name in moved):  # in an order that says nothing of names
             yield from fl.post({HELPER: Relayed(r, j, moved[places[j]])})
@@ -104,7 +102,6 @@ class HardenedServer(Server, role=HUB):
     # -- algorithm 4 ---------------------------------------------------------------------------------------------------
 
     def train(self, r: int, selected: Mapping[str, int], panel: Mapping[str, int]) -> fl.Steps[Trained]:
-        """The chosen devices train, and every large enough cluster's sum is formed under encryption."""
         of = {**panel, **selected}
         yield from self.catch_up(of)
         trained, service, size = Trained(), self.keys.public(SERVICE), self.spec.size
@@ -157,7 +154,6 @@ class HardenedServer(Server, role=HUB):
         return (yield from self.send({k: members[k] for k in clusters}))
 
     def catch_up(self, of: Mapping[str, int]) -> fl.Steps[None]:
-        """Send each of these devices its cluster's last sum, unless it has opened that."""
         behind: dict[int, list[str]] = {}
         for name, k in of.items():
             if not self.is_up_to_date(name, k):
@@ -184,7 +180,6 @@ class HardenedServer(Server, role=HUB):
 
 
 def changes(old: Mapping[str, int], new: Mapping[str, int]) -> tuple[Event, ...]:
-    """The changes that the hub can see: devices that joined, left and moved."""
     events = []
     for name in sorted({*old, *new}):
         if old.get(name) == new.get(name):

@@ -57,7 +57,6 @@ class Helper(Party, role=HELPER):
 
     @on(Relayed)
     def open(self, msg: Relayed, src: str) -> Work[None]:
-        """A description, whose device it does not know."""
         from_hub(self, msg, src)
         if not 0 <= msg.position < len(self.clients):
             raise fl.PeerError(f"place {msg.position} of {len(self.clients)}")

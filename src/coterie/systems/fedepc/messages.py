@@ -95,7 +95,7 @@ class Model(fl.OfRound, frozen=True):
 
 @fl.message(src=DEVICE, dst=HUB)
 class Kept(fl.OfRound, frozen=True):
-    """The model was accepted."""
+    pass
 
 
 @fl.message(src=HUB, dst=HELPER)

@@ -1,5 +1,5 @@
 """FedEPC's edge server, the hub: it groups devices (algorithm 2), chooses some of each group (algorithm 3), and
-averages their models (algorithm 4). ``HardenedServer`` (``hardened.py``) does the same with ciphertexts.
+averages their models (algorithm 4).
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ Doubles = NDArray[np.float64]
 
 
 class Server(fl.Party, role=HUB):
-    """The hub in modes paper and literal."""
-
     class State(msgspec.Struct):
         """extractor: (d,) W_ext.  centre: (C,) the mean of the public samples' vectors; empty without public samples.
 
@@ -75,7 +73,6 @@ class Server(fl.Party, role=HUB):
 
     @property
     def believing(self) -> float:
-        """The least believed share of a device's claim (``contexts``)."""
         return 0.0 if self.cics.literal else self.cics.cheapest
 
     # -- before round 1 ------------------------------------------------------------------------------------------------
@@ -177,7 +174,7 @@ class Server(fl.Party, role=HUB):
         return {}
 
     def describe(self, r: int, names: Sequence[str]) -> fl.Steps[dict[str, Any]]:
-        """Algorithm 1: ask these devices. Returns by name what is new of changed data (``description``)."""
+        """Algorithm 1: ask these devices."""
         found: dict[str, Any] = {}
 
         def fold(name: str, msg: Any) -> None:
@@ -205,7 +202,6 @@ class Server(fl.Party, role=HUB):
         return Describe(r, self.spec.digest, extractor, self.config.layer, centre, self.state.basis, clip)
 
     def channels(self) -> int | None:
-        """C; before it is known, what most devices say, or None."""
         if self.state.groups is not None:
             return int(self.state.groups.features.shape[1])
         return len(self.state.centre) or None
@@ -264,7 +260,6 @@ class Server(fl.Party, role=HUB):
         return np.array([self.state.devices[name].cost for name in names])
 
     def too_slow(self) -> list[str]:
-        """The devices that take longer than their cluster's T_max, and so can't be chosen."""
         budgets = {k: cluster.budget for k, cluster in self.state.clusters.items()}
         of = self.state.cluster_of
         return [name for name, k in of.items() if not affordable(self.state.devices[name].cost, budgets[k])]
@@ -313,7 +308,6 @@ class Server(fl.Party, role=HUB):
         return given
 
     def panels(self, picks: Mapping[int, Pick]) -> dict[str, int]:
-        """The devices that measure W_k: of all clusters but measured ones that wait."""
         clusters = self.state.clusters
         return {
             name: k
@@ -379,7 +373,6 @@ class Server(fl.Party, role=HUB):
         return self.common.initial if cluster is None or cluster.weights is None else cluster.weights
 
     def ask(self, r: int, requests: Mapping[str, Message], reply: type[M], fold: Any) -> fl.Steps[fl.Answers]:
-        """Ask these devices, and count unanswered requests in a row."""
         answers = yield from fl.ask_all(self, r, requests, reply, fold)
         self.heard(answers.got, answers.missing)
         return answers
@@ -417,7 +410,6 @@ class Server(fl.Party, role=HUB):
         return f"the clusters' losses have moved by less than {least:g} {_in_a_row(settle)}" if done else None
 
     def distribute(self, r: int, clusters: Collection[int]) -> fl.Steps[fl.Answers]:
-        """L. 19: send these clusters' models to all of their devices."""
         models = {k: messages.Model(r, self.spec.digest, self.weights(k)) for k in clusters}
         to_all = {name: models[k] for name, k in self.state.cluster_of.items() if k in models}
         return (yield from self.ask(r, to_all, messages.Kept, lambda *_: None))

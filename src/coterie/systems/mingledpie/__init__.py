@@ -8,19 +8,11 @@ CFL", NDSS 2025. Equation, algorithm and section numbers are that paper's.
     server  --Train------->  client  --Update---->  server             algorithm 3, lines 12 to 22
     server  --Mingled----->  client  --Received-->  server             line 23, and lines 7 to 11 of the next round
 
-What each party sees: the messages that its handlers take, and ``learns``.
-
 Assumes an honest-but-curious server with which no client colludes: all clients share one secret key. With
 keys=threshold it takes as many holders of shares as open a sum. A client whose encrypted indicator is not one-hot
-spoils all models. The others notice most such indicators and keep their models, but not whose it was.
+spoils all models; the others notice most such indicators, but not whose it was.
 
-Departures from the text, each with its reason in docs/systems/mingledpie.md:
-- Eq. (3) compares the true cluster's key with cluster j's address.
-- Eq. (7) and (8) take sums, not means.
-- theta_i and sigma_i travel in one ciphertext vector.
-- Line 14 trains the client's cluster model.
-- H is checked, and solved with a ridge if it is ill-conditioned.
-- Messages are signed.
+Departures from the text, each with its reason: docs/systems/mingledpie.md.
 """
 
 from __future__ import annotations
@@ -45,7 +37,6 @@ def key_centre(own: fl.Own, common: fl.Common, config: MingledPieConfig) -> KeyC
 
 
 def parties(config: MingledPieConfig) -> Mapping[str, PartyFactory]:
-    """With keys=threshold clients make their key themselves, without a key centre."""
     dealer: dict[str, PartyFactory] = {KEY_CENTRE: key_centre} if config.keys == "shared" else {}
     return {HUB: Server, **dealer, CLIENT: Client}
 
@@ -62,12 +53,10 @@ def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
 
 
 def pool(federation: fl.Federation) -> Iterable[fl.Vector]:
-    """All models that clients choose from. Each client has its own copy; most are equal."""
     return (client.models() for client in federation.of_role(CLIENT))
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """True clusters (which only the client knows), and the results of the last rebuild."""
     clients = list(federation.of_role(CLIENT))
     return {
         "membership": [[c.cluster()] if c.state.trained else [] for c in clients],
@@ -102,7 +91,6 @@ def learns(config: MingledPieConfig, mode: str) -> Mapping[str, str]:
 
 
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
-    """What a client's update tells, for the ledger. A set with false identities is no differential privacy."""
     sums = fl.FromTraining("model, in sums"), "cluster, in sums"
     return {Update: sums if mode == "hardened" else (*sums, "set of cluster identities")}
 

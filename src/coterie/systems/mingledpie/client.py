@@ -31,8 +31,6 @@ Sums = messages.Mingled | messages.OpenedSums
 
 
 class Client(fl.Party, role=CLIENT):
-    """C_i: finds its cluster, mingles its identity, trains, encrypts, and rebuilds the cluster models."""
-
     keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(declared)
     making, opening = KeyMaking(with_keys("threshold")), KeyOpening(with_keys("threshold"))
 
@@ -147,13 +145,12 @@ class Client(fl.Party, role=CLIENT):
 
     @fl.on(messages.Mingled, open_cost, answers=messages.Received, when=with_keys("shared"))
     def receive(self, msg: messages.Mingled, src: str) -> fl.Work[messages.Received]:
-        """Algorithm 2: verify, open and rebuild. If that is impossible, keep the models and say so."""
+        """Algorithm 2: verify, open and rebuild."""
         slots: Sequence[Any] = yield Compute(_verified, (self.common, msg, self.layout.slots))
         return (yield from self._received(msg, slots))
 
     @fl.on(messages.OpenedSums, answers=messages.Received, when=with_keys("threshold"))
     def receive_opened(self, msg: messages.OpenedSums, src: str) -> fl.Work[messages.Received]:
-        """Algorithm 2, on opened sums."""
         if self.config.keys != "threshold":
             raise fl.PeerError("opened sums, in a federation whose clients open them themselves")
         clusters = self.layout.clusters if self.layout.kind == "mingled" else 0
@@ -209,14 +206,12 @@ class Client(fl.Party, role=CLIENT):
 
 
 def _starts(spec: ModelSpec, clusters: int, digest: bytes, start: fl.Vector) -> fl.Vector:
-    """theta_j^0 (k, d) of the published weights (k d,). Raises PeerError for another model's."""
     if len(start) != clusters * spec.size:
         raise fl.PeerError(f"{len(start)} weights instead of {clusters} models of {spec.size}")
     return np.stack([fl.check_model(spec, digest, row) for row in start.reshape(clusters, spec.size)])
 
 
 def _split(common: fl.Common, msg: messages.OpenedSums, widths: tuple[int, ...], clusters: int) -> tuple[Any, ...]:
-    """The values of each slot of a message that the server signed, or None. Raises PeerError for any other."""
     check_signed(common, HUB, msg)
     slots = [int(slot) for slot in msg.slots]
     if slots != sorted(set(slots)) or not set(slots) <= set(range(len(widths))):
@@ -231,6 +226,5 @@ def _split(common: fl.Common, msg: messages.OpenedSums, widths: tuple[int, ...],
 
 
 def _verified(common: fl.Common, msg: messages.Mingled, slots: int) -> list[bytes]:
-    """The ciphertexts of a message that the server signed. Raises PeerError for any other."""
     check_signed(common, HUB, msg)
     return fl.unbundle(msg.ciphers, slots)

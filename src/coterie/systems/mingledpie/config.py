@@ -88,7 +88,6 @@ class MingledPieConfig(fl.ClusterModels):
         return Joint(MODELS, layout.JOINT, (CLIENT,), openers, openers, FEWEST, sums=most)
 
     def rates(self) -> dict[int, float]:
-        """p by the round from which it holds, beginning with round 0."""
         rates = {0: self.p}
         for part in filter(None, (text.strip() for text in self.p_changes.split(","))):
             since, _, rate = part.partition(":")
@@ -166,7 +165,7 @@ def check(config: MingledPieConfig, common: fl.Common) -> None:
 
 @lru_cache(maxsize=4)
 def layout_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Layout:
-    """The layout of the updates. Raises UserError if no layer is left for the clusters."""
+    """Raises UserError if no layer is left for the clusters."""
     shared = tuple(filter(None, (name.strip() for name in config.shared_layers.split(","))))
     return Layout(config.kind(mode), config.clusters, spec, shared, config.keys == "threshold")
 

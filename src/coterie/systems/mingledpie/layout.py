@@ -10,8 +10,7 @@ There are three kinds:
               one multiplication deep
 
 Layers that all clients share (section III-A) are one more vector, summed over all clients. Buffers (running statistics)
-stay with their clients in the kind ``mingled``, since solving eq. (8) subtracts models. A *slot* is one sum of the
-server. Lists are in the order of the slots.
+stay with their clients in the kind ``mingled``. A *slot* is one sum of the server. Lists are in the order of the slots.
 """
 
 from __future__ import annotations
@@ -215,7 +214,6 @@ class Rebuilding:
         return replace(rebuilt, models=models)
 
     def _solved(self, sums: Doubles, x: Doubles, before: fl.Vector, sizes: NDArray[Any], participants: int) -> Rebuilt:
-        """Algorithm 2, or its replacement in an ablation."""
         if self.solving == "none":
             return mingled.mingled_means(sums, sizes, before)
         if why := mingled.implausible(x, sizes, participants, self.threshold):

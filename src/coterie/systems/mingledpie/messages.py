@@ -25,7 +25,7 @@ class Parameters(fl.Signed, frozen=True):
 
 @fl.message(src=CLIENT, dst=HUB)
 class Noted(fl.OfRound, frozen=True):
-    """The parameters were verified and kept."""
+    pass
 
 
 @fl.message(src=HUB, dst=CLIENT)

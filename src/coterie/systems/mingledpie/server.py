@@ -26,11 +26,6 @@ from coterie.systems.mingledpie.messages import HUB, MODELS, USER
 
 
 class Server(fl.Party, role=HUB):
-    """Publishes parameters, adds up ciphertexts by their identities, and sends the sums to all.
-
-    With keys=threshold some clients make a key of which each has a share, and open the sums for it.
-    """
-
     keys, joint = Keys(PublicKey, SecretKey), JointKeys(declared)
 
     class State(fl.State):
@@ -103,7 +98,6 @@ class Server(fl.Party, role=HUB):
         return messages.OpenedSums if self.config.keys == "threshold" else messages.Mingled
 
     def _message(self, r: int, sizes: Any, participants: int, totals: Sequence[Any]) -> fl.Steps[fl.Signed]:
-        """The message with these sums, opened with keys=threshold. Raises NoAnswerError if they can't be opened."""
         if self.sums is messages.Mingled:
             ciphers = fl.bundle([b"" if total is None else total.to_bytes() for total in totals])
             return signed(self.own, messages.Mingled(r, self.spec.digest, sizes, participants, ciphers))
@@ -134,7 +128,7 @@ class Server(fl.Party, role=HUB):
         yield from fl.ask_each(self, r, new, parameters, messages.Noted, fold)
 
     def _send(self, mingled: Any, names: list[str]) -> fl.Steps[dict[str, bool]]:
-        """Line 23: send the sums to these clients. Returns by name whether the client rebuilt its models."""
+        """Line 23: send the sums to these clients."""
         rebuilt: dict[str, bool] = {}
 
         def fold(name: str, received: messages.Received) -> None:
@@ -168,7 +162,6 @@ class Server(fl.Party, role=HUB):
         return sets, totals, answers
 
     def _ciphers(self, name: str, parts: list[bytes], r: int) -> list[Any]:
-        """The vectors and scalars of an update. Raises PeerError for any that a client can't have encrypted."""
         every = enumerate(zip(parts, self.layout.lengths, strict=True))
         if self.config.keys == "threshold":
             return [taken(self, MODELS, name, data, length, r, part=part) for part, (data, length) in every]
@@ -177,7 +170,6 @@ class Server(fl.Party, role=HUB):
         return ciphers
 
     def _identities(self, name: str, update: messages.Update) -> list[int]:
-        """CI_i. Raises PeerError if an honest client could not send it."""
         own: list[int] = update.identities.tolist()
         if self.layout.kind != "mingled":
             if own:

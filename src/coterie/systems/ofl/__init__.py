@@ -11,19 +11,7 @@ Equation, algorithm, line and section numbers are that paper's.
 
 Any client may lead. What passes between a leader and its members is sealed, and the server relays it.
 
-What each party learns: ``learns``.
-
-Departures from the text, each with its reason in docs/systems/ofl.md. In all modes:
-- Eq. (4) has bounds and a floor. Elections weigh terms served. Reports are signed, and the latest counts.
-- All clients begin with one model, and train by descent (l. 8 has +alpha g) on all parameters.
-- Keys are in R_q, made by the leaders themselves, and new when leaders change. Leaders send half a ciphertext each,
-  under joint pads, so that none chooses its second polynomial. The message is where FinDec adds it.
-- Eq. (6)'s terms are one number a leader, opened, and normalised in the clear.
-- Running statistics stay with their client.
-In ``paper`` also:
-- A leader mixes values in: (1 - 1/|C|) theta + sel / |C|. Line 20 as printed adds them up.
-- The mean is divided by the sum of the s-factors, not by n.
-- Eq. (5) has log2(2 + ...), which is not 0 where parameters have not moved.
+Departures from the text, each with its reason: docs/systems/ofl.md.
 """
 
 from __future__ import annotations
@@ -45,7 +33,6 @@ from coterie.systems.ofl.server import Server
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: OFLConfig) -> KeyCentre:
-    """Deals the joint key, to the first clients before round 1 and then to the current leaders."""
     first = tuple(common.clients[: max(LEAST_LEADERS, config.threshold)])
     return KeyCentre(own, common, [JointGrant(MODEL, CLIENT, joint_of(config), first, works=HUB)])
 
@@ -56,7 +43,6 @@ def parties(config: OFLConfig) -> Mapping[str, PartyFactory]:
 
 
 def models(federation: Federation) -> Mapping[str, fl.Vector]:
-    """Each client's own model: its downloads, and its training since."""
     return {client.name: client.model for client in federation.of_role(CLIENT)}
 
 
@@ -72,7 +58,6 @@ def observe(federation: Federation) -> Mapping[str, Any]:
 
 
 def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
-    """Every upload of every client. That it is opened only in sums counts with mechanism=distributed alone."""
     return {client.name: client.releases() for client in federation.of_role(CLIENT)}
 
 

@@ -78,8 +78,6 @@ class MemberState(msgspec.Struct):
 
 
 class Member(fl.Party, role=CLIENT, also=(LEADER,)):
-    """A client that trains, selects, adds noise and uploads to its leader, and downloads its stalest parameters."""
-
     keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(lambda party: (joint_of(party.config),))
     making, opening, pads = KeyMaking(joint_of=joint_of), KeyOpening(joint_of=joint_of), JointPads(joint_of=joint_of)
 
@@ -93,11 +91,9 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
 
     @property
     def mechanism(self) -> Standard | Distributed | None:
-        """Of its uploads, or of their sum; None for the paper's heuristic."""
         return None if self.config.mechanism == "paper" else self.config.uploads(len(self.places))
 
     def makers(self, r: int) -> int:
-        """How many clients add noise to a sum of round r, with noise_by=members."""
         return self.config.makers(len(joined(self.common.clients, self.config, r)), 0)
 
     @property
@@ -123,7 +119,6 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         return (yield from self.status(msg.round))
 
     def status(self, r: int) -> fl.Work[StatusReport]:
-        """Its signed status, made once a round."""
         if self.state.told == r and self.state.report:
             return codec.decode(self.state.report, StatusReport)
         spent = len(self.state.released)
@@ -146,12 +141,7 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         check_signed(self.common, self.common.roster.hub, named, self.name)
 
     def opportunity(self, r: int, usual: float) -> fl.Work[Upload]:
-        """Train, select as much as eq. (4) allows, and add noise.
-
-        A client without privacy budget, or without resources for an upload, trains nothing and sends nothing of its
-        data.
-        It downloads all the same.
-        """
+        """Train, select as much as eq. (4) allows, and add noise."""
         if r <= self.state.trained:
             raise fl.PeerError(f"asked to work for round {r} after round {self.state.trained}")
         report = yield from self.status(r)

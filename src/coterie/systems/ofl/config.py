@@ -155,14 +155,12 @@ class OFLConfig(NoiseSettings, LocalTraining):
 
     @property
     def sends_changes(self) -> bool:
-        """Whether leaders encrypt changes of the global model instead of their models."""
         return self.detection == "norms" or self.mechanism == "distributed"
 
     def unit(self, parameters: int, clients: int = 0) -> float:
         """The divisor of an encrypted change, which makes its norm about 1 at most; or its numbers fit the cipher.
 
-        Norms and dot products then have room, and stand out from the opening noise. It follows from public numbers: C,
-        the length of the noise on all parameters, and the number of clients.
+        It follows from public numbers: C, the length of the noise on all parameters, and the number of clients.
         """
         if not self.sends_changes or self.mechanism == "paper":
             return 1.0
@@ -197,8 +195,7 @@ def costs_of(report: StatusReport, spec: ModelSpec, config: OFLConfig, usual: fl
 
     usual: the median number of samples, for full_share.
 
-    An upload spends as much of the privacy budget however many parameters it has, so privacy bounds no share: a client
-    whose budget is spent uploads nothing.
+    Privacy bounds no share: a client whose budget is spent uploads nothing.
     """
     up_bytes = 8.0 if config.mechanism == "paper" else 4.0
     full = config.full_share * usual if config.full_samples is None else config.full_samples
@@ -212,9 +209,8 @@ def shares(report: StatusReport, spec: ModelSpec, config: OFLConfig, usual: floa
 
 
 def joint_of(config: OFLConfig) -> Joint:
-    """The leaders' joint key. A holder opens scalars of single leaders, too: the detection's.
-
-    With detection "norms" weights fall with lengths, so one leader may have most weight without most of the sum.
+    """The leaders' joint key. A holder opens scalars of single leaders, too. With detection "norms" one leader may have
+    most weight without most of the sum.
     """
     return Joint(
         MODEL,

@@ -94,7 +94,6 @@ def summed(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregated]
 
 
 def moved(hub: Any, mean: Doubles) -> fl.Vector:
-    """The global model of a mean: of the leaders' parameters, or of their changes."""
     places, weights = eligible(hub.spec), hub.state.weights.astype(np.float64)
     weights[places] = (
         weights[places] + mean * hub.config.unit(len(places), len(hub.clients)) if hub.config.sends_changes else mean
@@ -122,8 +121,7 @@ def completed(
 def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> fl.Steps[dict[str, threshold_pads.Padded]]:
     """The models of these leaders under pads, from all that then hold the joint key.
 
-    A leader that is gone before its model is here is left out. The others, whose pads are made with its share, encrypt
-    anew. Raises NoAnswerError if fewer than two are left.
+    A leader that is gone before its model is here is left out. Raises NoAnswerError if fewer than two are left.
     """
     left = tuple(leaders)
     while True:

@@ -1,7 +1,4 @@
-"""OFL's client as the leader of its cluster: algorithm 2, l. 17 to 23, and its part of algorithm 4.
-
-A leader's model is made of noisy uploads. It leaves the leader under the joint key only.
-"""
+"""OFL's client as the leader of its cluster: algorithm 2, l. 17 to 23, and its part of algorithm 4."""
 
 from __future__ import annotations
 
@@ -54,8 +51,6 @@ class Office(msgspec.Struct):
 
 
 class Client(Member, role=CLIENT, also=(LEADER,)):
-    """A client, which may also lead."""
-
     class Secret(msgspec.Struct):
         """SECRET. office: as a leader.  late: by member, an upload that came after the round was closed.
 
@@ -123,7 +118,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return office, dict(zip(members, msg.counted.tolist(), strict=True)), asked
 
     def sparse(self, name: str, upload: Upload) -> Indices:
-        """The places of a member's values. Raises PeerError for what no honest member sends."""
+        """Raises PeerError for what no honest member sends."""
         if upload.spec != self.spec.digest:
             raise fl.PeerError(f"{name}: an upload for a model of another shape")
         if (upload.places is None) == (self.mechanism is None):
@@ -137,10 +132,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return places
 
     def check_length(self, name: str, upload: Upload) -> None:
-        """Raises PeerError for values beyond the clip and its noise, or beyond the room of a cipher of the leaders.
-
-        They would keep the leader's whole model out of the round.
-        """
+        """Raises PeerError for values beyond the clip and its noise, or beyond the room of a cipher of the leaders."""
         mechanism, values = self.mechanism, upload.values
         if isinstance(mechanism, Standard):
             fits = float(np.linalg.norm(values.astype(np.float64))) <= mechanism.longest(len(values))
@@ -215,14 +207,13 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return np.rint(numbers) + mechanism.share(leaders, noise)
 
     def held(self, r: int) -> Office:
-        """Its office, if it led in this round. Raises PeerError."""
+        """Raises PeerError."""
         if (office := self.secret.office) is None or office.round != r:
             raise fl.PeerError(f"it has not led in round {r}")
         return office
 
     @fl.on(messages.Spread, answers=messages.Forwarded)
     def spread(self, msg: messages.Spread, src: str) -> fl.Steps[messages.Forwarded]:
-        """Take the global model, and give each member its stalest parameters."""
         office = self.held(msg.round)
         weights = check_model(self.spec, msg.spec, msg.weights)
         office.base, office.model, office.version = weights, weights, msg.version
@@ -271,7 +262,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @fl.on(messages.Inherited, answers=messages.Received)
     def inherit(self, msg: messages.Inherited, src: str) -> tuple[fl.To, ...]:
-        """Uploads that came too late for another leader. It counts them only for members of its own cluster."""
+        """Uploads that came too late for another leader, counted only for members of its own cluster."""
         members = named(msg.members)
         for name, data in zip(members, fl.unbundle(msg.uploads, len(members)), strict=True):
             upload = codec.decode(data, Upload)
@@ -327,7 +318,6 @@ class Gathering:
         self.down.append(len(places_of(upload.wanted, total)) / total)
 
     def led(self) -> messages.Led:
-        """The report to the hub, once all uploads are here."""
         office, place = self.office, {name: i for i, name in enumerate(self.office.members)}
         if isinstance(self.leader.mechanism, Distributed) and self.total is not None:
             office.numbers = self.total.value()[self.leader.places]

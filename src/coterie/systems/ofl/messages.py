@@ -157,13 +157,11 @@ class Fresh(OfRound, frozen=True):
 
 @message(src=CLIENT, dst=LEADER)
 class Kept(OfRound, frozen=True):
-    """The member has these parameters."""
+    pass
 
 
 @message(src=LEADER, dst=HUB)
 class Forwarded(OfRound, frozen=True):
-    """How many members have got parameters."""
-
     members: int
 
 
@@ -200,4 +198,4 @@ class HandedOver(OfRound, frozen=True):
 
 @message(src=LEADER, dst=HUB)
 class Received(OfRound, frozen=True):
-    """A former leader's uploads have arrived, so the round may begin."""
+    pass

@@ -47,7 +47,6 @@ class Judged:
 
     @classmethod
     def alike(cls, leaders: tuple[str, ...]) -> Judged:
-        """The same weight for all of these."""
         return cls(dict.fromkeys(leaders, 1), len(leaders), dict.fromkeys(leaders, 1.0))
 
     def notes(self) -> dict[str, Any]:
@@ -79,7 +78,6 @@ def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Jud
 
 
 def by_frequencies(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
-    """Eq. (6) and algorithm 3."""
     keys, around = hub.keys.evaluation(MODEL), hub.state.weights[eligible(hub.spec)].astype(np.float64)
     largest = fourier.room(next(iter(ciphers.values())).key.parameters)
     wanted = {

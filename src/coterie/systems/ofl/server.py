@@ -41,8 +41,6 @@ class Round:
 
 
 class Server(fl.Party, role=HUB):
-    """PS: clusters the clients, has leaders elected, and aggregates their encrypted models."""
-
     keys, joint = Keys(PublicKey, SecretKey), JointKeys(lambda party: (joint_of(party.config),))
 
     class State(msgspec.Struct):
@@ -129,7 +127,7 @@ class Server(fl.Party, role=HUB):
                 clusters.numbers = {**clusters.numbers, name: nearest(clusters, rows[0])}
 
     def know(self, report: StatusReport) -> None:
-        """Keep a report. Raises PeerError for an outdated one."""
+        """Raises PeerError for an outdated one."""
         known = {report.client: self.report(report.client)} if report.client in self.state.reports else {}
         accepted(known, report)
         self.state.reports[report.client] = codec.encode(report)
@@ -152,7 +150,6 @@ class Server(fl.Party, role=HUB):
 
     @property
     def numbers(self) -> Mapping[str, int]:
-        """By client, the number of its cluster."""
         return {} if self.state.clusters is None else self.state.clusters.numbers
 
     def elect(self, r: int, due: bool) -> None:
@@ -178,15 +175,11 @@ class Server(fl.Party, role=HUB):
         state.holds = [] if due else [name for name in state.holds if name in leaders.values()]
 
     def score(self, name: str) -> float:
-        """CS[c] as one number: how well this client's resources suffice."""
         report = self.report(name)
         return score(limits(report), costs_of(report, self.spec, self.config, self.state.usual), self.spec.size)
 
     def hand_over(self, r: int) -> fl.Steps[int]:
-        """Have former leaders send on uncounted uploads. Returns how many were sent.
-
-        One that gives no answer is asked again as long as its uploads may count.
-        """
+        """Have former leaders send on uncounted uploads. Returns how many were sent."""
         state, moved, letters = self.state, 0, 0
         state.owing = {name: lost for name, lost in state.owing.items() if r - lost < self.config.recluster_every}
         members = self.members()
@@ -215,7 +208,7 @@ class Server(fl.Party, role=HUB):
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def lead(self, r: int) -> fl.Steps[tuple[Round, fl.Answers, int]]:
-        """Have every leader aggregate its cluster. A leader without an answer is replaced in the next round."""
+        """Have every leader aggregate its cluster."""
         state, led, members = self.state, Round(), self.members()
         asked = set(fl.asked_in(self.clients, self.config, self.randomness.seed, r))
         requests = {
@@ -280,7 +273,9 @@ class Server(fl.Party, role=HUB):
             self.know(report)
 
     def spread(self, r: int, leaders: Iterable[str]) -> fl.Steps[int]:
-        """Send the global model to these leaders, and by them to members. Returns how many members have got it."""
+        """Send the global model to these leaders, and by them to members. Send the global model to these leaders, and
+        by them to members.
+        """
         state, reached = self.state, 0
         state.holds = []
 

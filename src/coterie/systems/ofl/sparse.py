@@ -59,8 +59,7 @@ def spread(places: Indices, values: fl.Vector, count: int) -> NDArray[np.float32
 def mixed(model: fl.Vector, places: Indices, values: fl.Vector, size: int) -> fl.Vector:
     """The leader model after one upload of a cluster with ``size`` members (algorithm 2, l. 20); (d,) each.
 
-    Each parameter moves by 1/|C| towards the uploaded value: ``(1 - 1/|C|) theta + sel / |C|``. So the last upload
-    counts most. As printed, ``theta + sel / |C|``, the model grows with every upload.
+    Each parameter moves by 1/|C| towards the uploaded value: ``(1 - 1/|C|) theta + sel / |C|``.
     """
     new = model.astype(np.float64)
     new[places] = (1 - 1 / size) * new[places] + values.astype(np.float64) / size

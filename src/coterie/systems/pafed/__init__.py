@@ -8,29 +8,17 @@ settings". Equation, algorithm and section numbers are that paper's.
     aggregator  --Compare, Invert-->  helper  --Compared, Inverted-->  aggregator  algorithm 4
     aggregator  --Refresh, Convert-->  helper  --Refreshed, Converted-->  aggregator   algorithm 5
 
-What each party sees: the messages that its handlers take, and ``learns``.
-
 Assumes that the two servers do not collude: together they open every update. (With keys=threshold they also need
-members of a committee of clients, ``protocols/committee.py``.) The aggregator with a client learns the global model of
-every round that asks that client. The aggregator is trusted to follow the protocol: else it has updates converted
-instead of models, or reads sk_s off a forged ciphertext in a model's place. Every client is, too: one that signs a
-forged ciphertext as its update reads sk_s, which opens every update, off the next model (``attacks/key_in_sum.py``). In
-mode ``hardened`` clients upload under one-time pads, and such a client gets nothing (``protocols/pads.py``).
+members of a committee of clients, ``protocols/committee.py``.) The aggregator is trusted to follow the protocol: else
+it has updates converted instead of models, or reads sk_s off a forged ciphertext in a model's place. Every client is,
+too: one that signs a forged ciphertext as its update reads sk_s, which opens every update, off the next model
+(``attacks/key_in_sum.py``). In mode ``hardened`` clients upload under one-time pads, and such a client gets nothing
+(``protocols/pads.py``).
 
     aggregator  --Unpad-->  helper  --Unpadded-->  aggregator          mode ``hardened``, before algorithm 4
     aggregator  --Stand, Switch-->  client  --Standing, Turned-->  aggregator   keys=threshold, before the helper opens
 
-Departures from the text, each with its reason in docs/systems/pafed.md. In both modes:
-- The conflicting class is the one of c_j < 0 (definition 1, eq. 13).
-- The helper inverts n_1 and n_2 on masked numbers, since CKKS does not divide.
-- The helper does not decrypt with clients' keys (algorithm 5, line 9), which it does not have.
-- Clients get w^tau and not w^0 (algorithm 3, line 4).
-In ``paper`` also:
-- Signs come from the helper instead of Min().
-- Eq. (12) replaces eq. (14).
-- The mask of algorithm 5 is uniform over the ciphertext ring, and the model comes back freshly encrypted.
-- w_i^{tau_r} of eq. (16) is the model that the client has received.
-- The server's step decays.
+Departures from the text, each with its reason: docs/systems/pafed.md.
 """
 
 from __future__ import annotations
@@ -76,7 +64,6 @@ def parties(config: PAFedConfig) -> Mapping[str, PartyFactory]:
 
 
 def padded(config: PAFedConfig) -> Mapping[str, PartyFactory]:
-    """In mode ``hardened``."""
     return {HUB: PaddedAggregator, KEY_CENTRE: key_centre, HELPER: PaddedHelper, CLIENT: PaddedClient}
 
 
@@ -124,7 +111,6 @@ def learns(config: PAFedConfig, mode: str) -> Mapping[str, str]:
 
 
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
-    """What a client's update tells, for the ledger. Masks and dummies hide which update it was, without an epsilon."""
     told = ["update, in sums"]
     if mode != "literal" and config.project != "none":
         told.append("masked cosine among dummies, if it is late")

@@ -43,7 +43,7 @@ class Inbox:
         self.total: Any = None
 
     def read(self, update: Any) -> Any:
-        """The vector of an update, checked. Raises DecodeError or PeerError."""
+        """Raises DecodeError or PeerError."""
         message: messages.Update = update
         return self.key.from_bytes(message.cipher, self.layout.size, terms=1, blinded=0, form=self.key.fresh)
 
@@ -54,7 +54,6 @@ class Inbox:
             self.total = vector if self.total is None else self.total + vector
 
     def close(self, r: int) -> fl.Steps[None]:
-        """After the last update of round r: ``total`` and ``late`` are ciphertexts."""
         yield from ()
 
 
@@ -98,8 +97,6 @@ class PaddedInbox(Inbox):
 
 
 class Aggregator(fl.Party, role=HUB):
-    """S_0: asks clients, collects and corrects updates, moves the model, and has it converted to the clients' keys."""
-
     keys = Keys(PublicKey, SecretKey)
 
     class State(fl.State):
@@ -197,10 +194,8 @@ class Aggregator(fl.Party, role=HUB):
             yield from fl.post(LazyMapping(tuple(tickets), final, held=0))
 
     def _judge(self, r: int, asked: int, answers: fl.Answers, newest: int | None) -> None:
-        """Conclude from the answers whether clients could open the model. Raises NoAnswerError if most refused it.
-
-        newest: the last round from which an update came. Its client has opened that round's model, so no earlier one
-        was damaged.
+        """Conclude from the answers whether clients could open the model. newest: the last round from which an update
+        came.
         """
         state = self.state
         if 2 * len(answers.declined) > asked:
@@ -215,8 +210,6 @@ class Aggregator(fl.Party, role=HUB):
             state.tried = Tried(r, state.model)
 
     def _requests(self, r: int, asked: Sequence[str], spool: Spool) -> fl.Steps[tuple[bytes, Mapping[str, Any]]]:
-        """The model to go on from, and each client's request, with w^0 itself or [w] under the client's key."""
-
         def train(name: str, weights: fl.Vector | None, cipher: bytes) -> messages.Train:
             return signed(self.own, messages.Train(r, self.spec.digest, weights, cipher), name)
 
@@ -293,7 +286,5 @@ class Aggregator(fl.Party, role=HUB):
 
 
 class PaddedAggregator(Aggregator, role=HUB):
-    """S_0 of mode ``hardened``, whose clients send vectors under one-time pads."""
-
     update, inbox = messages.PaddedUpdate, PaddedInbox
     takes = (messages.PaddedUpdate,)

@@ -6,13 +6,12 @@ updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it lear
 
 - A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows.
 - The real set of sums travels among decoys: sets of the same |c_j| as if other updates conflicted. A decoy's pattern
-  (no update conflicts, all do, or some) is uniform over the possible ones. In "some" their number is uniform, and they
-  are a uniform choice. All sets are in random order, each under its own masks.
+  (no update conflicts, all do, or some) is uniform over the possible ones, as is in "some" their number and choice. All
+  sets are in random order, each under its own masks.
 
-The helper sees of a set whether a class is empty and, up to the mask, its weight. With N_a sets of pattern a in its
-view, the odds that the real set is of pattern a and not b change by N_a / N_b (``delta``). Not hidden are how many
-updates are late, about how large the sum of all |c_j| is, and how, among sets of pattern "some", the conflicting
-updates differ from a random choice.
+With N_a sets of pattern a in its view, the odds that the real set is of pattern a and not b change by N_a / N_b
+(``delta``). Not hidden are how many updates are late, about how large the sum of all |c_j| is, and how, among sets of
+pattern "some", the conflicting updates differ from a random choice.
 """
 
 from __future__ import annotations
@@ -35,13 +34,11 @@ SUM_MASK_BITS = 3
 
 
 def random_mask(source: Secrets, bits: int) -> float:
-    """2^-u, u uniform in [0, bits]."""
     u = int.from_bytes(source.bytes(7), "little") / 2.0**56
     return float(2.0 ** (-bits * u))
 
 
 def cosine_mask(source: Secrets) -> float:
-    """2^u, u uniform in [0, MASK_BITS]."""
     return MOST_MASK * random_mask(source, MASK_BITS)
 
 

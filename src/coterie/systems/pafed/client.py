@@ -28,8 +28,6 @@ def helps(client: Any) -> tuple[int, int]:
 
 
 class Client(fl.Party, role=CLIENT):
-    """C_i: trains on the received model, keeps its dual variable, and sends its update encrypted."""
-
     keys, seat = HeldKeys(PublicKey, SecretKey), Seat(SERVICE, helps, by_committee)
 
     class State(fl.State):
@@ -96,7 +94,6 @@ class Client(fl.Party, role=CLIENT):
         self.state.told = yield from self._opened(msg)
 
     def _sealed(self, r: int, update: fl.Vector, length: float) -> fl.Work[Update | PaddedUpdate]:
-        """Algorithm 3, line 9: the update encrypted, and not signed yet."""
         cipher = yield fl.Encrypt(self.keys.public(SERVICE), update)
         return Update(r, self.spec.digest, cipher.to_bytes(), length)
 

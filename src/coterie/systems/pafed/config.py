@@ -77,7 +77,6 @@ class PAFedConfig(LateTraining):
         return fl.Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
 
     def rates(self, r: int) -> Rates:
-        """alpha_0, alpha_1, alpha_2 of round r."""
         return Rates(1.0, self.agreeing, self.conflicting).scaled(self.server_step(r))
 
     def committee(self, clients: Sequence[str]) -> tuple[tuple[str, ...], int]:
@@ -99,7 +98,6 @@ class PAFedConfig(LateTraining):
 
     @property
     def largest_share(self) -> int:
-        """An integer bound on the magnitude of an update's coefficients."""
         return max(1, math.ceil(self.server_lr * max(1.0, self.agreeing, self.conflicting) * max(1.0, self.clip)))
 
 
@@ -117,7 +115,6 @@ def by_committee(config: PAFedConfig, mode: str) -> bool:
 
 @lru_cache(maxsize=4)
 def layout_of(spec: ModelSpec, mode: str) -> Layout:
-    """The layout of models and updates in the ciphertext vectors of a mode."""
     return Layout(spec, named(PARAMETERS[mode]).degree)
 
 

@@ -34,13 +34,11 @@ REFRESHING, COMPARING, INVERTING = 1, 2, 3
 
 
 def within(parts: Iterable[Any], terms: int) -> Any:
-    """The sum of the parts. It and all partial sums lie within so many terms, however many parts there are."""
+    """It and all partial sums lie within so many terms, however many parts there are."""
     return reduce(lambda x, y: (x + y).within(terms), parts)
 
 
 class Late:
-    """The late updates of a round, on disk when there are many. key: the helper's public key."""
-
     def __init__(self, spool: Spool, layout: Layout, key: Any) -> None:
         self._spool, self._layout, self._key = spool, layout, key
         self._tickets: list[int] = []
@@ -52,7 +50,6 @@ class Late:
         return len(self._tickets)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Parameters and buffers (``Layout.split``) of one update after the other."""
         for ticket in self._tickets:
             yield self._layout.split(self._key.from_bytes(self._spool.peek(ticket), self._layout.size, terms=1))
 
@@ -82,7 +79,6 @@ def correct(hub: Any, r: int, total: Any, in_time: int, late: Late, rates: Rates
 
 
 def _corrected(hub: Any, r: int, total: Any, n: int, late: Late, rates: Rates) -> fl.Steps[Any]:
-    """Algorithm 4. Everything is in units of the sum, n times the mean: c = <total, v_j> lies within +-n."""
     service: Any = hub.keys.public(SERVICE)
     keys, config = hub.keys.evaluation(SERVICE), hub.config
     source = hub.secrets("masks of the correction", r)

@@ -19,8 +19,6 @@ from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, USER, wide
 
 
 class Helper(fl.Party, role=HELPER):
-    """S_1: comparison of signs, inverses and key transformation, all on numbers that the aggregator has masked."""
-
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(fl.State):
@@ -61,7 +59,6 @@ class Helper(fl.Party, role=HELPER):
         return self.keys.public(SERVICE) if self.config.keys == "threshold" else self.keys.own(SERVICE)
 
     def late(self, r: int) -> int:
-        """The late updates of round r, as far as the helper can tell."""
         return self.config.most_late(len(self.clients))
 
     def most_scalars(self, msg: messages.Compare | messages.Invert) -> int:
@@ -70,7 +67,6 @@ class Helper(fl.Party, role=HELPER):
         return config.most_cosines(self.late(msg.round)) if isinstance(msg, messages.Compare) else config.most_sums
 
     def _opened(self, msg: messages.Compare | messages.Invert, last: int, count: int) -> tuple[list[float], int]:
-        """The scalars of a request, and their largest allowed size. last: the round of the previous one."""
         if msg.round <= last:
             raise fl.PeerError(f"a second {type(msg).__name__} of round {msg.round}, or one after round {last}")
         most = self.most_scalars(msg)
@@ -141,7 +137,6 @@ class Helper(fl.Party, role=HELPER):
 
     @fl.on(messages.Convert, convert_cost, answers=messages.Converted)
     def convert(self, msg: messages.Convert, src: str) -> messages.Converted:
-        """Algorithm 5, line 10: w + r under pk_i."""
         state = self.state
         if state.round != msg.round or msg.client not in self.clients:
             raise fl.PeerError(f"nothing to convert for {msg.client} in round {msg.round}")
@@ -167,12 +162,9 @@ class HelperPads(KeeperPads):
 
 
 class PaddedHelper(Helper, role=HELPER):
-    """S_1 of mode ``hardened``, which also knows the pads of all clients."""
-
     pads = HelperPads()
 
     def late(self, r: int) -> int:
-        """The number of single vectors that it has answered for in this round."""
         last, count = self.state.unpadded
         return count if last == r else 0
 

@@ -63,7 +63,6 @@ def _trigger(value: float, party: Party) -> Poison:
 
 
 def _seed(party: Party) -> int:
-    """Which of its samples an attacker poisons, the same in every round."""
     return int(party.rng("poisoned samples").integers(1 << 62))
 
 

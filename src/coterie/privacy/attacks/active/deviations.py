@@ -1,7 +1,6 @@
 """What attackers do in place of an honest party's effects, by kind of attack.
 
-An attacker replaces the result of its trainings (``Fit``) and, as a leader, the model that it contributes. Buffers stay
-as trained. A solver's vectors move with the weights, except under noise.
+Buffers stay as trained; a solver's vectors move with the weights, except under noise.
 """
 
 from __future__ import annotations
@@ -84,7 +83,6 @@ def _as_fit(party: Party, start: Vector) -> Fit:
 
 
 def _answered(work: Work[Fitted], honest: Fitted) -> Work[Fitted]:
-    """Runs the work; its trainings result in ``honest``, and trainings on poisoned samples start there."""
     try:
         effect: Any = next(work)
         while True:
@@ -113,8 +111,6 @@ def on_samples(poison: Callable[[Party], Poison], factor: float = 1.0) -> Replac
 
 
 def scaled(factor: float) -> Replaced:
-    """Makes its honest step ``factor`` times as long; backwards if negative."""
-
     def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted]:
         return _moved(party, fit, (yield fit), factor)
 
@@ -122,8 +118,6 @@ def scaled(factor: float) -> Replaced:
 
 
 def with_noise(deviation_of_noise: float) -> Replaced:
-    """Adds normal noise to every weight of its honest model."""
-
     def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted]:
         fitted: Fitted = yield fit
         rng = party.rng(f"noise {what}", getattr(message, "round", 0))
@@ -169,7 +163,6 @@ class ReceivedModels(msgspec.Struct):
 
 
 def remember(party: Party) -> None:
-    """Adds room for received models to the party's state, in training and in leading."""
     old = party.state
     received: Any = ("received", dict[str, ReceivedModels], msgspec.field(default_factory=dict))
     kind = msgspec.defstruct(f"{type(old).__name__}OfAttacker", [received], bases=(type(old),), module=__name__)
@@ -177,10 +170,6 @@ def remember(party: Party) -> None:
 
 
 def _before(party: Party, message: Message, start: Vector, what: str) -> Vector | None:
-    """The nearest other model among those received in the last round before this one. Remembers this one.
-
-    A client of several models (FedEM, IFCA) thereby matches each with its predecessor.
-    """
     known: ReceivedModels = party.state.received.setdefault(what, ReceivedModels())
     if (r := getattr(message, "round", known.round + 1)) != known.round:
         known.round, known.before, known.now = r, known.now, []
@@ -190,7 +179,6 @@ def _before(party: Party, message: Message, start: Vector, what: str) -> Vector 
 
 
 def _parameters(party: Party, step: Vector) -> Vector:
-    """A step (d,) without its part at buffers."""
     return with_buffers(party.spec, step, np.zeros_like(step))
 
 
@@ -199,7 +187,6 @@ def _with(party: Party, fitted: Fitted, weights: Vector) -> Fitted:
 
 
 def _moved(party: Party, fit: Fit, fitted: Fitted, factor: float) -> Fitted:
-    """The result with a step ``factor`` times as long, of the weights and of the solver's vectors."""
     state = {
         name: moved(fit.state[name], vector, factor) if name in fit.state else vector
         for name, vector in fitted.state.items()
@@ -231,8 +218,7 @@ def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
 def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length: float) -> Doubles:
     """The vector (d,) of this length nearest in direction to ``towards``, with cosine >= ``least`` to ``reference``.
 
-    It is the projection on a cone. A zero reference bounds nothing; for a zero ``towards`` the result follows the
-    reference.
+    A zero reference bounds nothing; for a zero ``towards`` the result follows the reference.
     """
     t, r = (_unit(v.astype(np.float64)) for v in (towards, reference))
     along = float(t @ r)
@@ -245,6 +231,5 @@ def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length:
 
 
 def _unit(vector: Doubles) -> Doubles:
-    """The vector at length 1, or zeros if its length is only rounding."""
     length = float(np.linalg.norm(vector))
     return vector / length if length > 1e-12 else np.zeros_like(vector)

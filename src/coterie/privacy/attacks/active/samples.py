@@ -53,7 +53,6 @@ def backdoored(x: Tensor, y: Tensor, value: float, seed: int) -> tuple[Tensor, T
 
 
 def _some(n: int, share: float, seed: int) -> Tensor:
-    """Numbers of this share of n samples, at least one."""
     drawn: NDArray[np.int64] = np.random.default_rng(seed).permutation(n)[: max(1, round(share * n))]
     return torch.from_numpy(drawn)
 
@@ -80,7 +79,6 @@ def poisoned_fit(own: OwnData, poison: Poison, fit: Fit) -> Fitted:
 
 @poisoned_fit.batched
 def _many(owns: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]) -> Sequence[Fitted]:
-    """The same for several parties together. If one diverges it refuses all, which are then trained one by one."""
     return [_fitted(one) for one in fit_together(owns, arguments)]
 
 
