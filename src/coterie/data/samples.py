@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.catalogue import FOUR
+from coterie.data.columns import Column, encoded
 from coterie.data.formats import Arrays, check_claim, read_npz
 from coterie.data.targets import is_number, whole
 from coterie.protocol.errors import UserError, suggest, to_install
@@ -41,7 +42,7 @@ class Samples:
     owner: (N,) names of clients, or None.
     test: (N,) bool, which are test samples, or None if a share is to be split off.
     features, targets: column names of x and y, for a table.
-    kind: of the samples, where the source says it.
+    kind: of the samples, where the source says it.  columns: of x, which has NaN in their gaps; or ().
     """
 
     where: str
@@ -52,6 +53,7 @@ class Samples:
     features: tuple[str, ...] = ()
     kind: str | None = None
     targets: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,23 +69,29 @@ class Table:
         return f"{self.where}, column {name!r}, {f'line {self.lines[row]}' if self.lines else f'row {row + 1}'}"
 
 
-def read(path: Path, by: str | None, target: str | None) -> Samples:
-    """The samples of one file; raises UserError."""
+def read(path: Path, by: str | None, target: str | None, columns: Sequence[Column] = ()) -> Samples:
+    """The samples of one file. columns: of a table that may have gaps and categories. Raises UserError."""
     if path.suffix == ".npz":
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")
         return from_npz(read_npz(path, lambda arrays: npz_keys(arrays, by, str(path))), by, str(path))
-    return from_table(_read_csv(path) if path.suffix == ".csv" else _read_parquet(path), by, target)
+    return from_table(_read_csv(path) if path.suffix == ".csv" else _read_parquet(path), by, target, columns)
 
 
 def new_samples(
-    path: Path, features: Sequence[str], label_columns: Sequence[str] = (), task: TaskKind = "classes"
+    path: Path,
+    features: Sequence[str],
+    label_columns: Sequence[str] = (),
+    task: TaskKind = "classes",
+    columns: Sequence[Column] = (),
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Samples to be predicted from a csv or parquet file: columns by name, in the order of ``features``, and labels.
 
-    label_columns: those of training; if unknown, one of ``TARGETS``.  task: of training. Labels are None if the file
-        has none, and for other tasks than ``classes``. Raises UserError.
+    label_columns: those of training; if unknown, one of ``TARGETS``.  task: of training.  columns: with which it was
+        trained on gaps and categories, instead of ``features``. Labels are None if the file has none, and for other
+        tasks than ``classes``. Raises UserError.
     """
+    features = [column.name for column in columns] or features
     if not features:
         raise UserError(f"{path}: this model was trained on arrays without names of columns: give an npz file with x")
     table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
@@ -93,7 +101,10 @@ def new_samples(
     labels = [name for name in table.columns if name in (label_columns or TARGETS) and name not in features]
     if unused := [name for name in table.columns if name not in (*features, *labels, SPLIT)]:
         raise UserError(f"{path}: the model does not know the column {unused[0]!r}: remove it")
-    x = np.stack([_numbers(table, name) for name in features], axis=1)
+    if columns:
+        x = encoded(columns, np.stack([_with_gaps(table, column) for column in columns], axis=1))
+    else:
+        x = np.stack([_numbers(table, name) for name in features], axis=1)
     if not labels or task != "classes":
         return x, None
     y = words(table.columns[labels[0]], "label", lambda row: table.at(labels[0], row))
@@ -150,8 +161,11 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
     return Samples(where, x, y, named, test, kind=kind, targets=names)
 
 
-def from_table(table: Table, by: str | None, target: str | None) -> Samples:
-    """Samples of a table. Raises UserError naming the column and the row or line."""
+def from_table(table: Table, by: str | None, target: str | None, prepared: Sequence[Column] = ()) -> Samples:
+    """Samples of a table. prepared: all its features, if they may have gaps.
+
+    Raises UserError naming the column and the row or line.
+    """
     where, columns = table.where, table.columns
     labels = _label_columns(columns, target, by, where)
     if by is not None and by not in columns:
@@ -173,12 +187,14 @@ def from_table(table: Table, by: str | None, target: str | None) -> Samples:
             )
     if len(features) == 1 and columns[features[0]].ndim > 1:  # one column of arrays, such as images
         x, features = columns[features[0]], ()
+    elif prepared:
+        x = np.stack([_with_gaps(table, column) for column in prepared], axis=1)
     else:
         x = np.stack([_numbers(table, name) for name in features], axis=1)
     several = [words(columns[name], "label", partial(table.at, name)) for name in labels]
     y = several[0] if len(labels) == 1 else np.stack([_numbers(table, name) for name in labels], 1)
     owner = None if by is None else _owners(columns[by], f"{where}, column {by!r}", partial(table.at, by))
-    return Samples(where, x, y, owner, _test_rows(table), features, targets=labels)
+    return Samples(where, x, y, owner, _test_rows(table), features, targets=labels, columns=tuple(prepared))
 
 
 def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[Any]:
@@ -346,6 +362,18 @@ def _numbers(table: Table, name: str) -> NDArray[np.float64]:
     if not (finite := np.isfinite(values)).all():
         row = int(np.argmin(finite))
         raise UserError(f"{table.at(name, row)}: {column[row]} is no finite number; clean it first")
+    return values
+
+
+def _with_gaps(table: Table, column: Column) -> NDArray[np.float64]:
+    """A column (N,) of finite numbers, NaN in its gaps; raises UserError with the row."""
+    cells = table.columns[column.name]
+    gaps = np.array([str(cell).strip().lower() in MISSING for cell in cells], np.bool_)
+    values = _numbers(replace(table, columns={column.name: np.where(gaps, 0, cells)}), column.name)
+    values[gaps] = np.nan
+    if column.values and (strange := ~gaps & ~np.isin(values, column.values)).any():
+        row, known = int(strange.argmax()), ", ".join(f"{value:g}" for value in column.values)
+        raise UserError(f"{table.at(column.name, row)}: {cells[row]} is none of {known}; leave the cell empty")
     return values
 
 

@@ -248,6 +248,7 @@ def inputs_of(config: Resolved, hub: str) -> Inputs:
         by=column_of(config.partition),
         target=config.target,
         test_share=config.test_share,
+        fold=None if config.folds is None else (config.folds, config.seed),
         kind=config.kind,
         task=None if config.task == "classes" else config.task,
     )

@@ -44,6 +44,14 @@ class RunConfig:
         Meta(gt=0, lt=1),
         Option("Share of each client's samples that tests, for your own data without a split. [0.2]"),
     ] = None
+    folds: Annotated[
+        int | None,
+        Meta(ge=2),
+        Option(
+            "Cross-validation of your own data, or of heart: each client's samples are cut into so many parts, and "
+            "each seed tests another one. [5 for heart; else --test-share]"
+        ),
+    ] = None
     kind: Annotated[
         Literal["image", "tabular", "series", "volume"] | None,
         Option("What your own arrays hold: image, tabular, series, volume. [by shape]"),
