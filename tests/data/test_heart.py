@@ -113,19 +113,48 @@ def test_new_patients_come_as_the_hospitals_write_them(tmp_path: Path) -> None:
     header = (FOLDER / "va.csv").read_text().splitlines()[0].removesuffix(",disease")
     file = tmp_path / "new.csv"
     file.write_text(f"{header}\n50,0,9,,,,,,,,,,\n")
-    with pytest.raises(UserError, match=r"column 'cp', line 2: 9 is none of 1, 2, 3, 4; leave the cell empty"):
+    with pytest.raises(UserError, match=r"column 'cp', line 2: '9' is none of 1, 2, 3, 4; leave the cell empty"):
         new_samples(file, data.features, data.label_columns, columns=data.columns)
 
 
 def test_a_column_of_gaps_alone_is_refused_and_inputs_have_names() -> None:
-    columns = (Column("a"), Column("b", (1, 2)))
-    x = np.array([[np.nan, 1], [np.nan, np.nan]])
+    columns = (Column("a"), Column("b", values=()))
+    x = np.array([[None, "10"], [None, None], [7.0, "x"], [8.0, "2"]], object)
+    train = np.array([True, True, False, True])
     with pytest.raises(UserError, match=r"north, column 'a': no training sample of any client has a value"):
-        fitted(columns, x, "north")
-    x[0, 0] = 4
-    found = fitted(columns, x, "north")
-    assert inputs_of(found) == ("a", "b=1", "b=2")
-    assert encoded(found, x).tolist() == [[4, 1, 0], [4, 0, 0]]
+        fitted(columns, x, np.array([True, True, False, False]), "north")
+    x[0, 0] = 4.0
+    found = fitted(columns, x, train, "north")
+    assert inputs_of(found) == ("a", "b=2", "b=10", "b=x")
+    assert encoded(found, x).tolist() == [[4, 0, 1, 0], [6, 0, 0, 0], [7, 0, 0, 1], [8, 1, 0, 0]]
+
+
+def test_a_folder_of_ones_own_with_these_files_is_the_same_data_set(tmp_path: Path) -> None:
+    own: dict[str, object] = {"target": "disease", "gaps": "mean", "categories": "cp, restecg,slope,thal"}
+    ours, theirs = load("heart"), load(str(FOLDER), own=own)
+    assert (ours.x_train == theirs.x_train).all()
+    assert (ours.x_test == theirs.x_test).all()
+    assert ours.columns == theirs.columns
+    with pytest.raises(UserError, match=r"cleveland.csv, column 'ca', line 168: the cell is empty; fill it, .*--gaps"):
+        load(str(FOLDER), own={"target": "disease"})
+    with pytest.raises(UserError, match=r"cleveland.csv, column 'ca', line 168: the cell is empty; .*--gaps"):
+        load(str(FOLDER), own={"target": "disease", "categories": "restecg,ca,thal,slope"})
+    with pytest.raises(UserError, match="has no column 'sex2'"):
+        load(str(FOLDER), own={**own, "categories": "sex2"})
+    with pytest.raises(UserError, match="gaps=mean is for your own data at a path, and has no effect on digits"):
+        load("digits", own={"gaps": "mean"})
+
+
+def test_words_may_be_categories(tmp_path: Path) -> None:
+    for name, rows in {"north": "m,1,a\nf,2,b\nm,3,a\nf,,b\nm,5,a\n", "south": "f,1,b\n,3,a\nf,2,b\nm,9,a\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(f"sex,age,label\n{rows}")
+    data = load(str(tmp_path), own={"gaps": "mean", "categories": "sex"})
+    assert data.features == ("sex=f", "sex=m", "age")
+    with pytest.raises(UserError, match=r"'m' is no number; say categories=sex \(--categories\)"):
+        load(str(tmp_path), own={"gaps": "mean"})
+    np.savez(tmp_path / "a.npz", x=np.ones((4, 2)), y=[0, 1, 0, 1])
+    with pytest.raises(UserError, match="gaps and categories are read from csv and parquet files, not from npz"):
+        load(str(tmp_path / "a.npz"), own={"gaps": "mean"})
 
 
 def test_a_run_has_the_hospitals_a_logistic_model_and_auroc_first() -> None:

@@ -1,8 +1,7 @@
 """Columns of a table with gaps and categories, as inputs of a model.
 
-A category becomes one input for each of its values, 1 where the row has it; a gap has none, and so has a value that is
-not known. The gap of a number becomes the mean of the column over all training samples that have it. Clients could add
-up such means without showing a row.
+A category becomes one input for each of its values, 1 where the row has it; a gap has none. The gap of a number becomes
+the mean of the column over all training samples that have it. Clients could add up such means without showing a row.
 """
 
 from __future__ import annotations

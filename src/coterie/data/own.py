@@ -31,7 +31,7 @@ from coterie.data.catalogue import BUILT_IN, KNOWN, is_synthetic
 from coterie.data.columns import encoded, fitted, inputs_of
 from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, folded, from_arrays
 from coterie.data.formats import Arrays, swollen
-from coterie.data.samples import KIND, NAMES, Samples, is_table, joined, read, samples_of, text
+from coterie.data.samples import KIND, NAMES, Prepared, Samples, is_table, joined, read, samples_of, text
 from coterie.data.targets import Targets, coded, several, standardised
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
@@ -79,12 +79,16 @@ def load_own(
     kind: str | None,
     task: TaskKind = "classes",
     fold: Fold | None = None,
+    gaps: str | None = None,
+    categories: str | None = None,
 ) -> Dataset:
     """The data set in a folder of one file a client, or in one file. by: the column that names clients.
 
-    test_share, fold: as of ``dataset``.
+    test_share, fold: as of ``dataset``.  gaps, categories: as the options.
     Raises UserError naming the client, the file and the column.
     """
+    named_columns = tuple(word.strip() for word in (categories or "").split(",") if word.strip())
+    prepared = Prepared(gaps is not None, named_columns) if gaps or named_columns else None
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
         if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
@@ -95,10 +99,10 @@ def load_own(
             raise UserError(f"{path} holds no csv, npz or parquet file: put one file for each client there")
         if by not in (None, CLIENT):
             raise UserError(f"{path} is a folder of one file a client, so it is dealt by:client, not by:{by}")
-        clients = [(file.stem, read(file, None, target)) for file in files]
+        clients = [(file.stem, read(file, None, target, prepared)) for file in files]
         name, parts, by = path.name, named(clients), CLIENT
     elif path.is_file():
-        name, parts = path.stem, [read(path, by, target)]
+        name, parts = path.stem, [read(path, by, target, prepared)]
     else:
         raise UserError(f"there is no data at {path}: --data takes a known name, a folder of files, or a file")
     found = dataset(name, parts, column=by, test_share=test_share, kind=kind, task=task, fold=fold)
@@ -196,7 +200,7 @@ def dataset(
     kind = checked_kind(kind or one.kind)
     x, features, columns = one.x, one.features, one.columns
     if columns:
-        columns = fitted(columns, x[train], one.where)
+        columns = fitted(columns, x, train, one.where)
         x, features = encoded(columns, x), inputs_of(columns)
     # x is checked beside class 0: labels of other tasks are no classes
     labels = (y_train, y_test) if task == "classes" else (np.zeros(len(y), np.int64) for y in (y_train, y_test))

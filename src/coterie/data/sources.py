@@ -38,12 +38,11 @@ from coterie.data.catalogue import (
     fetch,
     is_synthetic,
 )
-from coterie.data.columns import Column
 from coterie.data.dataset import Dataset, Graph, fixed_split, from_arrays, from_graph
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.graphs import GRAPH_KEYS, graph_from_arrays, with_all_labels
-from coterie.data.own import Fold, checked_kind, dataset, is_path, load_own, named
-from coterie.data.samples import KIND, read
+from coterie.data.own import Fold, checked_kind, is_path, load_own
+from coterie.data.samples import KIND
 from coterie.data.synthetic import synthetic
 from coterie.protocol.errors import UserError, suggest
 
@@ -61,8 +60,8 @@ def load(
 ) -> Dataset:
     """The data set ``name``, one of ``NAMES``, that of a file ``NAME.npz``, or one's own at a path, checked.
 
-    own: how to read one's own data: ``by``, ``target``, ``test_share``, ``kind``, ``task``, ``fold`` (``data/own.py``),
-        or None. ``heart`` takes ``by``, ``test_share`` and ``fold``.
+    own: how to read one's own data: ``by``, ``target``, ... (``data/own.py``), or None. ``heart`` takes ``by``,
+        ``test_share`` and ``fold``.
     data_dir: looked in first.  download: whether a missing set may be fetched.  progress: told of downloads.
     Raises UserError if the data are missing (saying what to put where) or bad.
     """
@@ -203,25 +202,21 @@ def _digits() -> Dataset:
     return from_arrays("digits", x[train], y[train], x[test], y[test], classes=10, source="scikit-learn, embedded")
 
 
-_HEART = (
-    *map(Column, ("age", "sex")),
-    Column("cp", (1, 2, 3, 4)),  # type of chest pain
-    *map(Column, ("trestbps", "chol", "fbs")),
-    Column("restecg", (0, 1, 2)),
-    *map(Column, ("thalach", "exang", "oldpeak")),
-    Column("slope", (1, 2, 3)),
-    Column("ca"),
-    Column("thal", (3, 6, 7)),
-)
-
-
 def _heart(test_share: float | None, fold: Fold | None) -> Dataset:
     """Heart Disease (UCI; Janosi, Steinbrunn, Pfisterer, Detrano, 1989), whose hospitals are the clients."""
-    hospitals = [
-        (path.stem, read(path, None, "disease", _HEART)) for path in sorted(Path(__file__).with_name("heart").iterdir())
-    ]
-    found = dataset("heart", named(hospitals), column="hospital", test_share=test_share, kind=None, fold=fold)
-    return replace(found, source=f"UCI Heart Disease, embedded: {found.source.removeprefix('own data: ')}")
+    found = load_own(
+        Path(__file__).with_name("heart"),
+        by=None,
+        target="disease",
+        test_share=test_share,
+        kind=None,
+        fold=fold,
+        gaps="mean",
+        categories="cp,restecg,slope,thal",
+    )
+    assert found.owners is not None
+    source = found.source.rpartition(": ")[2]
+    return replace(found, source=f"UCI, embedded: {source}", owners=replace(found.owners, column="hospital"))
 
 
 def _either(folders: list[Path]) -> str:

@@ -26,6 +26,8 @@ _WHY: Mapping[str, str] = {
     "samples": _DATA,
     "min_samples": _DATA,
     "target": _DATA,
+    "gaps": _DATA,
+    "categories": _DATA,
     "test_share": _DATA,
     "folds": _DATA,
     "kind": _DATA,

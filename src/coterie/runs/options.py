@@ -39,6 +39,16 @@ class RunConfig:
         ),
     ] = "digits"
     target: Annotated[str | None, Option("Column of labels in your own tables. [label, y, target or class]")] = None
+    gaps: Annotated[
+        Literal["mean"] | None,
+        Option(
+            "What gaps in features of your own tables become: the mean over all clients' training samples. [refused]"
+        ),
+    ] = None
+    categories: Annotated[
+        str | None,
+        Option("Columns of your own tables, such as sex,stage, whose values become one input each. [none]"),
+    ] = None
     test_share: Annotated[
         float | None,
         Meta(gt=0, lt=1),
