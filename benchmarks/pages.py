@@ -129,6 +129,25 @@ def comparison(record: Record) -> str:
     return grid(head, found)
 
 
+def hospitals(record: Record) -> str:
+    """AUROC in percent alone, pooled and with Coterie, and paired gains of its forms in points."""
+    of = {(row["hospital"], row["method"], row["tuned"], row["against"]): row for row in record["rows"]}
+
+    def gain(row: Record) -> str:
+        low, high = (f"{100 * row[key]:+.1f}" for key in ("low", "high"))
+        return f"{100 * row['gain']:+.1f} [{low}, {high}]".replace("-", "−")
+
+    found = []
+    for hospital in dict.fromkeys(row["hospital"] for row in record["rows"]):
+        own, tuned = (of[hospital, "coterie", form, "alone"] for form in (False, True))
+        pooled = of[hospital, "pooled", False, "alone"]
+        values = [own["reference"], *(row["auroc"] for row in (pooled, own, tuned))]
+        gains = [own, *(of[hospital, "coterie", True, against] for against in ("alone", "pooled"))]
+        found.append([hospital, *(f"{100 * value:.1f}" for value in values), *map(gain, gains)])
+    head = ["hospital", "alone", "pooled", "`coterie`", "tuned"]
+    return grid([*head, "`coterie` over alone", "tuned over alone", "tuned over pooled"], found)
+
+
 LEVEL = 0.5
 """Points: so far below the first a method is level with it."""
 
@@ -462,6 +481,7 @@ TABLES: dict[str, Table] = {
     "comparison": comparison,
     "cells": cells,
     "levels": levels,
+    "hospitals": hospitals,
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,

@@ -17,7 +17,7 @@ from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
 from coterie.record.files import atomic_write, writing
 from coterie.record.folder import COMPARE
-from coterie.report.comparison import measures, sentences
+from coterie.report.comparison import help_sentences, measures, sentences
 from coterie.report.notebook import frame, scores, table
 from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
 from coterie.report.summary import lasted, results
@@ -95,6 +95,12 @@ class Comparison(comparison.FinishedComparison):
             for row in self.content["rows"]
         }
 
+    @property
+    def benefits(self) -> Sequence[Mapping[str, Any]]:
+        """Of each method, also fine-tuned: what every client gains over training alone (``record/comparison.py``)."""
+        found: Sequence[Mapping[str, Any]] = self.content["benefits"]
+        return found
+
     def frame(self) -> Any:
         """One row a method and seed, as a pandas ``DataFrame``. Needs pandas (``coterie[tables]``)."""
         return frame(
@@ -128,7 +134,7 @@ class Comparison(comparison.FinishedComparison):
         first, *others = measures(self.content)
         sides = [("local", first), ("global", first), *(("local", one) for one in others)]
         return table(
-            " ".join(sentences(self.content)),
+            " ".join([*help_sentences(self.content), *sentences(self.content)]),
             [(row["method"], _scores(row, sides)) for row in self.content["rows"]],
             str(self.folder),
         )
@@ -472,7 +478,8 @@ def _with_data(options: dict[str, Any], data: Any, by: str | None) -> tuple[dict
     else:
         parts = own.from_python(data, by=by, target=options.pop("target", None))
         column = by or (own.CLIENT if parts[0].owner is not None else None)
-        arrays = own.to_arrays(parts, column, options.pop("test_share", None), options.pop("kind", None))
+        share, kind = options.pop("test_share", None), options.pop("kind", None)
+        arrays = own.to_arrays(parts, column, share, kind, options.get("folds"))
         name, content = own.packed(arrays)
         options = {**options, "data": str(Path(options.get("out") or Path("runs") / "run").parent / "data" / name)}
     if column is None:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie.data import NAMES, cache_dir, load
-from coterie.data.catalogue import ALL_LABELS
+from coterie.data.catalogue import ALL_LABELS, BUILT_IN
 from coterie.protocol.errors import UserError
 
 RNG = np.random.default_rng(3)
@@ -86,7 +86,7 @@ def test_an_older_versions_downloads_are_found(monkeypatch: pytest.MonkeyPatch, 
     assert load("own").x_train[0, 0, 0, 0] == 8
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "digits"])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in BUILT_IN])
 def test_missing_data_say_what_to_put_where(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         get(name, tmp_path)

@@ -22,6 +22,7 @@ pytest.importorskip("nats", reason="the engine is an extra, deploy")
 PAPER: list[tuple[str, dict[str, Any]]] = [
     ("ofl", {"crypto": "emulated", "rounds": 2}),
     ("fedavg", {}),
+    ("fedavg", {"data": "heart"}),  # four hospitals
     ("fedcaprivacy", {}),  # with real Paillier
     ("mingledpie", {"crypto": "emulated"}),
     ("pafed", {"crypto": "emulated"}),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Column, Table
 
@@ -62,8 +63,8 @@ def compare(
     The budget (participation, epochs, batches, optimiser, learning rate, server step, delays) is that of the first
     method. What a method cannot share is listed. --set key=value applies to every method that has this setting, --set
     method.key=value to that method. Clients that train alone are added as `local`. Every model is also scored after
-    fine-tuning. A method is really better if it is ahead of `local`, also after fine-tuning. Writes a folder with a run
-    folder for each method, compare.json and report.html.
+    fine-tuning. A method is really better if it is ahead of `local`, also after fine-tuning. Of every client it says
+    whether training together helps. Writes a folder with a run folder for each method, compare.json and report.html.
 
     Examples:
 
@@ -94,6 +95,13 @@ def compare(
         resume=options["resume"],
     )
     report, content, shell = done.report(), done.content, console(140)
+    if content["benefits"]:
+        shell.print(comparison.help_title(content), markup=False)
+        for line in comparison.help_sentences(content):
+            shell.print(f"  {line}", markup=False)
+        if comparison.help_rows(content):
+            shell.print(benefit_table(content))
+        shell.print(comparison.help_note(content), markup=False)
     said = [comparison.budget(content), comparison.attack(content), *comparison.not_shared(content)]
     for line in filter(None, said):
         shell.print(line, markup=False)
@@ -211,6 +219,20 @@ def lead_table(content: Row) -> Table:
     for lead in content["leads"]:
         cells = (comparison.with_interval(score(lead, field), measure["share"]) for field, _, measure in columns)
         made.add_row(f"over {lead['over']}", *cells)
+    return made
+
+
+def benefit_table(content: Row) -> Table:
+    """What each client gains by training together. content: ``compare.json``."""
+    from coterie.report import comparison
+
+    made = Table(box=SIMPLE, pad_edge=False)
+    for head in comparison.HELP_HEADS:
+        made.add_column(head, justify="left" if head in ("client", "method", "") else "right", no_wrap=True)
+    last = ""
+    for client, tested, *cells in comparison.help_rows(content):
+        made.add_row(*(("", "") if client == last else (escape(client), tested)), *cells)
+        last = client
     return made
 
 

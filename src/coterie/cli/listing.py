@@ -132,7 +132,8 @@ def _datasets() -> Iterator[tuple[str, ...]]:
             f"; for --model {model} {', '.join(f'{key}={value}' for key, value in own.items())}"
             for model, own in d.of_model.items()
         )
-        yield name, f"by default {d.clients} clients, {d.rounds} rounds, {d.partition}, {settings}{others}"
+        own = "".join(f", {key} {value}" for key in ("model", "metrics", "folds") if (value := getattr(d, key)))
+        yield name, f"by default {d.clients} clients, {d.rounds} rounds, {d.partition}{own}, {settings}{others}"
     d = defaults_for("synthetic:64x10")
     settings = ", ".join(f"{key}={value}" for key, value in d.settings.items())
     defaults = f"{d.clients} clients, {d.rounds} rounds, {d.partition}, {settings}"

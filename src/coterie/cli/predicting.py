@@ -152,7 +152,7 @@ def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[A
         raise UserError(f"{path} is no file: give new samples as a csv, parquet or npz file (numpy.savez with x)")
     if path.suffix in (".csv", ".parquet"):
         facts = trained.facts
-        return new_samples(path, facts.features, facts.label_columns, facts.task)
+        return new_samples(path, facts.features, facts.label_columns, facts.task, facts.columns)
     arrays = read_npz(path, check)
     return arrays["x"], arrays.get("y")
 

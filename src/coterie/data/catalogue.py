@@ -24,6 +24,8 @@ Progress = Callable[[str, int, int | None], None]
 _BLOCK = 1 << 18
 _MAX_BYTES = 1 << 30  # above every file that we know: a wrong server cannot fill the disk
 
+BUILT_IN = ("digits", "heart")
+"""Data sets that are installed with Coterie."""
 SYNTHETIC = "synthetic:FEATURESxCLASSES"
 """The form of the names of data sets that are made up (``data/synthetic.py``)."""
 

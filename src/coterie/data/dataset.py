@@ -13,8 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.data.columns import Column
 from coterie.data.targets import Targets
 from coterie.protocol.errors import UserError
+from coterie.protocol.randomness import rng
 
 Kind = Literal["image", "tabular", "series", "volume", "graph"]
 Part = Literal["train", "test"]
@@ -68,6 +70,8 @@ class Dataset:
     y_train, y_test: (N,) int64 in 0..classes-1, or as ``targets`` says.  input_shape: of one sample.
     classes: the number of classes, or of a model's outputs for other tasks.  targets: what labels are, and their names.
     owners: whose samples they are, if known.  features, label_columns: of a table, or ().
+    columns: of the table, if features were made of gaps and categories.
+    rows_test: (N,) the rows of the test samples in a table whose split follows the seed, or None.
     source: origin and number of the samples, for people to read.
     graph: for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
 
@@ -92,6 +96,8 @@ class Dataset:
     owners: Owners | None = None
     features: tuple[str, ...] = ()
     label_columns: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    rows_test: Ints | None = None
 
     @cached_property
     def zero_and_unit(self) -> tuple[Floats, Floats]:
@@ -211,6 +217,19 @@ def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
     steps = np.array([i * exact.numerator // exact.denominator for i in range(-1, len(order))])
     is_test = np.zeros(len(order), dtype=bool)
     is_test[order[np.diff(steps) > 0]] = True
+    return np.flatnonzero(~is_test).astype(np.int64), np.flatnonzero(is_test).astype(np.int64)
+
+
+def folded(y: NDArray[Any], folds: int, seed: int) -> tuple[Ints, Ints]:
+    """Training and test indices of a cross-validation: seed s tests part s mod ``folds`` of every class.
+
+    So the seeds 0 to folds - 1 test each sample once, and the next ones do so again, in parts that are drawn anew. Seed
+    0 with five parts is ``fixed_split``.
+    """
+    again, part = divmod(seed, folds)
+    draw = rng(again, "split", "folds").permutation(len(y)) if again else np.arange(len(y))
+    is_test = np.zeros(len(y), np.bool_)
+    is_test[draw[np.argsort(y[draw], kind="stable")][part::folds]] = True
     return np.flatnonzero(~is_test).astype(np.int64), np.flatnonzero(is_test).astype(np.int64)
 
 

@@ -27,10 +27,11 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.catalogue import KNOWN, is_synthetic
-from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, from_arrays
+from coterie.data.catalogue import BUILT_IN, KNOWN, is_synthetic
+from coterie.data.columns import encoded, fitted, inputs_of
+from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, folded, from_arrays
 from coterie.data.formats import Arrays, swollen
-from coterie.data.samples import KIND, NAMES, Samples, is_table, joined, read, samples_of, text
+from coterie.data.samples import KIND, NAMES, Prepared, Samples, is_table, joined, read, samples_of, text
 from coterie.data.targets import Targets, coded, several, standardised
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
@@ -38,6 +39,8 @@ from coterie.protocol.model_spec import TaskKind
 CLIENT = "client"
 TEST_SHARE = 0.2
 SUFFIXES = (".csv", ".npz", ".parquet")
+Fold = tuple[int, int]
+"""Into how many parts samples are cut, and the seed that says which part tests (``dataset.folded``)."""
 
 
 PARTIES = "parties-own"
@@ -49,7 +52,7 @@ def is_path(data: str) -> bool:
 
     Raises UserError for a name that no file can have.
     """
-    if data in ("", "digits", PARTIES, *KNOWN) or is_synthetic(data):
+    if data in ("", *BUILT_IN, PARTIES, *KNOWN) or is_synthetic(data):
         return False
     try:
         os.stat(data)
@@ -75,11 +78,17 @@ def load_own(
     test_share: float | None,
     kind: str | None,
     task: TaskKind = "classes",
+    fold: Fold | None = None,
+    gaps: str | None = None,
+    categories: str | None = None,
 ) -> Dataset:
     """The data set in a folder of one file a client, or in one file. by: the column that names clients.
 
+    test_share, fold: as of ``dataset``.  gaps, categories: as the options.
     Raises UserError naming the client, the file and the column.
     """
+    named_columns = tuple(word.strip() for word in (categories or "").split(",") if word.strip())
+    prepared = Prepared(gaps is not None, named_columns) if gaps or named_columns else None
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
         if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
@@ -90,12 +99,13 @@ def load_own(
             raise UserError(f"{path} holds no csv, npz or parquet file: put one file for each client there")
         if by not in (None, CLIENT):
             raise UserError(f"{path} is a folder of one file a client, so it is dealt by:client, not by:{by}")
-        clients = [(file.stem, read(file, None, target)) for file in files]
-        found = dataset(path.name, named(clients), column=CLIENT, test_share=test_share, kind=kind, task=task)
+        clients = [(file.stem, read(file, None, target, prepared)) for file in files]
+        name, parts, by = path.name, named(clients), CLIENT
     elif path.is_file():
-        found = dataset(path.stem, [read(path, by, target)], column=by, test_share=test_share, kind=kind, task=task)
+        name, parts = path.stem, [read(path, by, target, prepared)]
     else:
         raise UserError(f"there is no data at {path}: --data takes a known name, a folder of files, or a file")
+    found = dataset(name, parts, column=by, test_share=test_share, kind=kind, task=task, fold=fold)
     return replace(found, source=f"{path}: {found.source}")
 
 
@@ -123,9 +133,14 @@ def named(clients: Sequence[tuple[str, Samples]]) -> list[Samples]:
     ]
 
 
-def to_arrays(parts: Sequence[Samples], column: str | None, test_share: float | None, kind: str | None) -> Arrays:
-    """All samples as arrays of an npz file, from which :func:`load_own` reads the same data set."""
-    one = _join(parts, test_share)
+def to_arrays(
+    parts: Sequence[Samples], column: str | None, test_share: float | None, kind: str | None, folds: int | None = None
+) -> Arrays:
+    """All samples as arrays of an npz file, from which :func:`load_own` reads the same data set.
+
+    folds: if the data are read with these, they are not split here.
+    """
+    one = _join(parts, test_share, None if folds is None else (folds, 0))
     assert one.test is not None
     if column in ("x", "y"):
         raise UserError(f"by={column!r}: the column cannot be called x or y, as samples and labels are: rename it")
@@ -133,7 +148,8 @@ def to_arrays(parts: Sequence[Samples], column: str | None, test_share: float | 
     y = one.y if one.y.dtype.kind in "biuf" else one.y.astype(np.str_)
     values = {"x": one.x, "y": y} | ({} if column is None or one.owner is None else {column: one.owner.astype(np.str_)})
     for name, value in values.items():
-        arrays |= {f"{name}_train": value[~one.test], f"{name}_test": value[one.test]}
+        both = {f"{name}_train": value[~one.test], f"{name}_test": value[one.test]}
+        arrays |= both if folds is None else {name: value}
     kind = kind or one.kind
     arrays |= {NAMES: np.array(one.targets)} if one.targets else {}
     return arrays | ({} if kind is None else {KIND: np.array(kind)})
@@ -158,13 +174,14 @@ def dataset(
     test_share: float | None,
     kind: str | None,
     task: TaskKind = "classes",
+    fold: Fold | None = None,
 ) -> Dataset:
     """The data set of all samples. column: what names their clients.  task: what labels are.  Raises UserError.
 
     test_share: of every client's samples, for sources without a split (by default .2), evenly over the labels, without
-        a seed.
+        a seed.  fold: which part of every client's samples tests instead.
     """
-    one = _join(parts, test_share)
+    one = _join(parts, test_share, fold)
     assert one.test is not None
     if one.test.all() or not one.test.any():
         raise UserError(f"{one.where}: there is no {'training' if one.test.all() else 'test'} sample")
@@ -181,14 +198,19 @@ def dataset(
         y_train, y_test, targets = codes[train], codes[test], Targets("classes", names)
     classes = len(names or ()) if task == "classes" else y_train.shape[1]
     kind = checked_kind(kind or one.kind)
+    x, features, columns = one.x, one.features, one.columns
+    if columns:
+        columns = fitted(columns, x, train, one.where)
+        x, features = encoded(columns, x), inputs_of(columns)
     # x is checked beside class 0: labels of other tasks are no classes
     labels = (y_train, y_test) if task == "classes" else (np.zeros(len(y), np.int64) for y in (y_train, y_test))
     of_train, of_test = labels
     made = from_arrays(
-        name, one.x[train], of_train, one.x[test], of_test, classes=max(2, classes), kind=kind, source="own data"
+        name, x[train], of_train, x[test], of_test, classes=max(2, classes), kind=kind, source="own data"
     )
     made = replace(made, y_train=y_train, y_test=y_test, classes=classes, targets=targets)
-    made = replace(made, features=one.features, label_columns=one.targets)
+    made = replace(made, features=features, label_columns=one.targets, columns=columns)
+    made = replace(made, rows_test=None if fold is None else np.flatnonzero(test))
     owners = None
     if column is not None and one.owner is not None:
         called = tuple(dict.fromkeys(map(str, one.owner)))  # in their order
@@ -199,10 +221,12 @@ def dataset(
     return replace(made, owners=owners)
 
 
-def _join(parts: Sequence[Samples], test_share: float | None) -> Samples:
+def _join(parts: Sequence[Samples], test_share: float | None, fold: Fold | None = None) -> Samples:
     """All samples as one, with their split."""
     first = parts[0]
     share = TEST_SHARE if test_share is None else test_share
+    if test_share is not None and fold is not None:
+        raise UserError(f"test_share={share:g} has no effect beside folds={fold[0]}: leave one of the two out")
     if not 0 < share < 1:
         raise UserError(f"test_share is {share}: it must lie between 0 and 1")
     aligned = [_aligned(part, first) for part in parts]
@@ -216,11 +240,13 @@ def _join(parts: Sequence[Samples], test_share: float | None) -> Samples:
             )
         if part.test is not None and test_share is not None:
             raise UserError(f"test_share has no effect: {part.where} says itself which samples are for testing")
+        if part.test is not None and fold is not None:
+            raise UserError(f"folds has no effect: {part.where} says itself which samples are for testing")
     kinds = {part.kind: part.where for part in aligned if part.kind is not None}
     if len(kinds) > 1:
         said = " and ".join(f"{kind} in {where}" for kind, where in kinds.items())
         raise UserError(f"the kind of the samples is {said}: it must be the same for all clients")
-    tests = [_split(part, share) if part.test is None else part.test for part in aligned]
+    tests = [_split(part, share, fold) if part.test is None else part.test for part in aligned]
     owners = [part.owner for part in aligned if part.owner is not None]
     where = first.where if len(parts) == 1 else f"{first.where} and {len(parts) - 1} more"
     return Samples(
@@ -232,18 +258,20 @@ def _join(parts: Sequence[Samples], test_share: float | None) -> Samples:
         first.features,
         next(iter(kinds), None),
         first.targets,
+        first.columns,
     )
 
 
-def _split(part: Samples, share: float) -> NDArray[np.bool_]:
-    """Which samples are for testing: a share of each client's, evenly over the labels."""
+def _split(part: Samples, share: float, fold: Fold | None) -> NDArray[np.bool_]:
+    """Which samples are for testing: a share, or a fold, of each client's, evenly over the labels."""
     test = np.zeros(len(part.x), np.bool_)
     owner = np.zeros(len(part.x), np.int64) if part.owner is None else np.unique(part.owner, return_inverse=True)[1]
     y = _comparable(part.y)
     labels = np.unique(y, axis=0, return_inverse=True)[1].reshape(-1)
     for client in range(int(owner.max()) + 1 if len(owner) else 0):
         own = np.flatnonzero(owner == client)
-        test[own[fixed_split(labels[own], share)[1]]] = True
+        _, chosen = fixed_split(labels[own], share) if fold is None else folded(labels[own], *fold)
+        test[own[chosen]] = True
     return test
 
 

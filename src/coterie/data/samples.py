@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.catalogue import FOUR
+from coterie.data.columns import Column, encoded, word_of
 from coterie.data.formats import Arrays, check_claim, read_npz
 from coterie.data.targets import is_number, whole
 from coterie.protocol.errors import UserError, suggest, to_install
@@ -31,6 +32,15 @@ MISSING = frozenset({"", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
 """What a label or a client's name that is missing looks like, in small letters."""
 MAX_CELL = 1_000
 """Characters in a cell of a csv file."""
+_GAPS = "fill it, leave out the row, or say gaps=mean (--gaps)"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """How tables are read. gaps: whether features may have some.  categories: columns that are no numbers."""
+
+    gaps: bool = False
+    categories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +51,7 @@ class Samples:
     owner: (N,) names of clients, or None.
     test: (N,) bool, which are test samples, or None if a share is to be split off.
     features, targets: column names of x and y, for a table.
-    kind: of the samples, where the source says it.
+    kind: of the samples, where the source says it.  columns: of x, which then holds their cells (``data/columns.py``).
     """
 
     where: str
@@ -52,6 +62,7 @@ class Samples:
     features: tuple[str, ...] = ()
     kind: str | None = None
     targets: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,23 +78,31 @@ class Table:
         return f"{self.where}, column {name!r}, {f'line {self.lines[row]}' if self.lines else f'row {row + 1}'}"
 
 
-def read(path: Path, by: str | None, target: str | None) -> Samples:
-    """The samples of one file; raises UserError."""
+def read(path: Path, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
+    """The samples of one file. prepared: for a table that may have gaps or categories. Raises UserError."""
     if path.suffix == ".npz":
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")
+        if prepared is not None:
+            raise UserError(f"{path}: gaps and categories are read from csv and parquet files, not from npz")
         return from_npz(read_npz(path, lambda arrays: npz_keys(arrays, by, str(path))), by, str(path))
-    return from_table(_read_csv(path) if path.suffix == ".csv" else _read_parquet(path), by, target)
+    return from_table(_read_csv(path) if path.suffix == ".csv" else _read_parquet(path), by, target, prepared)
 
 
 def new_samples(
-    path: Path, features: Sequence[str], label_columns: Sequence[str] = (), task: TaskKind = "classes"
+    path: Path,
+    features: Sequence[str],
+    label_columns: Sequence[str] = (),
+    task: TaskKind = "classes",
+    columns: Sequence[Column] = (),
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Samples to be predicted from a csv or parquet file: columns by name, in the order of ``features``, and labels.
 
-    label_columns: those of training; if unknown, one of ``TARGETS``.  task: of training. Labels are None if the file
-        has none, and for other tasks than ``classes``. Raises UserError.
+    label_columns: those of training; if unknown, one of ``TARGETS``.  task: of training.  columns: with which it was
+        trained on gaps and categories, instead of ``features``. Labels are None if the file has none, and for other
+        tasks than ``classes``. Raises UserError.
     """
+    features = [column.name for column in columns] or features
     if not features:
         raise UserError(f"{path}: this model was trained on arrays without names of columns: give an npz file with x")
     table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
@@ -93,7 +112,17 @@ def new_samples(
     labels = [name for name in table.columns if name in (label_columns or TARGETS) and name not in features]
     if unused := [name for name in table.columns if name not in (*features, *labels, SPLIT)]:
         raise UserError(f"{path}: the model does not know the column {unused[0]!r}: remove it")
-    x = np.stack([_numbers(table, name) for name in features], axis=1)
+    if columns:
+        prepared = Prepared(True, tuple(column.name for column in columns if column.values is not None))
+        cells = np.stack([_cells(table, name, prepared) for name in features], axis=1)
+        for column, own in zip(columns, cells.T, strict=True):
+            known = column.values
+            if known is not None and (strange := [row for row, cell in enumerate(own) if cell not in (None, *known)]):
+                at = table.at(column.name, strange[0])
+                raise UserError(f"{at}: {own[strange[0]]!r} is none of {', '.join(known)}; leave the cell empty")
+        x = encoded(columns, cells)
+    else:
+        x = np.stack([_numbers(table, name) for name in features], axis=1)
     if not labels or task != "classes":
         return x, None
     y = words(table.columns[labels[0]], "label", lambda row: table.at(labels[0], row))
@@ -150,8 +179,11 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
     return Samples(where, x, y, named, test, kind=kind, targets=names)
 
 
-def from_table(table: Table, by: str | None, target: str | None) -> Samples:
-    """Samples of a table. Raises UserError naming the column and the row or line."""
+def from_table(table: Table, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
+    """Samples of a table. prepared: for gaps and categories.
+
+    Raises UserError naming the column and the row or line.
+    """
     where, columns = table.where, table.columns
     labels = _label_columns(columns, target, by, where)
     if by is not None and by not in columns:
@@ -171,14 +203,20 @@ def from_table(table: Table, by: str | None, target: str | None) -> Samples:
                 f"{where}, column {name!r}: it seems to name clients, so it is no feature: deal the samples by it with "
                 f"--partition by:{name}, drop it, or give it another name"
             )
+    made: tuple[Column, ...] = ()
     if len(features) == 1 and columns[features[0]].ndim > 1:  # one column of arrays, such as images
         x, features = columns[features[0]], ()
+    elif prepared is not None:
+        if missing := [name for name in prepared.categories if name not in features]:
+            raise _no_column(where, missing[0], features)
+        x = np.stack([_cells(table, name, prepared) for name in features], axis=1)
+        made = tuple(Column(name, values=() if name in prepared.categories else None) for name in features)
     else:
         x = np.stack([_numbers(table, name) for name in features], axis=1)
     several = [words(columns[name], "label", partial(table.at, name)) for name in labels]
     y = several[0] if len(labels) == 1 else np.stack([_numbers(table, name) for name in labels], 1)
     owner = None if by is None else _owners(columns[by], f"{where}, column {by!r}", partial(table.at, by))
-    return Samples(where, x, y, owner, _test_rows(table), features, targets=labels)
+    return Samples(where, x, y, owner, _test_rows(table), features, targets=labels, columns=made)
 
 
 def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[Any]:
@@ -338,15 +376,30 @@ def _numbers(table: Table, name: str) -> NDArray[np.float64]:
     except (ValueError, TypeError):
         row, value = next((i, value) for i, value in enumerate(column) if not is_number(value))
         if not str(value).strip():
-            raise UserError(f"{table.at(name, row)}: the cell is empty; fill it, or leave out the row") from None
+            raise UserError(f"{table.at(name, row)}: the cell is empty; {_GAPS}") from None
         raise UserError(
-            f"{table.at(name, row)}: {str(value)!r} is no number; encode the column as numbers, drop it, or "
-            f"if it names clients, deal by it with --partition by:{name}"
+            f"{table.at(name, row)}: {str(value)!r} is no number; say categories={name} (--categories), drop "
+            f"the column, or if it names clients, deal by it with --partition by:{name}"
         ) from None
     if not (finite := np.isfinite(values)).all():
         row = int(np.argmin(finite))
         raise UserError(f"{table.at(name, row)}: {column[row]} is no finite number; clean it first")
     return values
+
+
+def _cells(table: Table, name: str, prepared: Prepared) -> NDArray[Any]:
+    """A column (N,) of finite numbers, or of a category's words, None in gaps; raises UserError with the row."""
+    cells, found = table.columns[name], np.empty(len(table.columns[name]), object)
+    gaps = np.array([str(cell).strip().lower() in MISSING for cell in cells], np.bool_)
+    if gaps.any() and not prepared.gaps:
+        raise UserError(f"{table.at(name, int(gaps.argmax()))}: the cell is empty; {_GAPS}")
+    if name in prepared.categories:
+        found[:] = [word_of(cell) for cell in cells]
+    else:
+        filled = np.where(gaps, 0, cells.astype(object)) if gaps.any() else cells
+        found[:] = _numbers(replace(table, columns={name: filled}), name)
+    found[gaps] = None
+    return found
 
 
 def _test_rows(table: Table) -> NDArray[np.bool_] | None:

@@ -1,6 +1,7 @@
 """Data sets by name: ``load("mnist")``.
 
-``digits`` is embedded (8x8 handwriting of scikit-learn, split by ``dataset.fixed_split``). ``synthetic:64x10`` is made
+``digits`` is embedded (8x8 handwriting of scikit-learn, split by ``dataset.fixed_split``), and so is ``heart``
+(patients of four hospitals, which are its clients). ``synthetic:64x10`` is made
 up (``synthetic.py``). Any other name is looked for in the folder given (``--data-dir``), in that of the environment
 variable COTERIE_DATA, and in a per-user cache, into which public sets with a checksum are downloaded. In each folder
 the first of these forms counts:
@@ -27,6 +28,7 @@ import platformdirs
 
 from coterie.data.catalogue import (
     ALL_LABELS,
+    BUILT_IN,
     FOUR,
     KNOWN,
     SYNTHETIC,
@@ -39,12 +41,12 @@ from coterie.data.catalogue import (
 from coterie.data.dataset import Dataset, Graph, fixed_split, from_arrays, from_graph
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.graphs import GRAPH_KEYS, graph_from_arrays, with_all_labels
-from coterie.data.own import checked_kind, is_path, load_own
+from coterie.data.own import Fold, checked_kind, is_path, load_own
 from coterie.data.samples import KIND
 from coterie.data.synthetic import synthetic
 from coterie.protocol.errors import UserError, suggest
 
-NAMES: tuple[str, ...] = ("digits", *KNOWN, *ALL_LABELS)
+NAMES: tuple[str, ...] = (*BUILT_IN, *KNOWN, *ALL_LABELS)
 """Every data set that Coterie knows by name."""
 
 
@@ -58,21 +60,28 @@ def load(
 ) -> Dataset:
     """The data set ``name``, one of ``NAMES``, that of a file ``NAME.npz``, or one's own at a path, checked.
 
-    own: how to read one's own data: ``by``, ``target``, ``test_share``, ``kind``, ``task`` (``data/own.py``), or None.
+    own: how to read one's own data: ``by``, ``target``, ... (``data/own.py``), or None. ``heart`` takes ``by``,
+        ``test_share`` and ``fold``.
     data_dir: looked in first.  download: whether a missing set may be fetched.  progress: told of downloads.
     Raises UserError if the data are missing (saying what to put where) or bad.
     """
     said = {key: value for key, value in own.items() if value is not None}
     if is_path(name):
         return load_own(Path(name), **{"by": None, "target": None, "test_share": None, "kind": None, **said})
+    if name == "heart":
+        said.pop("by", None)  # the partition says it again
+        share, fold = said.pop("test_share", None), said.pop("fold", None)
     if said:
         key, value = next(iter(said.items()))
+        key, value = ("folds", value[0]) if key == "fold" else (key, value)
         why = f"there is no folder {name!r} here: check its name"
         if name in NAMES or is_synthetic(name):
             why = f"has no effect on {name}: leave it out"
         raise UserError(f"{key}={value} is for your own data at a path, and {why}")
     if name == "digits":
         return _digits()
+    if name == "heart":
+        return _heart(share, fold)
     if is_synthetic(name):
         return synthetic(name)
     stem = ALL_LABELS.get(name, name)
@@ -191,6 +200,23 @@ def _digits() -> Dataset:
     x, y = table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(int)
     train, test = fixed_split(y)
     return from_arrays("digits", x[train], y[train], x[test], y[test], classes=10, source="scikit-learn, embedded")
+
+
+def _heart(test_share: float | None, fold: Fold | None) -> Dataset:
+    """Heart Disease (UCI; Janosi, Steinbrunn, Pfisterer, Detrano, 1989), whose hospitals are the clients."""
+    found = load_own(
+        Path(__file__).with_name("heart"),
+        by=None,
+        target="disease",
+        test_share=test_share,
+        kind=None,
+        fold=fold,
+        gaps="mean",
+        categories="cp,restecg,slope,thal",
+    )
+    assert found.owners is not None
+    source = found.source.rpartition(": ")[2]
+    return replace(found, source=f"UCI, embedded: {source}", owners=replace(found.owners, column="hospital"))
 
 
 def _either(folders: list[Path]) -> str:

@@ -13,7 +13,7 @@ from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
 from coterie.deploy.plan import SampleForm
 from coterie.protocol.errors import UserError
-from coterie.runs.config import Resolved, RunConfig, from_toml, read_toml, resolve
+from coterie.runs.config import Resolved, RunConfig, defaults_for, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
 from coterie.training.models import build
 from coterie.training.names import GRAPH_MODEL
@@ -26,7 +26,10 @@ _WHY: Mapping[str, str] = {
     "samples": _DATA,
     "min_samples": _DATA,
     "target": _DATA,
+    "gaps": _DATA,
+    "categories": _DATA,
     "test_share": _DATA,
+    "folds": _DATA,
     "kind": _DATA,
     "augment": _DATA,
     "scaling": "samples are the model's inputs as their owners scaled them",
@@ -62,7 +65,7 @@ def scores_of(config: RunConfig) -> tuple[str, ...]:
 
     Raises UserError for unknown metrics.
     """
-    measures = metrics_of(named(config.metrics), config.task)
+    measures = metrics_of(named(config.metrics or defaults_for(config.data).metrics), config.task)
     return (*(f"local_{metric.name}" for metric in measures), "local_loss", "samples")
 
 

@@ -35,6 +35,7 @@ from coterie.record.files import atomic_write, locked
 from coterie.record.folder import CLIENTS, METRICS, OBSERVED, encode_line, jsonable, read_lines, write_json
 from coterie.record.load import read_summary
 from coterie.record.summary import write_result
+from coterie.runs import benefit
 from coterie.runs.advice import advise
 from coterie.runs.config import RunConfig
 from coterie.runs.evaluation import models_digest
@@ -202,6 +203,7 @@ def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
         write_partition(run, experiment)
         write_models(run, experiment, models, done)
         write_json(run / CLIENTS, {"clients": list(honest), **scores.values})
+        benefit.write(run, experiment, honest)
         write_json(run / OBSERVED, experiment.system.observe(experiment.federation))
         summary = read_summary(run)
         more = {"inputs_digest": experiment.inputs_digest, "ledger": ledgers or None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -95,6 +95,33 @@ class Lead(MethodScores, frozen=True, kw_only=True):
     over: str
 
 
+class Gain(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client gains by training together, in the leading metric on its own test samples (``runs/benefit.py``).
+
+    name: its own, if any.  seed: None for the mean over all seeds.  samples: that tested.  gain: above 0 is better.
+    low, high: of its 95 % interval.  None where the metric is not defined, or nothing was drawn.
+    """
+
+    client: str
+    samples: Count
+    name: str | None = None
+    seed: int | None = None
+    alone: float | None = None
+    together: float | None = None
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: Literal["better", "worse", "undecided"] | None = None
+
+
+class Benefit(msgspec.Struct, frozen=True):
+    """Of a method, every client's gain over training alone. tuned: whether both models are fine-tuned by the client."""
+
+    method: str
+    tuned: bool
+    clients: tuple[Gain, ...]
+
+
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """``compare.json``: the methods' order and shared settings. The runs' own numbers are read from them."""
 
@@ -112,6 +139,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     attackers: Share | None = None
     rows: tuple[Row, ...] = ()
     leads: tuple[Lead, ...] = ()
+    benefits: tuple[Benefit, ...] = ()
 
     def __post_init__(self) -> None:
         found = (

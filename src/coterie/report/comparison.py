@@ -342,3 +342,80 @@ def _told(row: Mapping[str, Any]) -> str:
             grade = 0 if share >= _ALL else 1 if share >= _LITTLE else 2
             parts.append(f"{words[grade]} ({100 * max(share, 0.0):.0f} %)")
     return f"; its servers {', '.join(parts)}" if parts else ""
+
+
+# -- whether training together helps each client ----------------------------------------------------------------------
+
+
+MOST_ROWS = 48
+"""Of the table of gains. For more clients there are the counts, and ``compare.json``."""
+HELP_HEADS = ("client", "tested", "method", "alone", "together", "gain [95 %]", "")
+"""Of the table of gains: its columns."""
+_MOST_NAMES = 6
+
+
+def help_title(content: Content) -> str:
+    """Of the sentences and of the table."""
+    first = measures(content)[0]
+    return f"Does it help? {first['label']} on each client's own test samples, together against alone"
+
+
+def help_sentences(content: Content) -> Iterator[str]:
+    """For each method, and its fine-tuned models: for how many clients it is better or worse than training alone."""
+    for benefit in content["benefits"]:
+        clients = benefit["clients"]
+        parts = []
+        for verdict, words in (("better", "better for"), ("worse", "worse for"), ("undecided", "undecided for")):
+            found = [one for one in clients if one["verdict"] == verdict]
+            named = [one["name"] for one in found if one["name"] and verdict != "undecided"][:_MOST_NAMES]
+            named += ["..."] if _MOST_NAMES == len(named) < len(found) else []
+            parts.append(f"{words} {len(found) or 'none'}" + (f" ({', '.join(named)})" if named else ""))
+        if missing := sum(one["verdict"] is None for one in clients):
+            parts.append(f"no interval for {missing}")
+        seeds = len({one["seed"] for one in clients})
+        every = f" with each of {seeds} seeds" if seeds > 1 else ""
+        yield f"{_helper(benefit)}, of {len(clients) // seeds} clients{every}: {', '.join(parts)}."
+
+
+def help_note(content: Content) -> str:
+    """How to read gains."""
+    first = measures(content)[0]
+    unit = "in points" if first["share"] else "in the metric's own unit"
+    lower = "" if first["higher"] else ", above 0 where the metric is lower"
+    return (
+        f"Gain: {unit}{lower}. Its interval is a bootstrap over the client's test samples, paired, and over seeds that "
+        "test the same samples; better and worse: it leaves out 0. One in twenty intervals does so by chance."
+    )
+
+
+def help_rows(content: Content) -> list[tuple[str, ...]]:
+    """A row for each client, method and form, under ``HELP_HEADS``; none if there are too many."""
+    benefits, first = content["benefits"], measures(content)[0]
+    if sum(len(benefit["clients"]) for benefit in benefits) > MOST_ROWS:
+        return []
+    found = []
+    for place in range(max((len(benefit["clients"]) for benefit in benefits), default=0)):
+        for benefit in benefits:
+            if place < len(benefit["clients"]):
+                one = benefit["clients"][place]
+                values = (metric(one.get(key), first["share"]) for key in ("alone", "together"))
+                verdict = one["verdict"] or ""
+                found.append((_helped(one), str(one["samples"]), _helper(benefit), *values, _gain(one, first), verdict))
+    return found
+
+
+def _helper(benefit: Mapping[str, Any]) -> str:
+    return f"{benefit['method']}, both tuned" if benefit["tuned"] else str(benefit["method"])
+
+
+def _helped(one: Mapping[str, Any]) -> str:
+    name = one["name"] or one["client"]
+    return str(name) if one["seed"] is None else f"{name}, seed {one['seed']}"
+
+
+def _gain(one: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
+    if one["gain"] is None:
+        return MISSING
+    scale, form = (100, "+z.1f") if measure["share"] else (1, "+.4g")
+    interval = "" if one["low"] is None else f" [{scale * one['low']:{form}}, {scale * one['high']:{form}}]"
+    return f"{scale * one['gain']:{form}}{interval}"

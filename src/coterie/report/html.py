@@ -176,6 +176,11 @@ def figures(
 def _race(told: Mapping[str, Any]) -> dict[str, Any]:
     topics, heads = comparison.topics_of(told["rows"]), comparison.lead_columns(told)
     return {
+        "help": comparison.help_title(told) if told["benefits"] else None,
+        "helps": list(comparison.help_sentences(told)),
+        "help_heads": comparison.HELP_HEADS,
+        "help_rows": comparison.help_rows(told),
+        "help_note": comparison.help_note(told),
         "budget": comparison.budget(told),
         "attack": comparison.attack(told),
         "not_shared": list(comparison.not_shared(told)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from coterie.data.catalogue import is_synthetic
+from coterie.data.catalogue import BUILT_IN, is_synthetic
 from coterie.data.own import is_path
 from coterie.protocol.errors import CoterieWarning
 from coterie.runs.config import Resolved
@@ -26,7 +26,7 @@ _EFFECTIVE: Mapping[str, tuple[Callable[[Resolved], bool], str]] = {
     "attack": (lambda run: run.system != "local", "no model of an attacker reaches anybody"),
     "record_mib": (lambda run: run.record, "nothing is recorded without record (--record)"),
     "data_dir": (
-        lambda run: run.data != "digits" and not is_path(run.data) and not is_synthetic(run.data),
+        lambda run: run.data not in BUILT_IN and not is_path(run.data) and not is_synthetic(run.data),
         "the data are not looked for there",
     ),
 }

@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 import coterie
 from coterie.data.own import name_of
 from coterie.protocol.errors import UserError
-from coterie.record.comparison import Difference
+from coterie.record.comparison import Benefit, Difference
 from coterie.record.files import locked, writing
 from coterie.record.folder import COMPARE, CONFIG, RESULT, check_simulated, write_json
 from coterie.record.summary import Line
-from coterie.runs import registry
+from coterie.runs import benefit, registry
 from coterie.runs.config import Resolved, RunConfig, check_settings, resolve, typed_settings
 from coterie.runs.experiment import build
 from coterie.runs.folder import numbered
 from coterie.runs.intervals import spread
-from coterie.runs.metrics import score
+from coterie.runs.metrics import metrics_of, named, score
 from coterie.runs.own_code import check_same_code, own_code
 from coterie.runs.runner import FinishedRun, Interrupted, check_inputs, load_result, resumable, run
 from coterie.runs.settings import field_types, unknown
@@ -276,13 +276,17 @@ def compare(
         built = build(replace(config, seed=seeds[0]))
         built.close()
     first = next(iter(planned.methods.values()))
+    names = dict(zip(built.names, built.split.names or (), strict=False))
+    digests = dict.fromkeys(seeds, built.inputs_digest)
+    if resume and first.folds is not None:  # each seed splits the data in its own way
+        digests = {seed: _digest(replace(first, seed=seed)) for seed in seeds}
     folder = _folder(out, name_of(first.data), resume)
     results: dict[str, list[FinishedRun]] = {label: [] for label in planned.methods}
     with locked(folder):
         for seed in seeds:
             for label, config in planned.methods.items():
                 one = replace(config, seed=seed, out=str(folder / f"{places[label]}-{seed}"))
-                results[label].append(_one(label, one, on_round, resume, built.inputs_digest))
+                results[label].append(_one(label, one, on_round, resume, digests[seed]))
         rows = [_row(label, found, learned) for label, found in results.items()]
         summary = next(iter(results.values()))[0].summary
         shared = ("data", "partition", "clients", "rounds", "model", "devices", "availability", "measures")
@@ -298,10 +302,29 @@ def compare(
             "differences": [structs.asdict(difference) for difference in planned.differences],
             "rows": rows,
             "leads": _leads(rows, summary["measures"]),
+            "benefits": to_builtins(_benefits(first, results, names)),
             "version": coterie.__version__,
         }
         write_json(folder / COMPARE, content)
     return FinishedComparison(folder, content)
+
+
+def _digest(config: Resolved) -> str:
+    experiment = build(config)
+    experiment.close()
+    return experiment.inputs_digest
+
+
+def _benefits(first: Resolved, results: Mapping[str, Sequence[FinishedRun]], names: Mapping[str, str]) -> list[Benefit]:
+    """What clients gain over training alone; [] without ``local``, or where a run kept no predictions."""
+    runs = {
+        label: {one.summary["seed"]: benefit.read(one.folder, first.task) for one in found}
+        for label, found in results.items()
+    }
+    if LOCAL not in runs or not all(of for by_seed in runs.values() for of in by_seed.values()):
+        return []
+    metric, *_ = metrics_of(named(first.metrics), first.task)
+    return benefit.benefits(metric, runs.pop(LOCAL), runs, names)
 
 
 def _one(label: str, config: Resolved, on_round: OnRound | None, resume: bool, inputs: str) -> FinishedRun:

@@ -75,6 +75,7 @@ class Defaults:
     """Options and settings for one data set.
 
     model: None for ``training.models.default_model``.  of_model: settings that another model needs, by its name.
+    metrics, folds: as the options.
     """
 
     clients: int
@@ -83,6 +84,8 @@ class Defaults:
     settings: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
     of_model: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    metrics: str | None = None
+    folds: int | None = None
 
 
 # The learning rates are measured with FedAvg (global accuracy; Dirichlet 0.3, where nothing else is said):
@@ -106,9 +109,19 @@ _GRAPH = Defaults(
     model="linear",
     of_model={"gcn": {"lr": 0.3}},
 )
+_HEART = Defaults(
+    4,
+    10,
+    "by:hospital",
+    {"lr": 0.02, "batch_size": 16, "weight_decay": 0.03},
+    model="linear",
+    metrics="auroc",
+    folds=5,
+)
 
 DEFAULTS: Mapping[str, Defaults] = {
     "digits": _DIGITS,
+    "heart": _HEART,
     **dict.fromkeys(("mnist", "fashion_mnist"), _MNIST),
     **dict.fromkeys(("cifar10", "cifar100", "svhn"), _COLOUR),
     **dict.fromkeys(("purchase100", "texas100"), _TABULAR),
@@ -162,6 +175,9 @@ def resolve(config: RunConfig) -> Resolved:
     check_bounds(config, "option {!r}")
     if given["fine_tune_every"] and given["fine_tune"] == "no":
         raise UserError("fine_tune_every has no effect without fine-tuning: give fine_tune (--fine-tune), too")
+    given["metrics"] = given["metrics"] or defaults.metrics
+    if given["folds"] is None and given["test_share"] is None:
+        given["folds"] = defaults.folds
     for key in ("delta", "public"):
         given[key] = getattr(system, key) if given[key] is None else given[key]
     delay_law(given["delay"])

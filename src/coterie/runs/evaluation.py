@@ -230,6 +230,15 @@ class Evaluator:
                 accuracies[i] = right.mean() if np.isfinite(outputs).all() else 0.0
         return Scores({"local_accuracy": accuracies})
 
+    def own_outputs(self, models: Mapping[str, ClientModel]) -> list[NDArray[Any]]:
+        """The outputs (n, outputs) of each client's model on its own test samples, for regression in stored units."""
+        found = []
+        for name, model in models.items():
+            own = self.data[name]
+            ((_, outputs),) = self._outputs(own.test_set.at(own.test), [model])
+            found.append(self.targets.stored(outputs))
+        return found
+
     def _own_outputs(self, model: ClientModel, samples: TensorSamples) -> NDArray[np.float32]:
         many = outputs_of_many(self.model, _weights(model)[None], samples.x, samples.y, device=self.device)
         own: NDArray[np.float32] = many[0]

@@ -54,9 +54,11 @@ class Experiment:
     fingerprint: of data, partition, traces, initial weights and own code.  inputs_digest: of the data, own model and
     own loss, the same for every seed and system.  own_code: digests of one's own modules.
     founded: roster and identities of a resumed run.  scored: the honest clients, when they were last scored here.
+    tuned_outputs: by client, ``Evaluator.own_outputs`` of the models that were last fine-tuned here.
     """
 
     scored: evaluation.Scores | None = None
+    tuned_outputs: Mapping[str, NDArray[Any]] | None = None
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:
         self.system, self.settings, self.config = config.definition, config.own, config
@@ -330,6 +332,9 @@ class Experiment:
         if tunes and self.fine_tunes:
             of_all, tuned = self.fine_tuned(r)
             of_tuned = of_all.line("fine_tuned_")
+            if self.model.outputs is not None:
+                weights: dict[str, ClientModel] = {name: one.weights for name, one in tuned.items()}
+                self.tuned_outputs = dict(zip(tuned, self.observer.own_outputs(weights), strict=True))
             if "metrics" in of_tuned:
                 of_tuned["metrics"] = line.get("metrics", {}) | of_tuned["metrics"]
             line |= of_tuned
@@ -342,6 +347,12 @@ class Experiment:
             if self.scored is not None:
                 self.scored = self.scored.beside(fine_tuned_=of_all, prior_=prior)
         return line
+
+    def score_again(self, r: int) -> evaluation.Scores:
+        """The scores of the honest clients' models after round r, as in its line, which had all of them."""
+        self._observed(r, scores=True, tunes=True)
+        assert self.scored is not None
+        return self.scored
 
     def observed(self) -> dict[str, Any]:
         found, clients = dict(self.system.observe(self.seen)), self.data.clients

@@ -236,7 +236,10 @@ def inputs_of(config: Resolved, hub: str) -> Inputs:
         config.data,
         by=column_of(config.partition),
         target=config.target,
+        gaps=config.gaps,
+        categories=config.categories,
         test_share=config.test_share,
+        fold=None if config.folds is None else (config.folds, config.seed),
         kind=config.kind,
         task=None if config.task == "classes" else config.task,
     )

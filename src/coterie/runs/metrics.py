@@ -26,7 +26,7 @@ class Metric:
 
     higher: whether more is better.  measure: computes it, NaN where undefined (no sample of some class).
     chance: its best mean for a constant answer over test sets, by their shares of classes, (sets, classes); None where
-    the shares do not decide it.
+    the shares do not decide it.  drawn: computes it on many draws at once (``on_draws``); None for one by one.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Metric:
     share: bool = True
     higher: bool = True
     chance: Callable[[Doubles], float] | None = None
+    drawn: Callable[[NDArray[Any], Doubles, NDArray[np.int64]], Doubles] | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -41,6 +42,20 @@ class Metric:
         short = {"auroc": "AUROC", "f1": "F1", "r2": "R²", "mae": "MAE", "rmse": "RMSE", "mcc": "MCC"}
         label = short.get(self.name, self.name.replace("_", " "))
         return {"name": self.name, "label": label, "share": self.share, "higher": self.higher}
+
+    @property
+    def worst(self) -> float:
+        """The value of a model that has diverged."""
+        return 0.0 if self.share else float("-inf" if self.higher else "inf")
+
+    def on_draws(self, labels: NDArray[Any], scores: Doubles, counts: NDArray[np.int64]) -> Doubles:
+        """Its values (draws,) where each sample counts as often as (draws, n) ``counts`` say."""
+        if self.drawn is None:
+            each = (np.repeat(np.arange(len(labels)), own) for own in counts)
+            return np.array([self(labels[chosen], scores[chosen]) for chosen in each])
+        if not np.isfinite(scores).all():
+            return np.full(len(counts), self.worst)
+        return self.drawn(labels, np.asarray(scores, np.float64), counts)
 
     def __call__(self, labels: NDArray[Any], scores: Doubles) -> float:
         """Its value; NaN where undefined, the worst value for non-finite scores.
@@ -50,7 +65,7 @@ class Metric:
         if not len(labels):
             return float("nan")
         if not np.isfinite(scores).all():
-            return 0.0 if self.share else float("-inf" if self.higher else "inf")
+            return self.worst
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # scikit-learn warns of what is not defined; here that is NaN
@@ -107,6 +122,30 @@ def _ranked(measure: Callable[..., float], labels: NDArray[Any], scores: Doubles
     return float(np.mean(values)) if values else float("nan")
 
 
+def _drawn_accuracy(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.int64]) -> Doubles:
+    right = (_answers(labels, scores) == labels).reshape(len(labels), -1).mean(axis=1)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(counts @ right / counts.sum(axis=1))
+
+
+def _drawn_auroc(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.int64]) -> Doubles:
+    """As ``_ranked``: the share of pairs of a sample of the class and another one that are in order, a tie half."""
+    one_hot = labels[:, None] == np.arange(scores.shape[1]) if labels.ndim == 1 else labels > 0.5
+    columns = [1] if labels.ndim == 1 and scores.shape[1] == 2 else range(scores.shape[1])
+    areas = []
+    for k in columns:
+        order = np.argsort(scores[:, k], kind="stable")
+        of_class = one_hot[order, k]
+        ties = np.flatnonzero(np.diff(scores[order, k], prepend=-np.inf))
+        with_it, others = (np.add.reduceat(counts[:, order] * chosen, ties, axis=1) for chosen in (of_class, ~of_class))
+        below = np.cumsum(others, axis=1) - others / 2
+        with np.errstate(invalid="ignore"):
+            areas.append((with_it * below).sum(axis=1) / (with_it.sum(axis=1) * others.sum(axis=1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a draw in which no column is defined
+        return np.asarray(np.nanmean(areas, axis=0))
+
+
 def _log_loss(labels: NDArray[Any], scores: Doubles) -> float:
     return _sklearn("log_loss")(labels, scores, labels=np.arange(scores.shape[1]))
 
@@ -142,11 +181,11 @@ def _entropy(shares: Doubles) -> float:
 _RECALL = _best(lambda p: (p > 0).astype(float))
 
 _COMMON = (
-    Metric("accuracy", _accuracy, chance=_best(lambda p: p, over=False)),
+    Metric("accuracy", _accuracy, chance=_best(lambda p: p, over=False), drawn=_drawn_accuracy),
     Metric("f1", _macro(_sklearn("f1_score")), chance=_best(lambda p: 2 * p / (1 + p))),
     Metric("precision", _macro(_sklearn("precision_score")), chance=_best(lambda p: p)),
     Metric("recall", _macro(_sklearn("recall_score")), chance=_RECALL),
-    Metric("auroc", partial(_ranked, _sklearn("roc_auc_score")), chance=lambda p: 0.5),
+    Metric("auroc", partial(_ranked, _sklearn("roc_auc_score")), chance=lambda p: 0.5, drawn=_drawn_auroc),
     Metric("average_precision", partial(_ranked, _sklearn("average_precision_score")), chance=_prevalence),
 )
 _CLASSES = (

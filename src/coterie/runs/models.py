@@ -153,6 +153,7 @@ def _facts(experiment: Experiment, dataset: Dataset) -> ModelFacts:
         data_kind=dataset.kind,
         version=coterie.__version__,
         features=dataset.features,
+        columns=dataset.columns,
         label_columns=dataset.label_columns,
     )
 

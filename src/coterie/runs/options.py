@@ -39,10 +39,28 @@ class RunConfig:
         ),
     ] = "digits"
     target: Annotated[str | None, Option("Column of labels in your own tables. [label, y, target or class]")] = None
+    gaps: Annotated[
+        Literal["mean"] | None,
+        Option(
+            "What gaps in features of your own tables become: the mean over all clients' training samples. [refused]"
+        ),
+    ] = None
+    categories: Annotated[
+        str | None,
+        Option("Columns of your own tables, such as sex,stage, whose values become one input each. [none]"),
+    ] = None
     test_share: Annotated[
         float | None,
         Meta(gt=0, lt=1),
         Option("Share of each client's samples that tests, for your own data without a split. [0.2]"),
+    ] = None
+    folds: Annotated[
+        int | None,
+        Meta(ge=2),
+        Option(
+            "Cross-validation of your own data, or of heart: each client's samples are cut into so many parts, and "
+            "each seed tests another one. [5 for heart; else --test-share]"
+        ),
     ] = None
     kind: Annotated[
         Literal["image", "tabular", "series", "volume"] | None,

@@ -20,7 +20,7 @@ from coterie.record import folder
 from coterie.record.files import Log, atomic_write, locked, writing
 from coterie.record.load import read_summary
 from coterie.record.summary import Line, write_result
-from coterie.runs import checkpoint
+from coterie.runs import benefit, checkpoint
 from coterie.runs.advice import absent_to_the_end, advise, no_better_than_chance, surplus_clusters
 from coterie.runs.attackers import NoAttackError
 from coterie.runs.config import Resolved, RunConfig, differences, resolve, to_toml
@@ -259,8 +259,9 @@ class _Running:
         models = e.models(self.done)
         write_models(self.out, e, models, self.done)
         honest = e.attackers.left_out(models)
-        scored = e.scored or e.observer.scores(honest)  # the last round scores, but a resumed run may have none left
+        scored = e.scored or e.score_again(self.done)  # the last round scores, but a resumed run may have none left
         folder.write_json(self.out / folder.CLIENTS, {"clients": list(honest), **scored.values})
+        benefit.write(self.out, e, honest)
         folder.write_json(self.out / folder.OBSERVED, e.observed())
         result = summary(e, self.set_up, rounds, finish)
         write_result(self.out, result)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from coterie.data.columns import Column, inputs_of
 from coterie.data.dataset import Floats
 from coterie.data.graphs import row_normalised
 from coterie.data.targets import Doubles, Targets
@@ -48,7 +49,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.
     client, name: the party and the client's own name, in a file of one client.  data: its inputs and labels
     (``Task.words``).  features: a table's columns, in the order of the inputs, or ().
-    label_columns: those of its labels.
+    label_columns: those of its labels.  columns: of a table with gaps or categories, of which the inputs are made.
     """
 
     format: Literal[1]
@@ -64,10 +65,13 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     data: Words | None = None
     features: tuple[Word, ...] = ()
     label_columns: tuple[Word, ...] = ()
+    columns: tuple[Column, ...] = ()
 
     def __post_init__(self) -> None:
         if prod(self.input_shape) > 1 << 31:
             raise ValueError(f"input_shape {self.input_shape} is too large")
+        if self.columns and (len(inputs_of(self.columns)),) != self.input_shape:
+            raise ValueError(f"columns make {len(inputs_of(self.columns))} inputs, not {self.input_shape}")
         names = self.class_names
         if names is not None and not len(names) == len({*names}) == self.classes:
             raise ValueError(

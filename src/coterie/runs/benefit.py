@@ -1,0 +1,188 @@
+"""Whether training together helps a client: its own test samples by its model alone, and by that of a method.
+
+``predictions.npz`` in a run's folder (private) has what every client's final model says of the client's own test
+samples. A comparison judges the difference of the leading metric with a bootstrap over samples (Efron 1979), paired:
+both models are scored on the same draws.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from coterie.data.formats import Arrays, read_npz
+from coterie.data.targets import Doubles, Targets
+from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import TaskKind
+from coterie.protocol.randomness import rng
+from coterie.protocol.system import ClientModel
+from coterie.record.comparison import Benefit, Gain
+from coterie.record.files import FILE_MODE, atomic_write
+from coterie.runs.experiment import Experiment
+from coterie.runs.metrics import Metric
+
+PREDICTIONS = "predictions.npz"
+FORMS = ("", "fine_tuned_")
+"""Of a client's model: as it is, and after the client's own fine-tuning."""
+DRAWS = 1000
+SLOW_DRAWS, MOST_VALUES = 200, 100_000
+"""Of a metric without a fast form: draws, and values in all. With fewer than half of the draws nothing is judged."""
+_BLOCK = 1 << 22  # counts that are in memory together
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """A client's own test samples. rows: (n,) which they are, equal numbers for equal samples of a client.
+
+    labels: (n,) or (n, k) as the data have them.  scores: by form, (n, k) (``Targets.scores``).
+    """
+
+    rows: NDArray[np.int64]
+    labels: NDArray[Any]
+    scores: Mapping[str, Doubles]
+
+
+def write(folder: Path, experiment: Experiment, models: Mapping[str, ClientModel]) -> None:
+    """Write ``predictions.npz`` of these clients' models, and of their tuned ones, as last scored. Raises RunError."""
+    if experiment.model.outputs is None or not models:
+        return
+    owns, observer = [experiment.data[name] for name in models], experiment.observer
+    rows_of = experiment.tasks[0].dataset.rows_test
+    labels = [observer.targets.stored(own.test_set.y[own.test].numpy()) for own in owns]
+    arrays: Arrays = {
+        "clients": np.array(list(models), np.str_),
+        "sizes": np.array([len(own.test) for own in owns]),
+        "rows": np.concatenate([own.test if rows_of is None else rows_of[own.test] for own in owns]),
+        "labels": np.concatenate(labels),
+        "outputs": np.concatenate(observer.own_outputs(models)),
+    }
+    if experiment.tuned_outputs is not None:
+        arrays[f"{FORMS[1]}outputs"] = np.concatenate([experiment.tuned_outputs[name] for name in models])
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]  # a bool is expected by its stub
+    atomic_write(folder / PREDICTIONS, content.getvalue(), FILE_MODE)
+
+
+def read(folder: Path, task: TaskKind) -> dict[str, Predicted]:
+    """Every client's test samples of a run, empty for one without the file. Raises UserError for a damaged one."""
+    path = folder / PREDICTIONS
+    if not path.is_file():
+        return {}
+    found = read_npz(path)
+    forms = [form for form in FORMS if f"{form}outputs" in found]
+    try:
+        sizes = found["sizes"].astype(np.int64)
+        each = [found[key] for key in ("rows", "labels", *(f"{form}outputs" for form in forms))]
+        if (sizes < 0).any() or any(len(array) != sizes.sum() for array in each):
+            raise ValueError("its arrays differ in length")
+        ends = np.cumsum(sizes)[:-1]
+        of_forms = [Targets(task).scores(array) for array in each[2:]]
+        rows, labels, *scores = (np.split(array, ends) for array in (*each[:2], *of_forms))
+        return {
+            str(name): Predicted(rows[i], labels[i], {form: of[i] for form, of in zip(forms, scores, strict=True)})
+            for i, name in zip(range(len(sizes)), found["clients"], strict=True)
+        }
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"{path} holds no clients' test samples ({error!r}): run again") from None
+
+
+Runs = Mapping[int, Mapping[str, Predicted]]
+"""Of a method: by seed, every client's test samples."""
+
+
+def benefits(metric: Metric, alone: Runs, others: Mapping[str, Runs], names: Mapping[str, str]) -> list[Benefit]:
+    """Of each method and form of its models, every client's gain over its model ``alone``.
+
+    names: the clients' own, by their names as parties. Such a client is the same with every seed. Without names its
+    data differ with each seed, so it counts once for every seed.
+    """
+    seeds = list(alone)
+    units = [(client, [seed]) for seed in seeds for client in alone[seed]]
+    if names:
+        units = [(client, seeds) for client in dict.fromkeys(client for client, _ in units)]
+    values = 2 * len(FORMS) * len(others) * sum(len(own) for _, own in units)
+    draws = DRAWS if metric.drawn else min(SLOW_DRAWS, MOST_VALUES // max(1, values))
+    found = []
+    for method, runs in others.items():
+        of_both = [one for by_seed in (alone, runs) for of in by_seed.values() for one in of.values()]
+        for form in (form for form in FORMS if all(form in one.scores for one in of_both)):
+            gains = []
+            for client, own in units:
+                both = [seed for seed in own if client in alone[seed] and client in runs[seed]]
+                pairs = [(alone[seed][client], runs[seed][client]) for seed in both]
+                if pairs:
+                    seed = None if names else both[0]
+                    one = gain(metric, pairs, form, draws if 2 * draws >= SLOW_DRAWS else 0, client)
+                    gains.append(replace(one, name=names.get(client), seed=seed))
+            found.append(Benefit(method, form == FORMS[1], tuple(gains)))
+    return found
+
+
+def gain(metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str, draws: int, client: str) -> Gain:
+    """A client's metric with its model alone and with another one, means over the runs where it is defined.
+
+    pairs: of each run, both models on the same test samples.  draws: of the bootstrap, 0 for no interval.
+    """
+    sign = 1 if metric.higher else -1
+    values = np.array([[metric(one.labels, one.scores[form]) for one in pair] for pair in pairs])
+    known = values[~np.isnan(values).any(axis=1)]
+    samples = len(np.unique(np.concatenate([one.rows for one, _ in pairs])))
+    if not len(known):
+        return Gain(client=client, samples=samples)
+    alone, together = known.mean(axis=0).tolist()
+    one = Gain(client=client, samples=samples, alone=alone, together=together, gain=sign * (together - alone))
+    gains = sign * drawn_differences(metric, pairs, form, draws, client)
+    gains = gains[~np.isnan(gains)]
+    if not len(gains) or samples < 2:
+        return one
+    tail = _tail(samples)
+    low, high = np.quantile(gains, (tail, 1 - tail)).tolist()
+    return replace(one, low=low, high=high, verdict="better" if low > 0 else "worse" if high < 0 else "undecided")
+
+
+def _tail(samples: int) -> float:
+    """The share of draws beyond each end of a 95 % interval; below .025, for few samples scatter too little.
+
+    "Expanded percentile" (Hesterberg, The American Statistician 2015, 5.3).
+    """
+    from scipy.stats import norm, t
+
+    return float(norm.cdf(-((samples / (samples - 1)) ** 0.5) * t.ppf(0.975, samples - 1)))
+
+
+def drawn_differences(
+    metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str, draws: int, client: str
+) -> Doubles:
+    """(draws,) differences of the metric, the other model less the one alone; NaN where a draw leaves none defined.
+
+    A draw takes as many of the client's test samples as there are in all runs, with replacement, and the same ones in
+    every run. Among runs that test the same samples, and so differ by their training alone, it draws, too. Runs that
+    test different samples are all in each draw: their differences have the samples' noise already.
+    """
+    rows, places = np.unique(np.concatenate([one.rows for one, _ in pairs]), return_inverse=True)
+    parts = np.split(places, np.cumsum([len(one.rows) for one, _ in pairs])[:-1])
+    alike: dict[bytes, list[int]] = {}
+    for i, part in enumerate(parts):
+        alike.setdefault(np.sort(part).tobytes(), []).append(i)
+    draw, found = rng(0, client, "bootstrap"), []
+    for start in range(0, draws, block := max(1, _BLOCK // len(rows))):
+        some = min(block, draws - start)
+        counts = draw.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=some)
+        weights = np.ones((some, len(pairs)))
+        for same in alike.values():
+            weights[:, same] = draw.multinomial(len(same), np.full(len(same), 1 / len(same)), size=some)
+        of_runs = np.empty((some, len(pairs)))
+        for i, ((one, other), part) in enumerate(zip(pairs, parts, strict=True)):
+            ours, theirs = (metric.on_draws(of.labels, of.scores[form], counts[:, part]) for of in (other, one))
+            of_runs[:, i] = ours - theirs
+        weights[np.isnan(of_runs)] = 0
+        with np.errstate(invalid="ignore"):
+            found.append((weights * np.nan_to_num(of_runs)).sum(axis=1) / weights.sum(axis=1))
+    return np.concatenate(found) if found else np.empty(0)
