@@ -40,7 +40,7 @@ from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import Experiment, build
 from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData
-from coterie.runs.runner import FinishedRun, load_result, write_partition
+from coterie.runs.runner import FinishedRun, load_result, write_openings, write_partition
 
 GRACE_S = 5.0
 _AWAY_S = 3.0  # beyond the grace, so that the others notice
@@ -154,6 +154,7 @@ def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
         write_models(run, experiment, models, done)
         write_json(run / CLIENTS, {"clients": list(honest), **scores.values})
         write_json(run / OBSERVED, experiment.system.observe(experiment.federation))
+        write_openings(run, experiment)
         summary = read_summary(run)
         more = {"inputs_digest": experiment.inputs_digest, "ledger": ledgers or None}
         write_result(run, with_facts(summary, {**last, **more}))

@@ -12,10 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from coterie.protocol.errors import CoterieError, RunError, UserError
+from coterie.protocol.system import party_type
+from coterie.protocols import openings
 from coterie.record import folder
 from coterie.record.files import Log, atomic_write, locked, writing
 from coterie.record.load import read_summary
@@ -266,10 +269,24 @@ class _Running:
         scored = e.scored or e.observer.scores(honest)  # the last round scores, but a resumed run may have none left
         folder.write_json(self.out / folder.CLIENTS, {"clients": list(honest), **scored.values})
         folder.write_json(self.out / folder.OBSERVED, e.observed())
+        write_openings(self.out, e)
         result = summary(e, self.set_up, rounds, finish)
         write_result(self.out, result)
         advise(no_better_than_chance(e.config, result, e.label_counts))
         return FinishedRun(self.out, result, rounds)
+
+
+def write_openings(out: Path, experiment: Experiment) -> None:
+    """Write ``openings.json``: what the evaluated clients state that they have opened; no file if that is nothing."""
+    e, place = experiment, out / folder.OPENINGS
+    *_, client = e.system.factories(e.settings, e.config.mode).values()
+    parties = e.seen.of_role(e.common.roster.client_role) if openings.stating(party_type(client)) else ()
+    found = openings.collected(e.common.roster, parties)
+    if found is not None:
+        atomic_write(place, msgspec.json.encode(found))
+    else:
+        with writing(place):
+            place.unlink(missing_ok=True)
 
 
 def write_partition(out: Path, experiment: Experiment) -> None:
