@@ -237,7 +237,7 @@ def test_holders_statements_of_openings_are_verified(recorded: Callable[[str], P
     statements = run / "openings.json"
     ended = call("audit", str(statements))
     assert (ended.code, ended.err) == (0, "")
-    assert "2 sums, of at least 4 vectors that holders have added up themselves." in ended.out
+    assert "2 sums, which holders have added up themselves, of 4 vectors or more" in ended.out
     assert "Nothing in these statements is wrong." in ended.out
     found = json.loads(call("audit", str(statements), "--json").out)
     assert json.loads(call("audit", str(run), "--json").out)["openings"] == found

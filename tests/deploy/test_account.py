@@ -167,8 +167,8 @@ def test_export_states_the_epsilon_of_the_home(cli: Command, tmp_path: Path) -> 
 def test_export_gives_the_signed_statements_of_what_a_home_has_opened(cli: Command, tmp_path: Path) -> None:
     home = joined(tmp_path, "ofl", clusters=2, mechanism="standard", detection="none")
     party: Any = build_party(home).party
-    known = {"key": "model", "making": 1, "among": ("a",), "fewest": 2, "length": 7, "cipher": bytes(32)}
-    state(party, party.secret.joint, round=1, senders=("a",), **known)
+    known = {"key": "model", "making": 1, "fewest": 2, "length": 7, "cipher": bytes(32)}
+    state(party, party.secret.joint, ["a"], {"a": 1}, round=1, **known)
     now = party.state, party.secret
     FileStore(home.state).save(pack(Kept(era=(1, 0)), now, now))
     ended = cli("export", str(home.path), "--out", "a.safetensors")

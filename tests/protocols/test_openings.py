@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from every_system import made as system
 from federation import Rig
 from joint_parts import ALL, BOTH, CLIENTS, HOLDERS, KEY, drive, halves, keyed, lying, sent, uploads
 
 from coterie.crypto.roster import signing_key
 from coterie.protocol.errors import UserError
-from coterie.protocols.openings import Opening, Statements, check, collected, read, statements
+from coterie.protocols.openings import Opening, Statements, check, collected, read, stated
 from coterie.protocols.threshold_halves import signed
 from coterie.protocols.threshold_pads import open_padded
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("small_ring")
 change = msgspec.structs.replace
 
 
-def stated(run: Rig, holders: Sequence[str] = HOLDERS) -> Statements:
+def of_holders(run: Rig, holders: Sequence[str] = HOLDERS) -> Statements:
     found = collected(run.common.roster, [run.party(name) for name in holders])
     assert found is not None
     return found
@@ -38,7 +39,7 @@ def resigned(run: Rig, one: Opening, **other: Any) -> Opening:
 def test_each_holder_states_the_senders_that_it_has_added_up(emulated: bool) -> None:
     run = keyed(emulated=emulated, fewest=3)
     assert lying(run, [ALL, ALL], halves(uploads(run))) == [True, True]
-    found = stated(run)
+    found = of_holders(run)
     assert [(one.holder, one.count, one.round, one.senders, one.weights) for one in found.openings] == [
         (holder, count, 1, CLIENTS, ()) for holder in HOLDERS for count in (1, 2)
     ]
@@ -53,12 +54,13 @@ def test_sums_under_joint_pads_are_stated_with_their_weights() -> None:
     run = keyed(emulated=True, pads=True, fewest=2, effective=1.5)
     weights = {name: at for at, name in enumerate(HOLDERS, 1)}
     drive(run, open_padded(run.hub, KEY, sent(run), 1, weights=weights))
-    checked, one = check([stated(run)]), stated(run).openings[0]
+    checked, one = check([of_holders(run)]), of_holders(run).openings[0]
     assert (one.senders, one.weights, checked.senders, checked.faults) == (HOLDERS, (1, 2, 3, 4), 4, [])
+    assert checked.effective == pytest.approx(100 / 30)
 
 
 def test_the_trial_of_a_key_opens_zero_and_is_not_stated() -> None:
-    assert not any(statements(keyed(emulated=False).party(name)) for name in HOLDERS)
+    assert not any(stated(keyed(emulated=False).party(name)) for name in HOLDERS)
 
 
 Lie = Callable[[Rig, dict[str, Any]], list[bool]]
@@ -91,8 +93,8 @@ def test_two_sets_of_holders_open_two_sums_and_their_statements_show_it() -> Non
     assert lying(run, [ALL], of, among=HOLDERS[:2]) == [True]
     assert lying(run, [dict.fromkeys(CLIENTS[:4], 1)], of, among=HOLDERS[2:], first=1) == [True]
     for half in (HOLDERS[:2], HOLDERS[2:]):
-        assert check([stated(run, half)]).faults == []
-    both = check([stated(run, HOLDERS[:2]), stated(run, HOLDERS[2:])])
+        assert check([of_holders(run, half)]).faults == []
+    both = check([of_holders(run, HOLDERS[:2]), of_holders(run, HOLDERS[2:])])
     assert both.faults == ["round 1, key sum: 2 sums, which together show fewer than 3 vectors"]
 
 
@@ -102,16 +104,16 @@ def test_a_repeated_attempt_keeps_what_was_stated() -> None:
     begun = msgspec.structs.replace(holder.secret.joint)
     assert lying(run, [ALL], halves(uploads(run))) == [True]
     undone, holder.secret.joint = holder.secret.joint, begun
-    assert not statements(holder)
+    assert stated(holder) == 0
     holder.joint.lasts(undone)
-    assert len(statements(holder)) == 1
+    assert stated(holder) == 1
 
 
 def honest(run: Rig) -> Statements:
     """Two rounds, of all holders."""
     for r in (1, 2):
         assert lying(run, [ALL], halves(uploads(run, r)), r=r, first=r) == [True]
-    return stated(run)
+    return of_holders(run)
 
 
 def first(run: Rig, file: Statements, **other: Any) -> Statements:
@@ -198,3 +200,31 @@ def test_statements_of_another_run_are_not_audited_with_these() -> None:
     assert len(mixed.faults) == len(theirs.openings)
     with pytest.raises(UserError, match="holds no statements"):
         read(b'{"roster": 1}', "a file")
+
+
+@pytest.mark.parametrize(
+    ("case", "sums", "vectors"),
+    [
+        (("ofl", "paper", {"clusters": 2}), 2, 0),
+        (("ofl", "hardened", {"clusters": 2}), 2, 0),
+        (("ofl", "paper", {"clusters": 2, "mechanism": "distributed", "missing": 0}), 2, 0),
+        (("mingledpie", "hardened", {"clusters": 2, "hardening": "uploads", "keys": "threshold"}), 2, 0),
+        (("pafed", "paper", {"participation": 1.0, "keys": "threshold"}), 0, 1),
+        (("own_page:SYSTEM", "paper", {"keys": "threshold"}), 2, 0),
+        (("own_page:SYSTEM", "paper", {"keys": "threshold", "pads": False}), 2, 0),
+    ],
+    ids=str,
+)
+def test_honest_rounds_of_every_system_with_shares_have_statements_without_fault(
+    case: Any, sums: int, vectors: int
+) -> None:
+    run = system(case)
+    run.rounds(2)
+    found = collected(run.common.roster, map(run.party, run.common.clients))
+    assert found is not None
+    checked = check([found])
+    assert (checked.faults, checked.unstated) == ([], {})
+    assert (checked.sums, checked.vectors) == (sums, vectors)
+    assert (checked.senders or 2) >= 2
+    if case[:2] == ("ofl", "paper") and "mechanism" not in case[2]:
+        assert checked.scalars > 0

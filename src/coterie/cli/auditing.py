@@ -121,9 +121,8 @@ def _opened(found: Row) -> Iterator[Text]:
     yield Text(f"{sum(holders.values())} openings, stated and signed by {', '.join(holders) or 'nobody'}.")
     yield Text(f"Operator's key: {found['operator']}. Compare it with that of your plan or roster.")
     if found["sums"]:
-        yield Text(
-            f"{found['sums']} sums, of at least {found['senders']} vectors that holders have added up themselves."
-        )
+        many = f"{found['senders']} vectors or more (by weights, no fewer than {found['effective']:.3g})"
+        yield Text(f"{found['sums']} sums, which holders have added up themselves, of {many}.")
     if found["vectors"] or found["scalars"]:
         yield Text(f"On the hub's word alone: {found['vectors']} vectors and {found['scalars']} scalars.")
     for name, count in lacking.items():

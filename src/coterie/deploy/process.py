@@ -35,7 +35,7 @@ from coterie.deploy.store import FileStore, unpack
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.setup_info import Common
-from coterie.protocols.openings import statements
+from coterie.protocols.openings import stated
 from coterie.record.files import locked
 from coterie.record.folder import METRICS, read_lines
 from coterie.report.words import plural
@@ -99,7 +99,7 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
 def _log_privacy(built: BuiltParty, node: Node) -> None:
     """What this party has released, and how many openings it states."""
     event("privacy", **account.facts(node.kept.released, built.account))
-    if count := len(statements(built.party)):
+    if count := stated(built.party):
         event("openings", stated=count)
 
 

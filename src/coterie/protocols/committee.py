@@ -13,7 +13,6 @@ that deviates has any vector switched, by calling it a scalar, and opens it with
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,7 @@ from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, me
 from coterie.protocol.party import Component, Cost, When, always, from_hub, on
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
 from coterie.protocols.key_centre import EVALUATION, DealtKeys, Draw, Grant
-from coterie.protocols.openings import Stated, state
+from coterie.protocols.openings import Stated, on_word, state
 
 OPENER = "opener"
 """Of the grant's public keys, the opener's own."""
@@ -149,7 +148,7 @@ class Seat(Component):
             raise PeerError(f"members {among} are not the {needed} that answer, or member {share.place} is not of them")
         same = helped.round == msg.round
         before, scalars = helped.vector and same, helped.scalars if same else 0
-        key, parts = self.party.keys.public(self.grant), []
+        key, parts, lengths = self.party.keys.public(self.grant), list[bytes](), list[int]()
         for part in unbundle(msg.ciphers, msg.count):
             cipher = key.from_bytes(part)
             form = cipher.tally.form
@@ -163,9 +162,10 @@ class Seat(Component):
                 raise PeerError(f"{scalars} scalars in round {msg.round}: it helps with {most} at most")
             bits = key.parameters.flood(None if masked else SANITISING_BITS)
             parts.append(share.partial(cipher, among, bits).to_bytes())
-            named, by = hashlib.sha256(part).digest(), tuple(members[place - 1] for place in sorted(among))
-            facts = {"making": 0, "round": msg.round, "cipher": named, "length": cipher.length, "stated": cipher.terms}
-            state(self.party, helped, key=self.grant, fewest=0, among=by, **facts)
+            lengths.append(cipher.length)
+        by = [members[place - 1] for place in among]
+        for facts in on_word(lengths, unbundle(msg.ciphers, msg.count)):
+            state(self.party, helped, by, key=self.grant, making=0, round=msg.round, fewest=0, **facts)
         helped.round, helped.number, helped.vector, helped.scalars = msg.round, msg.number, before, scalars
         return Turned(msg.round, msg.number, bundle(parts))
 

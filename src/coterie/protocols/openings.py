@@ -8,17 +8,22 @@ different attempts, which together show few vectors.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from itertools import combinations
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, compress
+from math import comb
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from coterie.aggregation.detection import effective
 from coterie.crypto.roster import check_roster, signing_key
 from coterie.crypto.signing import Field, VerifyKey
 from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import bundle
 from coterie.protocol.party import Party
 from coterie.protocol.setup_info import Entry, Roster
 
@@ -42,9 +47,10 @@ class Opening(msgspec.Struct, frozen=True):
     """A holder's statement of one opening that it has helped with.
 
     count: its statements so far, with this one.  making: of the key.  cipher: 32 bytes that name what was opened.
-    senders, weights: whose vectors the holder has added up itself; no weights: 1 each. Without senders it takes the
-    hub's word for ``stated`` senders.  part: which of the senders' vectors of the round.  among: the holders that open.
-    fewest: the fewest senders of a sum that it helps with.  signature: the holder's, over all of this and the session.
+    senders, weights: whose vectors the holder has added up itself; no weights: 1 each. Without senders these are
+    ``ciphers`` ciphertexts on the hub's word, of ``length`` values each.  part: which of the senders' vectors of the
+    round.  among: the holders that open.  fewest: the fewest senders of a sum that it helps with.
+    signature: the holder's, over all of this and the session.
     """
 
     holder: str
@@ -59,7 +65,7 @@ class Opening(msgspec.Struct, frozen=True):
     senders: tuple[str, ...] = ()
     weights: tuple[int, ...] = ()
     part: int = 0
-    stated: int = 0
+    ciphers: int = 1
     signature: bytes = b""
 
     def signed(self, session: bytes) -> Iterator[Field]:
@@ -69,12 +75,17 @@ class Opening(msgspec.Struct, frozen=True):
             yield "\n".join(map(str, value)) if isinstance(value, tuple) else value
 
     @property
+    def by_sender(self) -> dict[str, int]:
+        """Weights."""
+        return dict(zip(self.senders, self.weights or [1] * len(self.senders), strict=True))
+
+    @property
     def where(self) -> str:
         return f"{self.holder}, statement {self.count}, round {self.round}"
 
 
 class Stated(msgspec.Struct, kw_only=True):
-    """A part of a holder's secrets. openings: its statements, as msgpack."""
+    """A part of a holder's secrets. openings: its statements, as ``state`` keeps them."""
 
     openings: list[bytes] = msgspec.field(default_factory=list)
 
@@ -84,20 +95,53 @@ def stating(kind: type[Party]) -> list[str]:
     return [name for name, component in kind.parts.items() if issubclass(component.Secret, Stated)]
 
 
-def statements(party: Any) -> list[bytes]:
-    """All statements of a party."""
-    return [data for name in stating(type(party)) for data in getattr(party, name).secret.openings]
+def state(
+    party: Any, secret: Stated, among: Collection[str], weights: Mapping[str, int] = MappingProxyType({}), **facts: Any
+) -> None:
+    """Sign and keep a statement. weights: by sender.  facts: the rest of ``Opening``.
+
+    It is kept with a bit for each party of the roster in place of names.
+    """
+    names, roster = tuple(party.common.roster.by_name), party.common.roster
+    there, senders = ([name in some for name in names] for some in (set(among), weights))
+    opening = Opening(
+        holder=party.name,
+        count=stated(party) + 1,
+        among=tuple(compress(names, there)),
+        senders=tuple(compress(names, senders)),
+        weights=tuple(weights[name] for name in compress(names, senders)) if set(weights.values()) - {1} else (),
+        **facts,
+    )
+    signature = signing_key(party.own).sign(*opening.signed(roster.session))
+    brief = msgspec.structs.replace(opening, among=(), senders=(), signature=signature)
+    kept = brief, *(np.packbits(bits).tobytes() for bits in (there, senders))
+    secret.openings = [*secret.openings, msgspec.msgpack.encode(kept)]
 
 
-def state(party: Any, secret: Stated, **facts: Any) -> None:
-    """Sign and keep a statement. facts: of ``Opening``."""
-    opening = Opening(holder=party.name, count=len(statements(party)) + 1, **facts)
-    signature = signing_key(party.own).sign(*opening.signed(party.common.roster.session))
-    signed = msgspec.structs.replace(opening, signature=signature)
-    secret.openings = [*secret.openings, msgspec.msgpack.encode(signed)]
+def on_word(lengths: Sequence[int], ciphers: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    """What a holder states of ciphertexts that it opens on the hub's word, those of one length together."""
+    for length in sorted(set(lengths)):
+        some = [data for of, data in zip(lengths, ciphers, strict=True) if of == length]
+        yield {"cipher": hashlib.sha256(bundle(some)).digest(), "length": length, "ciphers": len(some)}
+
+
+def stated(party: Any) -> int:
+    """How many statements a party has made."""
+    return sum(len(getattr(party, name).secret.openings) for name in stating(type(party)))
+
+
+def statements(party: Any) -> Iterator[Opening]:
+    """A party's statements."""
+    names = tuple(party.common.roster.by_name)
+    for data in (data for name in stating(type(party)) for data in getattr(party, name).secret.openings):
+        brief, *bits = msgspec.msgpack.decode(data, type=tuple[Opening, bytes, bytes])
+        among, senders = (tuple(compress(names, np.unpackbits(np.frombuffer(some, np.uint8)))) for some in bits)
+        yield msgspec.structs.replace(brief, among=among, senders=senders)
 
 
 # ---- what an auditor does
+
+_MOST = 1 << 16  # combinations of a round's vectors that are tried
 
 
 class Statements(msgspec.Struct, frozen=True):
@@ -113,7 +157,8 @@ class Checked(msgspec.Struct, frozen=True):
     """What is wrong with statements, in words, and what they state.
 
     operator: hexadecimal, of the key that has signed the roster.  openings: by holder.  sums: different ones whose
-    senders holders have verified.  senders: of the smallest.  vectors, scalars: those opened on the hub's word.
+    senders holders have verified.  senders: of the smallest.  effective: the least effective number of senders by their
+    weights.  vectors, scalars: those opened on the hub's word.
     unstated: by a holder that others name, how many openings its own statements lack.
     """
 
@@ -121,6 +166,7 @@ class Checked(msgspec.Struct, frozen=True):
     openings: dict[str, int]
     sums: int
     senders: int | None
+    effective: float | None
     vectors: int
     scalars: int
     unstated: dict[str, int]
@@ -129,7 +175,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 def collected(roster: Roster, parties: Iterable[Any]) -> Statements | None:
     """The statements of these parties; None without any."""
-    found = tuple(msgspec.msgpack.decode(data, type=Opening) for party in parties for data in statements(party))
+    found = tuple(one for party in parties for one in statements(party))
     if not found:
         return None
     if not roster.signature:
@@ -160,15 +206,19 @@ def check(files: Sequence[Statements], fewest: int = 0) -> Checked:
                 f"{holder} states {count} openings that are not numbered from 1 to {count}: some are left out"
             )
     sums = [one for one in good if one.senders]
-    faults += [f"{one.where}: {why}" for one in sums if (why := _wrong(one, fewest))] + _together(sums, fewest)
-    on_word = {(one.key, one.round, one.cipher): one.length for one in good if not one.senders}.values()
+    for one in sums:
+        if len(one.senders) < (few := fewest or one.fewest):
+            faults.append(f"{one.where}: a sum of {len(one.senders)} vectors, of fewer than {few}")
+    faults += _together(sums, fewest)
+    on_word = {(one.key, one.round, one.cipher): one for one in good if not one.senders}.values()
     return Checked(
         roster.operator.hex(),
         dict(counts),
         len({(one.key, one.round, one.cipher) for one in sums}),
         min((len(one.senders) for one in sums), default=None),
-        sum(length > 1 for length in on_word),
-        sum(length == 1 for length in on_word),
+        min((effective([*one.by_sender.values()]) for one in sums), default=None),
+        sum(one.ciphers for one in on_word if one.length > 1),
+        sum(one.ciphers for one in on_word if one.length == 1),
         _unstated(good),
         faults,
     )
@@ -190,34 +240,29 @@ def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening]:
             VerifyKey.load(roster.by_name[one.holder].verify_key).verify(one.signature, *one.signed(roster.session))
             if not set(one.senders) <= set(roster.by_name) or len(set(one.senders)) < len(one.senders):
                 raise PeerError("its senders are not on the roster, each once")
+            if one.weights and (len(one.weights) != len(one.senders) or min(one.weights) < 1):
+                raise PeerError(f"{len(one.weights)} weights of {len(one.senders)} vectors, or one below 1")
         except PeerError as error:
             faults.append(f"{one.where}: {error}")
         else:
             yield one
 
 
-def _wrong(one: Opening, fewest: int) -> str:
-    """Why this sum should not have been opened, or nothing."""
-    few, weights = fewest or one.fewest, one.weights or (1,) * len(one.senders)
-    if len(one.senders) < few:
-        return f"a sum of {len(one.senders)} vectors, of fewer than {few}"
-    if len(weights) != len(one.senders) or min(weights) < 1:
-        return f"{len(weights)} weights of {len(one.senders)} vectors, or one below 1"
-    return ""
-
-
 def _together(sums: Sequence[Opening], fewest: int) -> list[str]:
     """Rounds whose sums, by whoever opened in any attempt, show few vectors. A sender's vectors of a round are one."""
     found, of = list[str](), dict[tuple[str, int, int], dict[tuple[Any, ...], Opening]]()
     for one in sums:
-        weights = one.weights or (1,) * len(one.senders)
-        of.setdefault((one.key, one.round, one.part), {})[tuple(sorted(zip(one.senders, weights, strict=False)))] = one
+        of.setdefault((one.key, one.round, one.part), {})[tuple(sorted(one.by_sender.items()))] = one
     for (key, r, _), each in of.items():
-        few = fewest or max(one.fewest for one in each.values())
-        if len(each) > 1 and (
-            any(one.weights for one in each.values()) or shows_few((one.senders for one in each.values()), few)
-        ):
-            found.append(f"round {r}, key {key}: {len(each)} sums, which together show fewer than {few} vectors")
+        few, senders = fewest or max(one.fewest for one in each.values()), [set(one.senders) for one in each.values()]
+        said = f"round {r}, key {key}: {len(each)} sums, which together"
+        alike = len({tuple(name in some for some in senders) for name in set().union(*senders)})
+        if len(each) == 1:
+            continue
+        if comb(alike, few - 1) > _MOST:
+            found.append(f"{said} are too many to say what they show")
+        elif any(one.weights for one in each.values()) or shows_few(senders, few):
+            found.append(f"{said} show fewer than {few} vectors")
     return found
 
 

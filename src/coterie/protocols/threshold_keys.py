@@ -384,8 +384,8 @@ class JointKeys(OfGrants):
 
     def state(self, key: str, r: int, among: Sequence[str], **facts: Any) -> None:
         """Sign that this holder has helped to open this under the key. facts: the rest of ``openings.Opening``."""
-        known = {"key": key, "making": self.terms(key).number, "round": r, "fewest": self.of(key).fewest}
-        state(self.party, self.secret, **known, among=tuple(among), **facts)
+        known: dict[str, Any] = {"making": self.terms(key).number, "fewest": self.of(key).fewest}
+        state(self.party, self.secret, among, key=key, round=r, **known, **facts)
 
     def granted(self, msg: Granted) -> None:
         """Take the holders and the share of a joint key that the key centre deals."""

@@ -33,7 +33,7 @@ from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, me
 from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
 from coterie.protocols import threshold_keys as keys
-from coterie.protocols.openings import shows_few
+from coterie.protocols.openings import on_word, shows_few
 from coterie.protocols.threshold_halves import Openable, SignedSum, signed_halves
 from coterie.protocols.threshold_keys import AboutJoint, Consent, Held, Joint, Lost, Of, OfKey, lines, text
 
@@ -103,6 +103,7 @@ class KeyOpening(AboutJoint):
         if not right or party.name not in among:
             raise PeerError(f"a sum is opened by {one.needed} holders, each once and this one among them")
         share, parts, answered = threshold.Share.load(one, held.share), [], party.joint.secret.answered(msg.key)
+        lengths, unchecked = list[int](), list[bytes]()
         halves = None if joint.pads else signed_halves(party, joint, one, msg.halves, msg.round)
         for number, data in zip(numbers, unbundle(msg.ciphers, len(numbers)), strict=True):
             request = asked(party, joint, one, held, number, data, halves)
@@ -113,31 +114,23 @@ class KeyOpening(AboutJoint):
             zero = threshold.Zero(party.name, held.seeds)
             part, answered = threshold_opening.partial(one, share, request, party.name, among, zero, answered)
             party.joint.secret.account(msg.key, answered)
-            if request.senders:  # a trial of the key opens zero
-                party.joint.state(msg.key, msg.round, among, **opened_words(one, request, data))
             parts.append(part)
+            if not isinstance(request, threshold_pads.SumRequest):
+                lengths, unchecked = [*lengths, request.length], [*unchecked, data]
+            elif request.pads:  # else the trial of a new key, which opens zero
+                party.joint.state(msg.key, msg.round, among, **opened_sum(one, request.pads, request.weights))
+        for facts in on_word(lengths, unchecked):
+            party.joint.state(msg.key, msg.round, among, **facts)
         return Partials(*msg.of, bundle(parts))
-
-
-def opened_words(one: threshold.Group, request: Request, data: bytes) -> dict[str, Any]:
-    """What a holder states of this request (``openings.Opening``)."""
-    if isinstance(request, threshold_pads.SumRequest):
-        return opened_sum(one, request.pads, request.weights)
-    return {"cipher": hashlib.sha256(data).digest(), "length": request.length, "stated": request.senders}
 
 
 def opened_sum(
     one: threshold.Group, pads: Mapping[str, threshold_pads.Addend], weights: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The same of a sum of vectors, which the holder has added up."""
-    senders, first = sorted(pads), next(iter(pads.values()))
-    return {
-        "cipher": threshold_pads.sum_name(one, pads, weights),
-        "length": first.length,
-        "senders": tuple(senders),
-        "weights": tuple(weights[name] for name in senders) if max(weights.values()) > 1 else (),
-        "part": first.part,
-    }
+    """What a holder states of a sum of vectors (``openings.Opening``)."""
+    first = next(iter(pads.values()))
+    name = threshold_pads.sum_name(one, pads, weights)
+    return {"cipher": name, "length": first.length, "weights": weights, "part": first.part}
 
 
 def helped_in(party: Any, name: str, r: int) -> keys.Helped:
