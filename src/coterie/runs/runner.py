@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from coterie.protocol.errors import CoterieError, RunError, UserError
+from coterie.protocol.setup_info import Roster
 from coterie.protocol.system import party_type
 from coterie.protocols import openings
 from coterie.record import folder
@@ -269,19 +270,18 @@ class _Running:
         scored = e.scored or e.observer.scores(honest)  # the last round scores, but a resumed run may have none left
         folder.write_json(self.out / folder.CLIENTS, {"clients": list(honest), **scored.values})
         folder.write_json(self.out / folder.OBSERVED, e.observed())
-        write_openings(self.out, e)
+        *_, client = e.system.factories(e.settings, e.config.mode).values()
+        holders = e.seen.of_role(e.common.roster.client_role) if openings.stating(party_type(client)) else ()
+        write_openings(self.out, e.common.roster, holders)
         result = summary(e, self.set_up, rounds, finish)
         write_result(self.out, result)
         advise(no_better_than_chance(e.config, result, e.label_counts))
         return FinishedRun(self.out, result, rounds)
 
 
-def write_openings(out: Path, experiment: Experiment) -> None:
-    """Write ``openings.json``: what the evaluated clients state that they have opened; no file if that is nothing."""
-    e, place = experiment, out / folder.OPENINGS
-    *_, client = e.system.factories(e.settings, e.config.mode).values()
-    parties = e.seen.of_role(e.common.roster.client_role) if openings.stating(party_type(client)) else ()
-    found = openings.collected(e.common.roster, parties)
+def write_openings(out: Path, roster: Roster, parties: Iterable[Any]) -> None:
+    """Write ``openings.json``: what these parties state that they have opened; no file if that is nothing."""
+    place, found = out / folder.OPENINGS, openings.collected(roster, parties)
     if found is not None:
         atomic_write(place, msgspec.json.encode(found))
     else:
