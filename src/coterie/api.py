@@ -314,8 +314,9 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
 
     folders: of one run, of several, or of a comparison.  active: also repeat each run with one client that deviates.
     Returns what ``coterie audit --json`` prints: of one run its ``roles``, ``attacks`` (the worst first; ``leak`` is 0
-    for chance and 1 for everything) and ``not_applicable``; of several their ``methods``, each with the means over its
-    seeds, their ``runs``, and in ``left_out`` those that can't be audited. Each run's ``result.json`` keeps its audit.
+    for chance and 1 for everything), ``not_applicable`` and ``openings`` (what holders of key shares state, or None);
+    of several their ``methods``, each with the means over its seeds, their ``runs``, and in ``left_out`` those that
+    can't be audited. Each run's ``result.json`` keeps its audit.
 
     >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated")
     >>> [(row["name"], row["verdict"], row["leak"]) for row in coterie.audit(result.folder)["attacks"]]

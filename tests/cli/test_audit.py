@@ -29,6 +29,7 @@ QUICK = ["--clients", "6", "--rounds", "2", "--crypto", "emulated", "--set", "ma
 RUNS = {
     "mingledpie": ["--partition", "labelsets:3", "--set", "clusters=3", "--set", "start=pretrained"],
     "fedcaprivacy": ["--set", "clusters=2"],
+    "ofl": ["--set", "mechanism=distributed"],
     "fedavg": [],
 }
 
@@ -229,3 +230,23 @@ def test_data_that_are_gone_are_asked_for(tmp_path: Path, recorded: Callable[[st
     (copy / "config.toml").write_text(config)
     (tmp_path / "empty").mkdir()
     assert "mine" in refused(str(copy), "--data-dir", str(tmp_path / "empty"))
+
+
+def test_holders_statements_of_openings_are_verified(recorded: Callable[[str], Path], tmp_path: Path) -> None:
+    run = recorded("ofl")
+    statements = run / "openings.json"
+    ended = call("audit", str(statements))
+    assert (ended.code, ended.err) == (0, "")
+    assert "2 sums, which holders have added up themselves, of 4 vectors or more" in ended.out
+    assert "Nothing in these statements is wrong." in ended.out
+    found = json.loads(call("audit", str(statements), "--json").out)
+    assert json.loads(call("audit", str(run), "--json").out)["openings"] == found
+    stricter = call("audit", str(statements), "--fewest", "5")
+    assert stricter.code == 1
+    assert "a sum of 4 vectors, of fewer than 5" in stricter.out
+    forged = tmp_path / "forged.json"
+    forged.write_text(statements.read_text().replace('"round":2', '"round":1'))
+    assert call("audit", str(forged)).code == 1
+    forged.write_text("{}")
+    assert call("audit", str(forged)).code == 2
+    assert call("audit", str(run), "--fewest", "5").code == 2

@@ -14,6 +14,7 @@ from nodes import Doom, Killed, Nodes, nodes
 from coterie.deploy import account
 from coterie.deploy.account import Account, account_of, add, ledger_of
 from coterie.deploy.built_party import build_party
+from coterie.deploy.home import Home
 from coterie.deploy.hub import HubNode
 from coterie.deploy.plan import SampleForm, Settings
 from coterie.deploy.store import FileStore, Kept, pack
@@ -22,6 +23,7 @@ from coterie.dp.ledger import Ledger, Release
 from coterie.operate import authority, founding, joining
 from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import RunError
+from coterie.protocols.openings import state
 from coterie.runs import registry
 from coterie.runs.config import RunConfig
 
@@ -136,14 +138,22 @@ def test_an_epsilon_is_that_of_all_releases_with_their_attempts() -> None:
     assert "no epsilon is known" in account.in_words([], Account(kept=False))
 
 
-def test_export_states_the_epsilon_of_the_home(cli: Command, tmp_path: Path) -> None:
+def joined(tmp_path: Path, system: str, **settings: Any) -> Home:
+    """The home of a client of a new deployment."""
     x = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     np.savez(tmp_path / "own.npz", x=x, y=np.arange(40) % 2)
-    members = (PlannedMember("server", "server", "hub.example.org"), PlannedMember("a", "client"))
-    settings, study = Settings("nats://hub.example.org:4222"), tmp_path / "study"
-    founding.init(study, RunConfig("fedavg", rounds=2), members, settings, SampleForm((8,), 2))
-    home, request = joining.join(authority.invite(study, "a"), tmp_path / "a", tmp_path / "own.npz", out=tmp_path)
-    joining.accept(home, authority.approve(study, request.read_text()).certificate.read_text())
+    names = ("a", "b", "c", "d")
+    members = (PlannedMember("server", "server", "hub.example.org"), *(PlannedMember(one, "client") for one in names))
+    where, study = Settings("nats://hub.example.org:4222"), tmp_path / "study"
+    founding.init(study, RunConfig(system, rounds=2, settings=settings), members, where, SampleForm((8,), 2))
+    for name in ("b", "a"):
+        home, request = joining.join(authority.invite(study, name), tmp_path / name, tmp_path / "own.npz", out=tmp_path)
+        joining.accept(home, authority.approve(study, request.read_text()).certificate.read_text())
+    return home
+
+
+def test_export_states_the_epsilon_of_the_home(cli: Command, tmp_path: Path) -> None:
+    home = joined(tmp_path, "fedavg")
     party, kept = build_party(home).party, Kept(era=(1, 0))
     add(kept.released, Release(UPDATE.what, round=1), Release("score local_loss", round=1))
     now = party.state, party.secret
@@ -151,3 +161,18 @@ def test_export_states_the_epsilon_of_the_home(cli: Command, tmp_path: Path) -> 
     ended = cli("export", str(home.path), "--out", "a.safetensors")
     assert (ended.code, ended.err) == (0, "")
     assert f"Released of its data so far: no proof for: {UPDATE.what}, score local_loss." in ended.out
+    assert "statements" not in ended.out
+
+
+def test_export_gives_the_signed_statements_of_what_a_home_has_opened(cli: Command, tmp_path: Path) -> None:
+    home = joined(tmp_path, "ofl", clusters=2, mechanism="standard", detection="none")
+    party: Any = build_party(home).party
+    known = {"key": "model", "making": 1, "fewest": 2, "length": 7, "cipher": bytes(32)}
+    state(party, party.secret.joint, ["a"], {"a": 1}, round=1, **known)
+    now = party.state, party.secret
+    FileStore(home.state).save(pack(Kept(era=(1, 0)), now, now))
+    ended = cli("export", str(home.path), "--out", "a.safetensors")
+    assert "Signed statements of 1 openings, for coterie audit: a.openings.json" in ended.out
+    audited = cli("audit", "a.openings.json")
+    assert audited.code == 1
+    assert "Wrong: a, statement 1, round 1: a sum of 1 vectors, of fewer than 2" in audited.out

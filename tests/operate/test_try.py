@@ -12,6 +12,7 @@ from coterie.operate.rehearsal import HOMES, rehearse
 from coterie.operate.watching import read_log
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import registry
+from coterie.runs.audited import audited_openings
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import build
@@ -105,6 +106,17 @@ def test_real_ckks_differs_by_its_noise(tmp_path: Path) -> None:
     for client in ran.clients:
         ours, theirs = (parameters_to_vector(one.model(client).parameters()).detach() for one in (made, ran))
         assert 0 < (ours - theirs).abs().max() < 2e-6
+
+
+@pytest.mark.long
+def test_holders_state_what_they_have_opened_in_files_and_logs(tmp_path: Path) -> None:
+    made = rehearsed(tmp_path / "d", "ofl", crypto="emulated", rounds=2, settings={"mechanism": "distributed"})
+    found = audited_openings([made.folder / "openings.json"])
+    assert (found["openings"], found["sums"]) == ({f"client/{i}": 2 for i in range(4)}, 2)
+    assert (found["senders"], found["faults"], found["unstated"]) == (4, [], {})
+    assert found["operator"] == (tmp_path / "d" / "operator.pub").read_text().strip()
+    logs = [events(home, "openings") for home in (tmp_path / "d" / HOMES).iterdir()]
+    assert [log[-1]["stated"] for log in logs] == [2] * 4
 
 
 @pytest.mark.long

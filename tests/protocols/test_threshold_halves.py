@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -10,30 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig
-from joint_parts import BOTH, CLIENTS, HOLDERS, KEY, drive, keyed, upload
+from joint_parts import ALL, BOTH, CLIENTS, KEY, VALUES, drive, halves, keyed, lying, upload, uploads
 
 from coterie.crypto.threshold_halves import Half
 from coterie.crypto.threshold_pads import SumRequest
 from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
-from coterie.protocol.messages import bundle
-from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols.threshold_halves import SignedSum, parted, signed, taken, vouched
-from coterie.protocols.threshold_keys import Consent, text
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums, shows_few
+from coterie.protocol.steps import NoAnswerError
+from coterie.protocols.openings import shows_few
+from coterie.protocols.threshold_halves import parted, signed, taken, vouched
+from coterie.protocols.threshold_opening import open_sums
 
 pytestmark = pytest.mark.usefixtures("small_ring")
-
-VALUES = np.random.default_rng(1).normal(size=(5, 1100))
-Halves = Mapping[str, Half]
-
-
-def uploads(run: Rig, r: int = 1) -> dict[str, SignedSum]:
-    return {name: upload(run, name, row, r) for name, row in zip(CLIENTS, VALUES, strict=True)}
-
-
-def halves(sent: Mapping[str, SignedSum]) -> dict[str, Half]:
-    return {name: one.terms()[0][name] for name, one in sent.items()}
 
 
 @BOTH
@@ -48,29 +36,6 @@ def test_sums_of_signed_vectors_are_opened_also_of_parties_without_a_share(
     assert np.abs(found[3].values - VALUES.sum(axis=0)).max() < error
     assert np.abs(found[7].values - VALUES[:3].sum(axis=0)).max() < error
     assert not run.refused
-
-
-def lying(run: Rig, sums: list[Mapping[str, int]], of: Halves, senders: int = 0, r: int = 1) -> list[bool]:
-    """A hub that has these weighted sums opened. senders: that it states. Returns whether holders answered each."""
-    group, key = run.hub.joint.group(KEY), run.hub.keys.public(KEY)
-    answered: list[bool] = []
-
-    def steps() -> Any:
-        for number, weights in enumerate(sums):
-            row = np.array([number, senders or max(3, len(weights)), len(VALUES[0])])
-            yield from for_each(dict.fromkeys(HOLDERS, Announce(r, KEY, 1, row)), Consent, lambda *_: None)
-            some = {name: of[name] for name in weights}
-            request = SumRequest.of(group, key, some, weights, bytes([number] * 32))
-            given = bundle([half.to_bytes(group) for half in some.values()])
-            ask = Decrypt(r, KEY, 1, text(HOLDERS), np.array([number]), bundle([request.to_bytes()]), given)
-            got = yield from for_each(dict.fromkeys(HOLDERS, ask), Partials, lambda *_: None)
-            answered.append(bool(got.got))
-
-    drive(run, steps(), r)
-    return answered
-
-
-ALL = dict.fromkeys(CLIENTS, 1)
 
 
 @BOTH

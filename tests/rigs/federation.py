@@ -273,6 +273,7 @@ def rig(
         links=links,
         keyring=PartyKeys(federation.common.roster, identities),
         transcript=Transcript(1 << 30),
+        counted=frozenset(kind.__name__ for kind in system.counted(config, mode)),
     )
     transport.intercept = intercept
     if wire is not None:

@@ -15,18 +15,22 @@ from federation import Rig, rig
 
 from coterie.crypto import ckks, threshold, wire
 from coterie.crypto.threshold import Group
+from coterie.crypto.threshold_halves import Half
+from coterie.crypto.threshold_pads import SumRequest
 from coterie.protocol.codec import content
+from coterie.protocol.messages import bundle
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness, Secrets
+from coterie.protocol.steps import for_each
 from coterie.protocol.system import System
 from coterie.protocols import threshold_keys
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
 from coterie.protocols.local_training import LocalTraining
 from coterie.protocols.threshold_halves import SignedSum, signed, taken, vouched
 from coterie.protocols.threshold_holder import KeyMaking
-from coterie.protocols.threshold_keys import Joint, JointGrant, JointKeys
+from coterie.protocols.threshold_keys import Consent, Joint, JointGrant, JointKeys, text
 from coterie.protocols.threshold_making import make_keys
-from coterie.protocols.threshold_opening import KeyOpening, open_sum
+from coterie.protocols.threshold_opening import Announce, Decrypt, KeyOpening, Partials, open_sum
 from coterie.protocols.threshold_pads import JointPads, loaded, padding
 
 SMALL = "insecure-1024-threshold-sum"
@@ -37,6 +41,8 @@ KEY = "sum"
 VECTORS = np.random.default_rng(0).normal(size=(3, 700))
 SIZE = 1500
 MODELS = dict(zip(HOLDERS, np.random.default_rng(0).normal(size=(4, SIZE)), strict=True))
+VALUES = np.random.default_rng(1).normal(size=(5, 1100))
+ALL = dict.fromkeys(CLIENTS, 1)
 BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 
 
@@ -151,6 +157,46 @@ def of_round(run: Rig, total: Any, r: int) -> Any:
 
 def opened(run: Rig, cipher: Any, r: int = 1, **options: Any) -> Any:
     return drive(run, open_sum(run.hub, KEY, of_round(run, cipher, r), r, **options), r)
+
+
+def uploads(run: Rig, r: int = 1) -> dict[str, SignedSum]:
+    """Every client's signed vector."""
+    return {name: upload(run, name, row, r) for name, row in zip(CLIENTS, VALUES, strict=True)}
+
+
+def halves(sent: Mapping[str, SignedSum]) -> dict[str, Half]:
+    return {name: one.terms()[0][name] for name, one in sent.items()}
+
+
+def lying(
+    run: Rig,
+    sums: Sequence[Mapping[str, int]],
+    of: Mapping[str, Half],
+    senders: int = 0,
+    r: int = 1,
+    among: Sequence[str] = HOLDERS,
+    first: int = 0,
+) -> list[bool]:
+    """A hub that has these weighted sums opened, numbered from ``first``. senders: that it states.
+
+    Returns whether holders answered each.
+    """
+    group, key = run.hub.joint.group(KEY), run.hub.keys.public(KEY)
+    answered: list[bool] = []
+
+    def steps() -> Any:
+        for number, weights in enumerate(sums, first):
+            row = np.array([number, senders or max(3, len(weights)), len(VALUES[0])])
+            yield from for_each(dict.fromkeys(among, Announce(r, KEY, 1, row)), Consent, lambda *_: None)
+            some = {name: of[name] for name in weights}
+            request = SumRequest.of(group, key, some, weights, bytes([number] * 32))
+            given = bundle([half.to_bytes(group) for half in some.values()])
+            ask = Decrypt(r, KEY, 1, text(among), np.array([number]), bundle([request.to_bytes()]), given)
+            got = yield from for_each(dict.fromkeys(among, ask), Partials, lambda *_: None)
+            answered.append(bool(got.got))
+
+    drive(run, steps(), r)
+    return answered
 
 
 class Fresh(Randomness):

@@ -111,6 +111,14 @@ def test_differences_name_the_keys_and_ignore_what_moves_no_number() -> None:
         ({"record": "yes"}, ["'record'", "true or false"]),
         ({"eval_every": 0}, ["'eval_every'"]),
         ({"settings": {"lrr": 1}}, ["unknown setting of fedavg 'lrr'", "did you mean 'lr'?"]),
+        (
+            {"system": "pafed", "settings": {"epsilon": 8.0}},
+            ["pafed has no setting 'epsilon'", "coterie, ofl, dp_fedavg"],
+        ),
+        (
+            {"system": "mingledpie", "settings": {"noise": 1.0}},
+            ["mingledpie has no setting 'noise'", "docs/privacy.md"],
+        ),
         ({"settings": {"lr": "big"}}, ["setting of fedavg 'lr'", "a number"]),
         ({"settings": {"lr": -1.0}}, ["lr"]),
         ({"settings": {"momentum": 2.0}}, ["momentum"]),

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from coterie.cli.guard import console, guarded, loading
+from coterie.protocol.errors import UserError
 from coterie.report.words import MISSING, size
 from coterie.runs.options import HOW
 
@@ -23,11 +24,17 @@ Row = Mapping[str, Any]
 def audit(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Folders of finished runs made with --record, or of a comparison."),
+        typer.Argument(
+            metavar="DIR...",
+            help="Folders of finished runs made with --record, or of a comparison; or files of statements of openings.",
+        ),
     ],
     data_dir: Annotated[
         str | None, typer.Option("--data-dir", help="Folder of data sets. [COTERIE_DATA]", rich_help_panel=HOW)
     ] = None,
+    fewest: Annotated[
+        int, typer.Option("--fewest", min=0, help="Of files: the fewest senders of a sum. [what holders state]")
+    ] = 0,
     active: Annotated[
         bool,
         typer.Option("--active", help="Also repeat the run with one client that deviates, and show what it learns."),
@@ -44,6 +51,11 @@ def audit(
     Several runs, or a comparison's folder, give one table for each method. Its numbers are means over the seeds.
 
     The results are kept in the run's result.json and drawn in its report.html.
+
+    Files (openings.json of a run, and what coterie export has written of a home) hold what the holders of key shares
+    state that they have opened. They are verified together: signatures, the number of senders of each sum, and whether
+    sums of one round together show fewer. The more holders' files are there, the more that shows. Exit code 1 if
+    something is wrong.
 
     These attacks are passive: all parties followed the protocol. With --active the run is repeated, by its config.toml,
     with one client that deviates. This takes as long as the run did.
@@ -63,11 +75,18 @@ def audit(
       coterie run pafed --model mlp --clients 12 --record --out runs/robbed
 
       coterie audit runs/robbed --active
+
+      coterie audit hospital-a.openings.json hospital-b.openings.json
     """
     with loading():
         from coterie import api
         from coterie.report import render
 
+    if folders and all(path.is_file() for path in folders):
+        _statements(folders, fewest, json_)
+        return
+    if fewest:
+        raise UserError("--fewest is for files of statements, and these are folders")
     content = api.audit(*folders, active=active, data_dir=data_dir)
     runs = content.get("runs", {"": content})
     for where, run in runs.items():
@@ -84,6 +103,37 @@ def audit(
         shell.print(f"Report: {', '.join(reports)}", markup=False)
 
 
+def _statements(files: Sequence[Path], fewest: int, json_: bool) -> None:
+    from coterie.runs.audited import audited_openings
+
+    found = audited_openings(files, fewest)
+    if json_:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        for line in _opened(found):
+            console(120).print(line)
+    if found["faults"]:
+        raise typer.Exit(1)
+
+
+def _opened(found: Row) -> Iterator[Text]:
+    """What holders state that they have opened, in words."""
+    holders, lacking = found["openings"], found["unstated"]
+    yield Text(f"{sum(holders.values())} openings, stated and signed by {', '.join(holders) or 'nobody'}.")
+    yield Text(f"Operator's key: {found['operator']}. Compare it with operator.pub of your deployment.")
+    if found["sums"]:
+        many = f"{found['senders']} vectors or more (by weights, no fewer than {found['effective']:.3g})"
+        yield Text(f"{found['sums']} sums, which holders have added up themselves, of {many}.")
+    if found["vectors"] or found["scalars"]:
+        yield Text(f"On the hub's word alone: {found['vectors']} vectors and {found['scalars']} scalars.")
+    for name, count in lacking.items():
+        yield Text(f"{name} does not state {count} openings that others say it was to help with: get its statements.")
+    for fault in found["faults"]:
+        yield Text(f"Wrong: {fault}", "bold red")
+    if not found["faults"]:
+        yield Text("Nothing in these statements is wrong.")
+
+
 def _shown(content: Row) -> Iterator[Any]:
     if "methods" in content:
         yield from tables(content["methods"])
@@ -95,6 +145,8 @@ def _shown(content: Row) -> Iterator[Any]:
             yield Text.assemble((role["role"], "bold"), f" learns {role['learns']}.")
         yield ""
         yield from _found(content)
+        if content.get("openings"):
+            yield from _opened(content["openings"])
     for folder, run in content.get("runs", {}).items():
         yield from _cut_short(run, f"{folder}: ")
     for folder, why in content.get("left_out", {}).items():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from coterie.cli.guard import guarded, loading
@@ -32,6 +33,8 @@ def export(
 
     Between machines every party exports its own model, from its home, also while its process runs.
 
+    A home whose party has helped to open sums also gives its signed statements of these, in FILE.openings.json.
+
     Anything that reads .safetensors reads it; `coterie predict` and `coterie.runs.load_exported` predict with it.
 
     Examples:
@@ -47,9 +50,14 @@ def export(
     export_model(model, out)
     typer.echo(f"Model of {model.facts.name or model.facts.client} after round {after}: {out}")
     if _is_home(source):
-        from coterie.operate.own_model import own_account
+        from coterie.operate.own_model import own_account, own_openings
+        from coterie.record.files import atomic_write
 
         typer.echo(f"Released of its data so far: {own_account(source)}.")
+        if (stated := own_openings(source)) is not None:
+            place = out.with_suffix(".openings.json")
+            atomic_write(place, msgspec.json.encode(stated))
+            typer.echo(f"Signed statements of {len(stated.openings)} openings, for coterie audit: {place}")
 
 
 @guarded

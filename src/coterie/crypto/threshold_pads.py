@@ -43,7 +43,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import urandom
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -94,6 +94,8 @@ class Pad:
     length: int
     nonce: bytes
     among: tuple[str, ...]
+    part: ClassVar[int] = 0
+    """A sender has one vector a round."""
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -117,6 +119,10 @@ class Pad:
     def size(self, group: Group) -> tuple[int, int]:
         numbers, primes = group.share_size
         return group.space.ciphertexts(self.length) * numbers, primes
+
+
+Addend = Pad | Half
+"""What names c_1 of one vector of a sum."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -298,7 +304,7 @@ def padded_error(group: Group, weights: Mapping[str, int]) -> float:
     return group.bound(deviation, floods, _switched(group).scale, terms * group.space.reach, scalar=False)
 
 
-def sum_name(group: Group, pads: Mapping[str, Pad | Half], weights: Mapping[str, int]) -> bytes:
+def sum_name(group: Group, pads: Mapping[str, Addend], weights: Mapping[str, int]) -> bytes:
     """32 bytes that name a weighted sum of vectors."""
     told = hashlib.sha256(b"coterie/padded sum/")
     for name in sorted(pads):
@@ -388,7 +394,7 @@ class SumRequest(Request):
     pads, weights: by sender; none for zero.  seed: 32 bytes.
     """
 
-    pads: Mapping[str, Pad | Half]
+    pads: Mapping[str, Addend]
     weights: Mapping[str, int]
     seed: bytes
 
@@ -397,7 +403,7 @@ class SumRequest(Request):
         cls,
         group: Group,
         key: ckks.PublicKey,
-        pads: Mapping[str, Pad | Half],
+        pads: Mapping[str, Addend],
         weights: Mapping[str, int],
         seed: bytes,
     ) -> SumRequest:
@@ -455,9 +461,9 @@ class SumRequest(Request):
         among = tuple(name for at, name in enumerate(group.holders) if bits[at // 8] >> at % 8 & 1)
         if sum(bin(one).count("1") for one in bits) != len(among):
             raise DecodeError(f"pads of holders beyond the {len(group.holders)} that there are")
-        pads, weights = dict[str, Pad | Half](), dict[str, int]()
+        pads, weights = dict[str, Addend](), dict[str, int]()
         for values in row.iter_unpack(held[_HEAD.size :]):
-            pad: Pad | Half | None
+            pad: Addend | None
             if halves is None:
                 place, weight, nonce = values
                 sender = group.holders[place - 1] if 1 <= place <= len(group.holders) else ""
@@ -475,7 +481,7 @@ def sum_dec(
     group: Group,
     key: ckks.PublicKey,
     total: ckks.CipherVector | None,
-    pads: Mapping[str, Pad | Half],
+    pads: Mapping[str, Addend],
     weights: Mapping[str, int],
     *,
     random_bytes: RandomBytes = urandom,
@@ -510,7 +516,7 @@ def sum_dec(
 def _c1(
     group: Group,
     key: ckks.PublicKey,
-    pads: Mapping[str, Pad | Half],
+    pads: Mapping[str, Addend],
     weights: Mapping[str, int],
     length: int,
     seed: bytes,

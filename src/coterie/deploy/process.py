@@ -31,6 +31,7 @@ from coterie.deploy.store import FileStore, unpack
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.setup_info import Common
+from coterie.protocols.openings import stated
 from coterie.record.files import locked
 from coterie.record.folder import METRICS, read_lines
 from coterie.report.words import plural
@@ -69,7 +70,7 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
 
         def began(era: Era) -> None:
             say(at_words(*era, built.rounds))
-            event("privacy", **account.facts(node.kept.released, built.account))
+            _log_privacy(built, node)
 
         options = _options(built, Journal(began, say), kill)
         node = Node(
@@ -85,9 +86,16 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
         )
         node.serve()
         if home.name in built.party.common.clients:
-            event("privacy", **account.facts(node.kept.released, built.account))
+            _log_privacy(built, node)
             say(f"Released of its data so far: {account.in_words(node.kept.released, built.account)}.")
         say("The run has ended." if node.kept.ended else GOES_ON)
+
+
+def _log_privacy(built: BuiltParty, node: Node) -> None:
+    """What this party has released, and how many openings it states."""
+    event("privacy", **account.facts(node.kept.released, built.account))
+    if count := stated(built.party):
+        event("openings", stated=count)
 
 
 def as_hub(

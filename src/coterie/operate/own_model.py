@@ -13,6 +13,7 @@ from coterie.deploy.home import Home, read_home
 from coterie.deploy.store import FileStore, Kept, unpack
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
+from coterie.protocols.openings import Statements, collected
 from coterie.runs.trained import INPUTS, ModelFacts, TrainedModel, state
 
 
@@ -55,6 +56,14 @@ def own_account(path: Path) -> str:
     """
     found, kept = stored_party(read_home(path))
     return in_words(kept.released, found.account)
+
+
+def own_openings(path: Path) -> Statements | None:
+    """What a home's party states that it has opened, until its last commit; None for nothing. Raises UserError as
+    ``own_model`` does.
+    """
+    found, _ = stored_party(read_home(path))
+    return collected(found.party.common.roster, [found.party])
 
 
 def stored_party(home: Home) -> tuple[BuiltParty, Kept]:

@@ -42,7 +42,7 @@ from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import Experiment, build
 from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData
-from coterie.runs.runner import FinishedRun, load_result, write_partition
+from coterie.runs.runner import FinishedRun, load_result, write_openings, write_partition
 
 HOMES = "homes"
 GRACE_S = 5.0
@@ -185,10 +185,11 @@ class _NewLines:
 
 def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
     """Complete the run folder with the models from the homes, which only a rehearsal can read."""
-    run, ledgers = ready.folder.run, dict[str, Any]()
+    run, ledgers, parties = ready.folder.run, dict[str, Any](), list[Any]()
     for name, home in ready.homes.items():
         found, kept = stored_party(home)
         experiment.parties.replace(found.party)
+        parties.append(found.party)
         if name in found.party.common.clients and found.account.kept:
             ledgers[name] = ledger_of(kept.released).statement(found.account.delta)
     with locked(run):
@@ -205,6 +206,7 @@ def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
         write_json(run / CLIENTS, {"clients": list(honest), **scores.values})
         benefit.write(run, experiment, honest)
         write_json(run / OBSERVED, experiment.system.observe(experiment.federation))
+        write_openings(run, parties[0].common.roster, parties)
         summary = read_summary(run)
         more = {"inputs_digest": experiment.inputs_digest, "ledger": ledgers or None}
         write_result(run, with_facts(summary, {**last, **more}))

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from coterie.crypto.ckks import SANITISING_BITS, CipherVector
@@ -27,6 +26,7 @@ from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, me
 from coterie.protocol.party import Component, Cost, When, always, from_hub, on
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
 from coterie.protocols.key_centre import EVALUATION, DealtKeys, Draw, Grant
+from coterie.protocols.openings import Stated, on_word, state
 
 OPENER = "opener"
 """Of the grant's public keys, the opener's own."""
@@ -93,7 +93,7 @@ class Committee(Grant):
         return DealtKeys(secret, {"": public.without_products().to_bytes()}, {self.works: more})
 
 
-class SwitchedFor(msgspec.Struct):
+class SwitchedFor(Stated):
     """A member's record: the last round, the last number in it, and whether it switched a vector.
 
     scalars: how many in that round.
@@ -108,13 +108,16 @@ class SwitchedFor(msgspec.Struct):
 class Seat(Component):
     """The part of a client that may be on the committee, beside its ``keys``.
 
-    grant: its name.  limits(party): how many members answer, and a member's scalars per round.  when: there is one.
+    grant: its name.  limits(party): the members, how many of them answer, and the scalars of a member per round.
+    when: there is one.
     """
 
     Secret = SwitchedFor
     secret: SwitchedFor
 
-    def __init__(self, grant: str, limits: Callable[[Any], tuple[int, int]], when: When = always) -> None:
+    def __init__(
+        self, grant: str, limits: Callable[[Any], tuple[Sequence[str], int, int]], when: When = always
+    ) -> None:
         super().__init__(when)
         self.grant, self.limits = grant, limits
 
@@ -125,6 +128,10 @@ class Seat(Component):
         self.share()
         return Standing(msg.round)
 
+    def lasts(self, secret: SwitchedFor) -> None:
+        """What was opened."""
+        self.secret.openings = secret.openings
+
     def switch_cost(self, msg: Switch) -> Cost:
         return Cost(crypto_s=len(msg.ciphers) / max(1, self.party.keys.public(self.grant).wire_bytes(1)) * 1e-3)
 
@@ -132,15 +139,16 @@ class Seat(Component):
     def switch(self, msg: Switch, src: str) -> Turned:
         """A partial of each ciphertext: scalars, or one masked vector a round. Raises PeerError for anything else."""
         from_hub(self.party, msg, src)
-        (needed, most), share, helped = self.limits(self.party), self.share(), self.secret
+        (members, needed, most), share, helped = self.limits(self.party), self.share(), self.secret
         if (msg.round, msg.number) <= (helped.round, helped.number) or not 1 <= msg.count <= MOST_CIPHERS:
             raise PeerError(f"request {msg.number} of round {msg.round} after {helped.number} of round {helped.round}")
         among = [int(place) for place in msg.among]
-        if len(set(among)) != needed or len(among) != needed or share.place not in among or min(among) < 1:
+        there = set(among) <= set(range(1, len(members) + 1)) and share.place in among
+        if not there or not len(set(among)) == len(among) == needed:
             raise PeerError(f"members {among} are not the {needed} that answer, or member {share.place} is not of them")
         same = helped.round == msg.round
         before, scalars = helped.vector and same, helped.scalars if same else 0
-        key, parts = self.party.keys.public(self.grant), []
+        key, parts, lengths = self.party.keys.public(self.grant), list[bytes](), list[int]()
         for part in unbundle(msg.ciphers, msg.count):
             cipher = key.from_bytes(part)
             form = cipher.tally.form
@@ -154,6 +162,10 @@ class Seat(Component):
                 raise PeerError(f"{scalars} scalars in round {msg.round}: it helps with {most} at most")
             bits = key.parameters.flood(None if masked else SANITISING_BITS)
             parts.append(share.partial(cipher, among, bits).to_bytes())
+            lengths.append(cipher.length)
+        by = [members[place - 1] for place in among]
+        for facts in on_word(lengths, unbundle(msg.ciphers, msg.count)):
+            state(self.party, helped, by, key=self.grant, making=0, round=msg.round, fewest=0, **facts)
         helped.round, helped.number, helped.vector, helped.scalars = msg.round, msg.number, before, scalars
         return Turned(msg.round, msg.number, bundle(parts))
 

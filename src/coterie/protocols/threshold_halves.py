@@ -17,9 +17,11 @@ from typing import Any
 from coterie.crypto.ckks import CipherVector
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field
+from coterie.crypto.threshold import Group
 from coterie.crypto.threshold_halves import SIGNATURE_BYTES, Half
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
+from coterie.protocol.messages import unbundle
 from coterie.protocols.threshold_keys import Joint, key_digest
 
 
@@ -100,6 +102,16 @@ def check_vouched(party: Any, joint: Joint, half: Half, r: int) -> None:
     if entry is None or entry.role not in joint.roles:
         raise PeerError(f"{half.sender!r:.40} sends nothing under key {joint.name!r}")
     verify_key(party.common, half.sender).verify(half.signature, *_signed(party, joint.name, half, r))
+
+
+def signed_halves(party: Any, joint: Joint, group: Group, data: bytes, r: int) -> dict[bytes, Half]:
+    """By their names, what came with a request. Raises PeerError unless the senders have signed it for round r."""
+    found = dict[bytes, Half]()
+    for part in unbundle(data, int.from_bytes(data[:4], "little")):
+        half = Half.read(group, part)
+        check_vouched(party, joint, half, r)
+        found[half.name] = half
+    return found
 
 
 def _signed(party: Any, name: str, half: Half, r: int) -> tuple[Field, ...]:

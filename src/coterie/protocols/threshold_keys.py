@@ -52,6 +52,7 @@ from coterie.protocol.randomness import Secrets
 from coterie.protocol.setup_info import Common, Roster
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocols.key_centre import EVALUATION, DealtKeys, Draw, Grant, Granted, OfGrants
+from coterie.protocols.openings import Stated, state
 
 SEED_BYTES = 32
 TRIAL = -1
@@ -261,7 +262,7 @@ class Noisy(msgspec.Struct):
     opened: bytes = b""
 
 
-class JointSecrets(msgspec.Struct):
+class JointSecrets(Stated):
     """SECRET: a party's state of joint keys, by name. numbers: the hub's, of the last making.
 
     holding: at the hub, the parties that have not confirmed the erasure of a share of this key or an earlier one.
@@ -362,7 +363,7 @@ class JointKeys(OfGrants):
 
     def lasts(self, secret: JointSecrets) -> None:
         """What was opened. (Emulated keys keep nothing secret: a repeated attempt opens once more.)"""
-        self.secret.noisy = secret.noisy
+        self.secret.noisy, self.secret.openings = secret.noisy, secret.openings
         if not self.party.common.emulated:
             self.secret.accounts = secret.accounts
 
@@ -380,6 +381,11 @@ class JointKeys(OfGrants):
             self.secret.noisy[name] = Noisy(r, digest)
         secrets: Secrets = self.party.kept(f"noise on a sum under {name}", digest, r)
         return secrets
+
+    def state(self, key: str, r: int, among: Sequence[str], **facts: Any) -> None:
+        """Sign that this holder has helped to open this under the key. facts: the rest of ``openings.Opening``."""
+        known: dict[str, Any] = {"making": self.terms(key).number, "fewest": self.of(key).fewest}
+        state(self.party, self.secret, among, key=key, round=r, **known, **facts)
 
     def granted(self, msg: Granted) -> None:
         """Take the holders and the share of a joint key that the key centre deals."""

@@ -16,11 +16,9 @@ Under a key with ``Joint.given`` a holder is given c_1 and takes the hub's word 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
@@ -29,14 +27,14 @@ import numpy as np
 from coterie.aggregation.detection import effective
 from coterie.crypto import threshold, threshold_opening, threshold_pads
 from coterie.crypto.arrays import CiphertextError
-from coterie.crypto.threshold_halves import Half
 from coterie.crypto.threshold_opening import Request
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, unbundle
 from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
 from coterie.protocols import threshold_keys as keys
-from coterie.protocols.threshold_halves import Openable, SignedSum, check_vouched
+from coterie.protocols.openings import on_word, shows_few
+from coterie.protocols.threshold_halves import Openable, SignedSum, signed_halves
 from coterie.protocols.threshold_keys import AboutJoint, Consent, Held, Joint, Lost, Of, OfKey, lines, text
 
 
@@ -105,7 +103,8 @@ class KeyOpening(AboutJoint):
         if not right or party.name not in among:
             raise PeerError(f"a sum is opened by {one.needed} holders, each once and this one among them")
         share, parts, answered = threshold.Share.load(one, held.share), [], party.joint.secret.answered(msg.key)
-        halves = None if joint.pads else signed_halves(party, joint, one, msg)
+        lengths, unchecked = list[int](), list[bytes]()
+        halves = None if joint.pads else signed_halves(party, joint, one, msg.halves, msg.round)
         for number, data in zip(numbers, unbundle(msg.ciphers, len(numbers)), strict=True):
             request = asked(party, joint, one, held, number, data, halves)
             tries = held.tries.get(number, 0) + 1
@@ -116,7 +115,22 @@ class KeyOpening(AboutJoint):
             part, answered = threshold_opening.partial(one, share, request, party.name, among, zero, answered)
             party.joint.secret.account(msg.key, answered)
             parts.append(part)
+            if not isinstance(request, threshold_pads.SumRequest):
+                lengths, unchecked = [*lengths, request.length], [*unchecked, data]
+            elif request.pads:  # else the trial of a new key, which opens zero
+                party.joint.state(msg.key, msg.round, among, **opened_sum(one, request.pads, request.weights))
+        for facts in on_word(lengths, unchecked):
+            party.joint.state(msg.key, msg.round, among, **facts)
         return Partials(*msg.of, bundle(parts))
+
+
+def opened_sum(
+    one: threshold.Group, pads: Mapping[str, threshold_pads.Addend], weights: Mapping[str, int]
+) -> dict[str, Any]:
+    """What a holder states of a sum of vectors (``openings.Opening``)."""
+    first = next(iter(pads.values()))
+    name = threshold_pads.sum_name(one, pads, weights)
+    return {"cipher": name, "length": first.length, "weights": weights, "part": first.part}
 
 
 def helped_in(party: Any, name: str, r: int) -> keys.Helped:
@@ -151,16 +165,6 @@ def announced(party: Any, joint: Joint, held: Held, msg: Announce) -> None:
     helped.scalars = scalars
 
 
-def signed_halves(party: Any, joint: Joint, one: threshold.Group, msg: Decrypt) -> dict[bytes, Half]:
-    """By their names, what came with a request. Raises PeerError unless the senders have signed it for the round."""
-    found = dict[bytes, Half]()
-    for data in unbundle(msg.halves, int.from_bytes(msg.halves[:4], "little")):
-        half = Half.read(one, data)
-        check_vouched(party, joint, half, msg.round)
-        found[half.name] = half
-    return found
-
-
 def asked(
     party: Any,
     joint: Joint,
@@ -168,7 +172,7 @@ def asked(
     held: Held,
     number: int,
     data: bytes,
-    halves: Mapping[bytes, Half] | None,
+    halves: Mapping[bytes, Any] | None,
 ) -> threshold_opening.Request:
     """What an announced sum is opened by, after all checks. Raises PeerError and DecodeError."""
     if number not in held.sums:
@@ -197,7 +201,7 @@ def check_sum(
     one: threshold.Group,
     held: Held,
     r: int,
-    pads: Mapping[str, threshold_pads.Pad | Half],
+    pads: Mapping[str, threshold_pads.Addend],
     weights: Mapping[str, int],
 ) -> None:
     """Raises PeerError unless this sum of vectors may be opened, and records it as one of the round's."""
@@ -223,21 +227,6 @@ def check_sum(
         if noisy.opened not in (b"", senders):  # in an earlier attempt, whose vectors are these
             raise PeerError(f"a noisy sum of round {r} was opened, and another would be a second release")
         noisy.opened = senders
-
-
-def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
-    """Whether a combination of these sums is of some vectors, but of fewer than this. sums: of each, its vectors."""
-    of = [set(vectors) for vectors in sums]
-    together = Counter(tuple(vector in vectors for vectors in of) for vector in set().union(*of))
-    counts = np.array([*together.values()])  # of vectors that occur in the same sums: a column stands for all of them
-    rows = np.array([*together], np.float64).T
-    rare, projection = np.flatnonzero(counts < fewest), np.linalg.pinv(rows) @ rows
-    for size in range(1, fewest):
-        some = np.array([each for each in combinations(rare, size) if counts[[*each]].sum() < fewest], int)
-        # a combination that is 0 everywhere else is kept whole by the projection's block of these
-        if len(some) and np.linalg.eigvalsh(projection[some[..., None], some[:, None]])[:, -1].max() > 1 - 1e-9:
-            return True
-    return False
 
 
 def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
@@ -405,9 +394,9 @@ def _answered(
     for number, closed in sums.items():
         draw = hub.secrets(f"opening {tries} of sum {number} under {of[1]} {of[2]}", of[0]).bytes
         prepared[number] = closed.prepare(random_bytes=draw)
-    requests, halves = [ready.request for ready in prepared.values()], dict[bytes, Half]()
-    for request in requests:
-        halves |= request.halves if isinstance(request, threshold_pads.SumRequest) else {}
+    requests = [ready.request for ready in prepared.values()]
+    of_vectors = [request for request in requests if isinstance(request, threshold_pads.SumRequest)]
+    halves = {name: half for request in of_vectors for name, half in request.halves.items()}
     ciphers = bundle([request.to_bytes() for request in requests])
     signed = bundle([half.to_bytes(one) for half in halves.values()])
     decrypt = Decrypt(*of, text(among), np.array([*prepared], np.int64), ciphers, signed)

@@ -39,7 +39,7 @@ from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
 from coterie.protocols import threshold_keys as keys
 from coterie.protocols.threshold_keys import AboutJoint, Consent, OfKey, lines, text
-from coterie.protocols.threshold_opening import Closed, OpenedSum, check_sum, open_closed
+from coterie.protocols.threshold_opening import Closed, OpenedSum, check_sum, open_closed, opened_sum
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
 MOST_VALUES = 1 << 28
@@ -138,6 +138,7 @@ class JointPads(AboutJoint):
         answered = joint.secret.answered(msg.key)
         part, answered = threshold_pads.pad_partial(one, share, me, pads, weights, zero, answered)
         joint.secret.account(msg.key, answered)
+        joint.state(msg.key, msg.round, tuple(pads), **opened_sum(one, pads, weights))
         return Answer(*msg.of, part)
 
 

@@ -19,6 +19,8 @@ from coterie.record.schema import FORMAT
 
 CONFIG, METRICS, RESULT, COMPARE = "config.toml", "metrics.jsonl", "result.json", "compare.json"
 PARTITION, OBSERVED, CLIENTS = "partition.json", "observed.json", "clients.json"
+OPENINGS = "openings.json"
+"""What holders of key shares state that they have opened (``protocols/openings.py``)."""
 STATUS = "status.json"
 """Of a deployment: its hub has written it into the run folder."""
 

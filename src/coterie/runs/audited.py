@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from coterie.privacy.attacks.result import VERDICTS, verdict
 from coterie.privacy.audits import Finding, Recorded
 from coterie.privacy.fields import NotJudged, field_findings, watched
@@ -15,8 +17,9 @@ from coterie.privacy.plain import plain_findings
 from coterie.privacy.views import received
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.system import BROKER, BROKER_LEARNS
-from coterie.record.files import locked
-from coterie.record.folder import CONFIG, jsonable
+from coterie.protocols import openings
+from coterie.record.files import locked, opened, reading
+from coterie.record.folder import CONFIG, OPENINGS, jsonable
 from coterie.record.load import read_summary
 from coterie.record.summary import write_result
 from coterie.runs.config import SIDES, read_toml
@@ -102,7 +105,21 @@ def worst_first(rows: Iterable[Row]) -> list[Row]:
 def audited(folder: str | Path, data_dir: str | None = None, *, active: bool = False) -> Content:
     """The audit of the run in a folder (``audit_content``). Writes nothing. Raises UserError."""
     run = read_recorded(folder, data_dir)
-    return audit_content(run, attacked(run, active=active))
+    stated = Path(folder) / OPENINGS
+    found = audited_openings([stated]) if stated.exists() else None
+    return {**audit_content(run, attacked(run, active=active)), "openings": found}
+
+
+def audited_openings(files: Sequence[Path], fewest: int = 0) -> Content:
+    """What holders of key shares state in these files, verified (``protocols.openings.Checked``). Raises UserError.
+
+    fewest: the fewest senders of a sum; 0 for what the holders state.
+    """
+    found = []
+    for path in files:
+        with reading(path, "give openings.json of a run, or what coterie export has written"), opened(path) as file:
+            found.append(openings.read(file.read(), path))
+    return cast(Content, msgspec.to_builtins(openings.check(found, fewest)))
 
 
 def keep(folder: str | Path, content: Content) -> None:

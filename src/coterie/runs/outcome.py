@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +18,9 @@ from coterie.data.own import name_of
 from coterie.devices.traces import parse
 from coterie.dp.ledger import DELTA, Release, statements
 from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.names import each
+from coterie.protocol.setup_info import Own
+from coterie.protocol.system import Federation, System
 from coterie.protocols.local_training import told
 from coterie.record.schema import Joules, Used
 from coterie.record.summary import Line, last_line, stretches, totals
@@ -82,21 +85,36 @@ def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str
     system, settings = experiment.system, experiment.settings
     if system.ledger is None and system.releases is None:
         return None
-    clients: Collection[str] = experiment.data.clients
-    found: dict[str, list[Release]] = {name: [] for name in experiment.shown}
-    if system.ledger is not None:
-        for name, own in system.ledger(experiment.seen).items():
-            found[name] += own
-    words = {kind.__name__: what for kind, what in system.counted(settings, experiment.config.mode).items()}
     rounds = [line.get("round", 0 if i == 0 else len(lines) - 1) for i, line in enumerate(lines)]
-    for r, line in zip(rounds, lines, strict=True):
-        for kind, senders in line.get("released", {}).items():
+    sent = [(r, line.get("released", {})) for r, line in zip(rounds, lines, strict=True)]
+    found = {name: list[Release]() for name in experiment.shown}
+    owns = each(experiment.data.clients, lambda name: experiment.owns[name])
+    found |= releases(system, settings, experiment.config.mode, experiment.seen, owns, sent)
+    return statements(found, getattr(settings, "dp_delta", DELTA))
+
+
+def releases(
+    system: System,
+    settings: Any,
+    mode: str,
+    federation: Federation,
+    owns: Mapping[str, Own],
+    sent: Iterable[tuple[int, Mapping[str, Sequence[str]]]],
+) -> dict[str, list[Release]]:
+    """By client, all that it has released, by its state and by what it was counted to send.
+
+    owns: of the clients.  sent: by round, and kind of message that is counted, the senders.
+    """
+    own = {} if system.ledger is None else system.ledger(federation)
+    found = {name: list(releases) for name, releases in own.items()}
+    words = {kind.__name__: what for kind, what in system.counted(settings, mode).items()}
+    for r, kinds in sent:
+        for kind, senders in kinds.items():
             for name in senders:
-                if name in clients:
-                    party = experiment.owns[name]
+                if party := owns.get(name):
                     more = told(settings, party.samples, party.epochs, words.get(kind, ()), r)
                     found.setdefault(name, []).extend(more)
-    return statements(found, getattr(settings, "dp_delta", DELTA))
+    return found
 
 
 def _audited_noise(experiment: Experiment) -> list[Mapping[str, Any]] | None:

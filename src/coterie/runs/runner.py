@@ -6,16 +6,20 @@ import contextlib
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from coterie.protocol.errors import CoterieError, RunError, UserError
+from coterie.protocol.setup_info import Roster
+from coterie.protocol.system import party_type
+from coterie.protocols import openings
 from coterie.record import folder
 from coterie.record.files import Log, atomic_write, locked, writing
 from coterie.record.load import read_summary
@@ -263,10 +267,23 @@ class _Running:
         folder.write_json(self.out / folder.CLIENTS, {"clients": list(honest), **scored.values})
         benefit.write(self.out, e, honest)
         folder.write_json(self.out / folder.OBSERVED, e.observed())
+        *_, client = e.system.factories(e.settings, e.config.mode).values()
+        holders = e.seen.of_role(e.common.roster.client_role) if openings.stating(party_type(client)) else ()
+        write_openings(self.out, e.common.roster, holders)
         result = summary(e, self.set_up, rounds, finish)
         write_result(self.out, result)
         advise(no_better_than_chance(e.config, result, e.label_counts))
         return FinishedRun(self.out, result, rounds)
+
+
+def write_openings(out: Path, roster: Roster, parties: Iterable[Any]) -> None:
+    """Write ``openings.json``: what these parties state that they have opened; no file if that is nothing."""
+    place, found = out / folder.OPENINGS, openings.collected(roster, parties)
+    if found is not None:
+        atomic_write(place, msgspec.json.encode(found))
+    else:
+        with writing(place):
+            place.unlink(missing_ok=True)
 
 
 def write_partition(out: Path, experiment: Experiment) -> None:

@@ -187,7 +187,7 @@ def test_a_member_helps_with_no_more_scalars_a_round_than_an_honest_round_can_ha
     run.rounds(1)
     party, one = run.party("client/0"), run.hub.keys.public(SERVICE).encrypt_scalar(0.5).to_bytes()
     most = 4 * run.config.max_staleness + run.config.dummies + 4
-    assert party.seat.limits(party)[1] == most
+    assert party.seat.limits(party)[2] == most
     assert party.seat.switch(asked(run, 1, ciphers=[one] * most), HUB).number == 1
     with pytest.raises(PeerError, match=f"{most + 1} scalars in round 9: it helps with {most} at most"):
         party.seat.switch(asked(run, 2), HUB)

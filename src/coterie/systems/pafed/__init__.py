@@ -40,7 +40,7 @@ from coterie.systems.pafed.aggregator import Aggregator, PaddedAggregator
 from coterie.systems.pafed.client import Client, PaddedClient
 from coterie.systems.pafed.config import PARAMETERS, PRINTED, PAFedConfig, check
 from coterie.systems.pafed.helper import Helper, PaddedHelper
-from coterie.systems.pafed.messages import CLIENT, HELPER, HUB, SERVICE, USER, Update
+from coterie.systems.pafed.messages import CLIENT, HELPER, HUB, SERVICE, USER, PaddedUpdate, Update
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: PAFedConfig) -> KeyCentre:
@@ -116,7 +116,7 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
         told.append("masked cosine among dummies, if it is late")
     if config.clip:
         told.append("length of the update")
-    return {Update: list(map(fl.FromTraining, told))}
+    return {PaddedUpdate if mode == "hardened" else Update: list(map(fl.FromTraining, told))}
 
 
 SYSTEM = fl.System(

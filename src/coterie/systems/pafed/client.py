@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +21,11 @@ from coterie.systems.pafed.messages import CLIENT, HUB, SERVICE, USER, Final, Pa
 from coterie.training.solvers import unit_change
 
 
-def helps(client: Any) -> tuple[int, int]:
-    """How many members of the committee answer, and with how many scalars a member helps in a round."""
+def helps(client: Any) -> tuple[Sequence[str], int, int]:
+    """The committee, how many of its members answer, and with how many scalars a member helps in a round."""
     config: PAFedConfig = client.config
     most = config.most_cosines(config.most_late(len(client.clients))) + config.most_sums
-    return config.committee(client.clients)[1], most
+    return *config.committee(client.clients), most
 
 
 class Client(fl.Party, role=CLIENT):

@@ -1,0 +1,273 @@
+"""What holders of key shares state that they have opened, signed, and what an auditor finds in these statements.
+
+A holder states each opening as it answers (``state``), and keeps its statements in every attempt of a round. An opening
+takes t holders. So the statements show it if one of the t is honest and hands its own over. ``check`` puts those of
+several holders together, and finds what no holder sees alone: sums that different holders have opened, and those of
+different attempts, which together show few vectors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, compress
+from math import comb
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from coterie.aggregation.detection import effective
+from coterie.crypto.roster import check_roster, signing_key
+from coterie.crypto.signing import Field, VerifyKey
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import bundle
+from coterie.protocol.party import Party
+from coterie.protocol.setup_info import Entry, Roster
+
+
+def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
+    """Whether a combination of these sums is of some vectors, but of fewer than this. sums: of each, its vectors."""
+    of = [set(vectors) for vectors in sums]
+    together = Counter(tuple(vector in vectors for vectors in of) for vector in set().union(*of))
+    counts = np.array([*together.values()])  # of vectors that occur in the same sums: a column stands for all of them
+    rows = np.array([*together], np.float64).T
+    rare, projection = np.flatnonzero(counts < fewest), np.linalg.pinv(rows) @ rows
+    for size in range(1, fewest):
+        some = np.array([each for each in combinations(rare, size) if counts[[*each]].sum() < fewest], int)
+        # a combination that is 0 everywhere else is kept whole by the projection's block of these
+        if len(some) and np.linalg.eigvalsh(projection[some[..., None], some[:, None]])[:, -1].max() > 1 - 1e-9:
+            return True
+    return False
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """A holder's statement of one opening that it has helped with.
+
+    count: its statements so far, with this one.  making: of the key.  cipher: 32 bytes that name what was opened.
+    senders, weights: whose vectors the holder has added up itself; no weights: 1 each. Without senders these are
+    ``ciphers`` ciphertexts on the hub's word, of ``length`` values each.  part: which of the senders' vectors of the
+    round.  among: the holders that open.  fewest: the fewest senders of a sum that it helps with.
+    signature: the holder's, over all of this and the session.
+    """
+
+    holder: str
+    count: int
+    key: str
+    making: int
+    round: int
+    cipher: bytes
+    length: int
+    among: tuple[str, ...]
+    fewest: int
+    senders: tuple[str, ...] = ()
+    weights: tuple[int, ...] = ()
+    part: int = 0
+    ciphers: int = 1
+    signature: bytes = b""
+
+    def signed(self, session: bytes) -> Iterator[Field]:
+        yield from ("opening", session)
+        for name in self.__struct_fields__[:-1]:
+            value = getattr(self, name)
+            yield "\n".join(map(str, value)) if isinstance(value, tuple) else value
+
+    @property
+    def by_sender(self) -> dict[str, int]:
+        """Weights."""
+        return dict(zip(self.senders, self.weights or [1] * len(self.senders), strict=True))
+
+    @property
+    def where(self) -> str:
+        return f"{self.holder}, statement {self.count}, round {self.round}"
+
+
+class Stated(msgspec.Struct, kw_only=True):
+    """A part of a holder's secrets. openings: its statements, as ``state`` keeps them."""
+
+    openings: list[bytes] = msgspec.field(default_factory=list)
+
+
+def stating(kind: type[Party]) -> list[str]:
+    """The parts of such parties that keep statements."""
+    return [name for name, component in kind.parts.items() if issubclass(component.Secret, Stated)]
+
+
+def state(
+    party: Any, secret: Stated, among: Collection[str], weights: Mapping[str, int] = MappingProxyType({}), **facts: Any
+) -> None:
+    """Sign and keep a statement. weights: by sender.  facts: the rest of ``Opening``.
+
+    It is kept with a bit for each party of the roster in place of names.
+    """
+    names, roster = tuple(party.common.roster.by_name), party.common.roster
+    there, senders = ([name in some for name in names] for some in (set(among), weights))
+    opening = Opening(
+        holder=party.name,
+        count=stated(party) + 1,
+        among=tuple(compress(names, there)),
+        senders=tuple(compress(names, senders)),
+        weights=tuple(weights[name] for name in compress(names, senders)) if set(weights.values()) - {1} else (),
+        **facts,
+    )
+    signature = signing_key(party.own).sign(*opening.signed(roster.session))
+    brief = msgspec.structs.replace(opening, among=(), senders=(), signature=signature)
+    kept = brief, *(np.packbits(bits).tobytes() for bits in (there, senders))
+    secret.openings = [*secret.openings, msgspec.msgpack.encode(kept)]
+
+
+def on_word(lengths: Sequence[int], ciphers: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    """What a holder states of ciphertexts that it opens on the hub's word, those of one length together."""
+    for length in sorted(set(lengths)):
+        some = [data for of, data in zip(lengths, ciphers, strict=True) if of == length]
+        yield {"cipher": hashlib.sha256(bundle(some)).digest(), "length": length, "ciphers": len(some)}
+
+
+def stated(party: Any) -> int:
+    """How many statements a party has made."""
+    return sum(len(getattr(party, name).secret.openings) for name in stating(type(party)))
+
+
+def statements(party: Any) -> Iterator[Opening]:
+    """A party's statements."""
+    names = tuple(party.common.roster.by_name)
+    for data in (data for name in stating(type(party)) for data in getattr(party, name).secret.openings):
+        brief, *bits = msgspec.msgpack.decode(data, type=tuple[Opening, bytes, bytes])
+        among, senders = (tuple(compress(names, np.unpackbits(np.frombuffer(some, np.uint8)))) for some in bits)
+        yield msgspec.structs.replace(brief, among=among, senders=senders)
+
+
+# ---- what an auditor does
+
+_MOST = 1 << 16  # combinations of a round's vectors that are tried
+
+
+class Statements(msgspec.Struct, frozen=True):
+    """Statements of one or several holders, for an auditor. roster: of the run; a very large simulation's is unsigned,
+    and has those alone who open and send.
+    """
+
+    roster: Roster
+    openings: tuple[Opening, ...]
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What is wrong with statements, in words, and what they state.
+
+    operator: hexadecimal, of the key that has signed the roster.  openings: by holder.  sums: different ones whose
+    senders holders have verified.  senders: of the smallest.  effective: the least effective number of senders by their
+    weights.  vectors, scalars: those opened on the hub's word.
+    unstated: by a holder that others name, how many openings its own statements lack.
+    """
+
+    operator: str
+    openings: dict[str, int]
+    sums: int
+    senders: int | None
+    effective: float | None
+    vectors: int
+    scalars: int
+    unstated: dict[str, int]
+    faults: list[str]
+
+
+def collected(roster: Roster, parties: Iterable[Any]) -> Statements | None:
+    """The statements of these parties; None without any."""
+    found = tuple(one for party in parties for one in statements(party))
+    if not found:
+        return None
+    if not roster.signature:
+        names = sorted({name for one in found for name in (*one.among, *one.senders)})
+        entries = tuple(Entry(*msgspec.structs.astuple(roster.by_name[name])) for name in names)
+        roster = Roster(roster.session, entries, roster.operator)
+    return Statements(roster, found)
+
+
+def read(data: bytes, where: object) -> Statements:
+    """Statements from a file, unchecked. Raises UserError."""
+    try:
+        return msgspec.json.decode(data, type=Statements)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{where} holds no statements of openings: {error}") from None
+
+
+def check(files: Sequence[Statements], fewest: int = 0) -> Checked:
+    """Verify statements. fewest: senders of a sum; 0 for what the holders state. Raises UserError for several runs."""
+    roster, faults = files[0].roster, list[str]()
+    if any((file.roster.session, file.roster.operator) != (roster.session, roster.operator) for file in files):
+        raise UserError("these statements are of different runs, or of different operators: audit each run alone")
+    good = list({one.signature: one for file in files for one in _genuine(file, faults)}.values())
+    counts = Counter(one.holder for one in good)
+    for holder, count in counts.items():
+        if sorted(one.count for one in good if one.holder == holder) != [*range(1, count + 1)]:
+            faults.append(
+                f"{holder} states {count} openings that are not numbered from 1 to {count}: some are left out"
+            )
+    sums = [one for one in good if one.senders]
+    for one in sums:
+        if len(one.senders) < (few := fewest or one.fewest):
+            faults.append(f"{one.where}: a sum of {len(one.senders)} vectors, of fewer than {few}")
+    faults += _together(sums, fewest)
+    on_word = {(one.key, one.round, one.cipher): one for one in good if not one.senders}.values()
+    return Checked(
+        roster.operator.hex(),
+        dict(counts),
+        len({(one.key, one.round, one.cipher) for one in sums}),
+        min((len(one.senders) for one in sums), default=None),
+        min((effective([*one.by_sender.values()]) for one in sums), default=None),
+        sum(one.ciphers for one in on_word if one.length > 1),
+        sum(one.ciphers for one in on_word if one.length == 1),
+        _unstated(good),
+        faults,
+    )
+
+
+def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening]:
+    """The statements that their holders have signed. The others are faults."""
+    roster = file.roster
+    try:
+        if roster.signature:
+            check_roster(roster, roster.operator)
+    except PeerError as error:
+        faults.append(f"the roster is forged: {error}")
+        return
+    for one in file.openings:
+        try:
+            if one.holder not in roster.by_name:
+                raise PeerError(f"{one.holder!r:.40} is not on the roster")
+            VerifyKey.load(roster.by_name[one.holder].verify_key).verify(one.signature, *one.signed(roster.session))
+            if not set(one.senders) <= set(roster.by_name) or len(set(one.senders)) < len(one.senders):
+                raise PeerError("its senders are not on the roster, each once")
+            if one.weights and (len(one.weights) != len(one.senders) or min(one.weights) < 1):
+                raise PeerError(f"{len(one.weights)} weights of {len(one.senders)} vectors, or one below 1")
+        except PeerError as error:
+            faults.append(f"{one.where}: {error}")
+        else:
+            yield one
+
+
+def _together(sums: Sequence[Opening], fewest: int) -> list[str]:
+    """Rounds whose sums, by whoever opened in any attempt, show few vectors. A sender's vectors of a round are one."""
+    found, of = list[str](), dict[tuple[str, int, int], dict[tuple[Any, ...], Opening]]()
+    for one in sums:
+        of.setdefault((one.key, one.round, one.part), {})[tuple(sorted(one.by_sender.items()))] = one
+    for (key, r, _), each in of.items():
+        few, senders = fewest or max(one.fewest for one in each.values()), [set(one.senders) for one in each.values()]
+        said = f"round {r}, key {key}: {len(each)} sums, which together"
+        alike = len({tuple(name in some for some in senders) for name in set().union(*senders)})
+        if len(each) == 1:
+            continue
+        if comb(alike, few - 1) > _MOST:
+            found.append(f"{said} are too many to say what they show")
+        elif any(one.weights for one in each.values()) or shows_few(senders, few):
+            found.append(f"{said} show fewer than {few} vectors")
+    return found
+
+
+def _unstated(good: Sequence[Opening]) -> dict[str, int]:
+    """By holder that others name: how many of these openings it does not state. It may have refused, or was stopped."""
+    own = {(one.holder, one.key, one.round, one.cipher) for one in good}
+    named = {(name, one.key, one.round, one.cipher) for one in good for name in one.among}
+    return dict(Counter(name for name, *_ in named - own))
