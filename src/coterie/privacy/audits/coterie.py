@@ -1,35 +1,58 @@
-"""What the parties of Coterie find out from their views, as numbers."""
+"""What the parties of Coterie find out from their views, as numbers.
+
+A party "if" something were so is a control: it shows what the protocol hides, or what its noise is for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from hashlib import sha256
-from typing import Any
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.clustering import evidence
 from coterie.clustering.spectral import unit_rows
-from coterie.crypto.one_hot import SEED_BYTES, fold, seeds_of
-from coterie.crypto.signing import OpeningKey
-from coterie.privacy.audits import Audit, Measured, Recorded, attack
+from coterie.privacy.attacks import hidden_groups, labels
+from coterie.privacy.attacks.wrapping import repeated
+from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, tried
+from coterie.privacy.audits.hidden_views import (
+    NO_KEYS,
+    Added,
+    FoundGroups,
+    RowShares,
+    added,
+    compared,
+    found_groups,
+    founded_in,
+    row_shares,
+)
 from coterie.privacy.measures import alike, memberships, profiles
-from coterie.privacy.views import by_round, granted
-from coterie.protocol.errors import PeerError
-from coterie.protocols.anonymous import Relayed
-from coterie.protocols.hidden_sums import HiddenUpdate, opened_from
-from coterie.protocols.sealed_groups import ENTRY, SharedRow, opened_description
-from coterie.protocols.shared_groups import described_length, row_share
+from coterie.privacy.views import by_round
+from coterie.protocol.effects import Local
+from coterie.protocol.errors import UserError
+from coterie.protocol.messages import Message
+from coterie.protocols.hidden_sums import HiddenUpdate
+from coterie.protocols.sealed_groups import Queries
+from coterie.protocols.shared_groups import sizes_of
 from coterie.systems.coterie.messages import HELPER, HUB
 
 Floats = NDArray[np.float64]
 TOGETHER = "hub with helper"
-BY_DESIGN = "it knows the groups of positions, by design; no name belongs to a position at the helper"
-NO_KEY = "clients' keys are not in a real run's folder, and the helper checks signatures: give --crypto emulated"
+MEMBER, NO_NOISE = "member", "member, if sums had no noise"
+WITH_MEMBER = "hub with a member"
+COUNTED = "hub, if counts were opened"
+AGAIN = "helper, if groups were made twice"
+PLANTED = "helper with a client, deviating"
+STRENGTH = 1e4
+"""The gain of a planted row with any other; honest gains are hundreds at most."""
 
 
-@attack("hidden-words", "hub", "labels", "reads uploads' words as numbers, by name: labels, and who is alike")
+# -- single servers ----------------------------------------------------------------------------------------------------
+
+
+@attack("hidden-words", HUB, "labels", "reads uploads' words as numbers, by name: labels, and who is alike")
 def hidden_words(run: Recorded) -> Iterator[Measured]:
     for updates in by_round(run.views[HUB], HiddenUpdate).values():
         names = [name for name in updates if name in run.clients]
@@ -39,25 +62,18 @@ def hidden_words(run: Recorded) -> Iterator[Measured]:
             yield from _alike(run, HUB, "uploads", names, words)
 
 
-@attack("hidden-rows", "helper", "groups", "reads each server's shares of rows as numbers: who is alike")
-def hidden_rows(run: Recorded) -> Iterator[Measured]:
+@attack("hidden-rows", "hub, or helper", "groups", "reads its shares of rows, and queries, as numbers: who is alike")
+def hidden_rows(run: Recorded, rows: Sequence[RowShares]) -> Iterator[Measured]:
     """The hub's by name; the helper's by position. Whose those are takes the hub's view, for the score alone."""
-    length = described_length(run.federation.look(HUB))
-    sent = {one.sealed: (seen.src, one) for seen, one in run.views[HUB].messages(SharedRow)}
-    if not length or len(sent) < 3:
-        return
-    seeds = {name: one.seed for name, one in sent.values()}
-    shares = {name: row_share(seed, length).tobytes() for name, seed in seeds.items()}
-    key, entry = OpeningKey.load(run.views[HELPER].opening), granted(run.views[HELPER])[f"secret {ENTRY}"]
-    theirs = dict[str, bytes]()
-    for _, message in run.views[HELPER].messages(Relayed):
-        with suppress(PeerError):  # the helper cannot open it either
-            theirs[sent[message.cipher][0]] = opened_description(key, entry, message.cipher, length).row.tobytes()
+    asked = {name: one.ours for of in by_round(run.views[HUB], Queries).values() for name, one in of.items()}
+    names = [name for name in run.clients if name in asked]
+    bits: Floats = np.stack([np.unpackbits(np.frombuffer(asked[name], np.uint8)) * 2.0 - 1 for name in names])
     for _ in by_round(run.views[HUB], HiddenUpdate):  # they have them in every round
-        for who, rows in ((HUB, shares), (HELPER, theirs)):
-            names = [name for name in rows if name in run.clients]
-            yield from _alike(run, who, "rows", names, _numbers([rows[name] for name in names], "<i8"))
-        yield Measured(HELPER, "which positions are of one group", None, why=BY_DESIGN)
+        if len(names) > 2:
+            yield from _alike(run, HUB, "queries", names, bits)
+        for one in rows:
+            for who, words in ((HUB, one.ours), (HELPER, one.theirs)):
+                yield from _alike(run, who, "rows", one.names, words.view(np.int64).astype(np.float64))
 
 
 def _numbers(words: Sequence[bytes], kind: str) -> Floats:
@@ -69,35 +85,192 @@ def _alike(run: Recorded, who: str, by: str, names: Sequence[str], numbers: Floa
     yield from alike(who, by, units @ units.T, np.array(run.numbers(names)), run.label_counts, run.groups)
 
 
-@attack(
-    "both-servers", TOGETHER, "groups", "adds both servers' shares of single uploads: a control, which must succeed"
-)
-def both_servers(run: Recorded) -> Iterator[Measured]:
-    helper = run.federation.look(HELPER)
-    for r, updates in by_round(run.views[HUB], HiddenUpdate).items():
+@attack("grouping-steps", HELPER, "other", "tells samples of unnamed clients from opened comparisons, and links them")
+def grouping_steps(run: Recorded, groups: FoundGroups) -> Iterator[Measured]:
+    """The hub sees the same comparisons, at places that it cannot relate to names or positions."""
+    counts = run.label_counts[run.numbers(groups.names)]
+    sure = hidden_groups.agreement(groups.outcomes, groups.labels)
+    seed = np.random.default_rng(0)
+    most = sizes_of(run.settings, len(run.clients), run.spec).groups
+    _, again = compared(groups.gains, int(seed.integers(1 << 62)), most, run.settings.min_cluster)
+    other = hidden_groups.agreement(again, groups.labels)
+    for _ in by_round(run.views[HUB], HiddenUpdate):  # it knows them in every round
+        for what, truth in (("samples", counts.sum(axis=1)), ("label entropy", labels.label_entropy(counts))):
+            score = partial(labels.rank_correlation, sure, truth, what)
+            yield tried(HELPER, f"{what} of unnamed clients, by steps", score)
+        linked = hidden_groups.linked(sure, other, groups.labels)
+        yield Measured(AGAIN, "re-linked in its group, by steps", linked, topic="identity")
+
+
+# -- coalitions, and controls ------------------------------------------------------------------------------------------
+
+
+@attack("both-servers", TOGETHER, "groups", "adds both servers' shares of single uploads: a control")
+def both_servers(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
+    for one in rounds:
+        who = np.array(run.numbers(one.names))
+        yield from profiles(TOGETHER, one.updates.astype(np.float64), run.label_counts[who], run.spec)
+        yield from memberships(TOGETHER, one.groups, who, run.label_counts, run.groups)
+
+
+@attack("opened-counts", COUNTED, "groups", "regresses counts of groups on names of participants: a control")
+def opened_counts(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
+    """The counts are the observer's: they are never opened."""
+    groups = _groups(run, rounds)
+    counts = np.stack([np.bincount(one.groups, minlength=len(one.sums)) for one in rounds]).astype(np.float64)
+    there = (_weights(run, rounds) > 0).astype(np.float64)
+    seen = groups >= 0
+    what = "who is in which group, by regression on names"
+    yield tried(
+        COUNTED,
+        what,
+        lambda: hidden_groups.groups_found(hidden_groups.by_names(there, counts)[seen], groups[seen]),
+    )
+
+
+@attack("differencing", MEMBER, "models", "takes its sums' difference for the update of a member who is away in one")
+def differencing(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
+    """With the sums as they are, and with exact ones."""
+    alone = [one for pair in pairwise(rounds) for one in _away(*pair)]
+    what = "update of one who was away"
+    for who, exact in ((MEMBER, False), (NO_NOISE, True)):
+        if not alone:
+            why = "in no two rounds one after the other did exactly one member of a group come or go"
+            yield Measured(who, what, None, why=why)
+            continue
+        guesses = np.stack([_difference(*one, exact=exact) for one in alone])
+        there, owners = list[Floats](), list[int]()
+        for first, _, group, name in alone:
+            names = [one for one, k in zip(first.names, first.groups, strict=True) if k == group]
+            there.append(first.updates[first.groups == group].astype(np.float64))
+            owners.append(names.index(name))
+        yield tried(who, what, lambda: hidden_groups.update_cosine(guesses, there, owners))  # noqa: B023
+        yield from (
+            one._replace(what=f"{one.what} of one who was away")
+            for one in profiles(who, guesses, run.label_counts[run.numbers([one[3] for one in alone])], run.spec)
+        )
+
+
+Alone = tuple[Added, Added, int, str]
+"""A round, one beside it, and a group of which this member alone was added in the first and not in the second."""
+
+
+def _away(one: Added, other: Added) -> Iterator[Alone]:
+    for group in range(len(one.sums)):
+        there = [{n for n, k in zip(each.names, each.groups, strict=True) if k == group} for each in (one, other)]
+        if len(there[0] ^ there[1]) == 1 and there[0] & there[1]:
+            (name,) = there[0] ^ there[1]
+            yield (one, other, group, name) if name in there[0] else (other, one, group, name)
+
+
+def _difference(first: Added, second: Added, group: int, name: str, *, exact: bool) -> Floats:
+    """(d,) what the member adds to the mean of an upload, in steps."""
+    sides = [one.exact(group) if exact else one.sums[group].astype(np.float64) for one in (first, second)]
+    return np.asarray(sides[0] / first.step - sides[1] / second.step)
+
+
+@attack("sums-by-names", WITH_MEMBER, "groups", "regresses a group's sums on names: who is in it, and mean updates")
+def sums_by_names(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
+    """For each group. By assumption this succeeds in time."""
+    groups, weights = _groups(run, rounds), _weights(run, rounds)
+    seen = groups >= 0
+    means = np.zeros((len(run.clients), run.spec.size))
+    for one in rounds:
+        means[run.numbers(one.names)] += one.updates
+    for group in range(len(rounds[0].sums)):
+        sums = np.stack([one.sums[group] for one in rounds]).astype(np.float64)
+        member = groups == group
         try:
-            opened = [_joined(helper, name, r, one) for name, one in updates.items()]
-        except PeerError:
-            yield Measured(TOGETHER, "which pairs have similar labels, by cluster", None, why=NO_KEY, topic="groups")
+            parts = hidden_groups.by_names(weights, sums, alike=True)
+        except UserError as error:
+            yield Measured(WITH_MEMBER, "who is in the group, by regression on names", None, why=str(error))
             return
-        who = np.array(run.numbers(updates))
-        yield from profiles(TOGETHER, np.stack([step for _, step in opened]), run.label_counts[who], run.spec)
-        groups = np.array([group for group, _ in opened])
-        yield from memberships(TOGETHER, groups, who, run.label_counts, run.groups)
+        yield tried(
+            WITH_MEMBER,
+            "who is in the group, by regression on names",
+            lambda: hidden_groups.members_found(parts[seen], sums, member[seen]),  # noqa: B023
+        )
+        own = np.flatnonzero(member)
+        yield tried(
+            WITH_MEMBER,
+            "mean updates of members, by regression on names",
+            lambda: hidden_groups.update_cosine(parts[own], [means[own]] * len(own), range(len(own))),  # noqa: B023
+            topic="models",
+        )
 
 
-def _joined(helper: Any, name: str, r: int, one: HiddenUpdate) -> tuple[int, Floats]:
-    """A client's group, and its update (d,) in steps, from both servers' seeds."""
-    seeds = opened_from(helper, name, one.seeds, "upload", r, one.check, sha256(one.word).digest())
-    word = np.frombuffer(one.word, "<u4")
-    rows = np.zeros((len(seeds) // SEED_BYTES, len(word)), np.uint32)
-    fold(rows, seeds_of(one.master, len(rows)), word, 1)
-    fold(rows, seeds, word, -1)
-    group = int(rows.any(axis=1).argmax())
-    return group, rows[group].view(np.int32).astype(np.float64)
+def _groups(run: Recorded, rounds: Sequence[Added]) -> NDArray[np.int64]:
+    """(n,) of each client, -1 for one whose upload was never added."""
+    groups = np.full(len(run.clients), -1, np.int64)
+    for one in rounds:
+        groups[run.numbers(one.names)] = one.groups
+    return groups
+
+
+def _weights(run: Recorded, rounds: Sequence[Added]) -> Floats:
+    """(rounds, n) how much of each client's upload was added, over that of one on time in a full round."""
+    weights = np.zeros((len(rounds), len(run.clients)))
+    for row, one in zip(weights, rounds, strict=True):
+        row[run.numbers(one.names)] = one.weights
+    return weights
+
+
+def passive(run: Recorded) -> list[Finding]:
+    """Every attack on a recorded run."""
+    shares = row_shares(run, HUB, HELPER)
+    found = [*hidden_words(run), *hidden_rows(run, list(shares.values()))]
+    if shares:
+        r = founded_in(run, HELPER)
+        found += grouping_steps(run, found_groups(run, shares[r], r, HUB, HELPER))
+    coalitions = both_servers, opened_counts, differencing, sums_by_names
+    if run.options["crypto"] == "real":
+        return [*found, *(Finding(one.adversary, one.name, one.topic, (), why=NO_KEYS) for one in coalitions)]
+    rounds = added(run, HUB, HELPER)
+    return [*found, *(each for one in coalitions if rounds for each in one(run, rounds))]
+
+
+# -- a client that deviates --------------------------------------------------------------------------------------------
+
+
+@attack("planted-row", PLANTED, "labels", "plants a row that is grouped with all who have a label, and no one else")
+def planted_row(run: Recorded) -> Iterator[Measured]:
+    """The first client's row asks for the label that most nearly half of the clients have, which the sums tell.
+
+    The helper knows which positions are grouped with the client's, so it reads the bit of all of them, without names.
+    """
+    name, label = run.clients[0], -1
+    holders = (run.label_counts > 0).sum(axis=0)
+
+    def plant(message: Message, effect: Local, honest: Floats) -> Floats:
+        nonlocal label
+        if effect.name != "residual row":
+            return honest
+        of = evidence.spread(effect.arguments[2])
+        told = np.flatnonzero(of.tau > 0)
+        if not len(told):
+            raise UserError("the clients' residuals do not differ, so rows say nothing: there is one group")
+        label = int(told[np.abs(holders[told] - len(run.clients) / 2).argmin()])
+        return hidden_groups.planted_row(label, of, STRENGTH)
+
+    spoilt = repeated(run, name, {Local: plant})
+    r = founded_in(spoilt, HELPER)
+    groups = found_groups(spoilt, row_shares(spoilt, HUB, HELPER)[r], r, HUB, HELPER)
+    own = groups.labels[groups.names.index(name)]
+    others = [at for at, one in enumerate(groups.names) if one != name]
+    has = run.label_counts[run.numbers([groups.names[at] for at in others]), label] > 0
+    read = hidden_groups.bits_read(groups.labels[others] == own, has, "presence of the label")
+    yield Measured(PLANTED, f"who has label {label}, by a planted row", read)
+
+
+def active(run: Recorded) -> list[Finding]:
+    """Raises UserError with one group of all, which needs no rows."""
+    if run.settings.clusters == 1:
+        raise UserError("with clusters=1 no rows are compared, so none can be planted")
+    return planted_row(run)
 
 
 AUDIT = Audit(
-    lambda run: [*hidden_words(run), *hidden_rows(run), *both_servers(run)],
-    attacks=(hidden_words, hidden_rows, both_servers),
+    passive,
+    active,
+    (hidden_words, hidden_rows, grouping_steps, both_servers, opened_counts, differencing, sums_by_names, planted_row),
 )
