@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from coterie.privacy.audits import Finding, Recorded
-from coterie.privacy.audits.coterie import AUDIT, COUNTED, MEMBER, NO_NOISE, PLANTED, TOGETHER, WITH_MEMBER
-from coterie.privacy.audits.hidden_views import NO_KEYS, added, found_groups, row_shares
+from coterie.privacy.audits.coterie import AUDIT, COUNTED, MEMBER, NO_NOISE, TOGETHER, WITH_MEMBER
+from coterie.privacy.audits.hidden_grouping import PLANTED
+from coterie.privacy.audits.hidden_places import found_groups, row_shares
+from coterie.privacy.audits.hidden_rounds import NO_KEYS, added
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig
 from coterie.runs.recorded import record
@@ -104,7 +106,7 @@ def test_counts_would_show_who_is_in_which_group() -> None:
 
 def test_noise_keeps_a_member_from_the_update_of_another() -> None:
     _, rows = with_absences()
-    bare, noisy = (rows[who, "update of one who was away"] for who in (NO_NOISE, MEMBER))
+    bare, noisy = (rows[who, "update of one of its group who was away"] for who in (NO_NOISE, MEMBER))
     assert bare.leak > 0.45
     assert noisy.leak < 0.6 * bare.leak
     assert bare.results[0].n == noisy.results[0].n >= 10

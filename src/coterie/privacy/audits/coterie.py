@@ -6,47 +6,29 @@ A party "if" something were so is a control: it shows what the protocol hides, o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering import evidence
 from coterie.clustering.spectral import unit_rows
-from coterie.privacy.attacks import hidden_groups, labels
-from coterie.privacy.attacks.wrapping import repeated
+from coterie.privacy.attacks import hidden_groups
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, tried
-from coterie.privacy.audits.hidden_views import (
-    NO_KEYS,
-    Added,
-    FoundGroups,
-    RowShares,
-    added,
-    compared,
-    found_groups,
-    founded_in,
-    row_shares,
-)
+from coterie.privacy.audits.hidden_grouping import grouping_steps, planted_row
+from coterie.privacy.audits.hidden_places import RowShares, found_groups, founded_in, row_shares
+from coterie.privacy.audits.hidden_rounds import NO_KEYS, Added, added
 from coterie.privacy.measures import alike, memberships, profiles
 from coterie.privacy.views import by_round
-from coterie.protocol.effects import Local
 from coterie.protocol.errors import UserError
-from coterie.protocol.messages import Message
 from coterie.protocols.hidden_sums import HiddenUpdate
 from coterie.protocols.sealed_groups import Queries
-from coterie.protocols.shared_groups import sizes_of
 from coterie.systems.coterie.messages import HELPER, HUB
 
 Floats = NDArray[np.float64]
 TOGETHER = "hub with helper"
-MEMBER, NO_NOISE = "member", "member, if sums had no noise"
+MEMBER, NO_NOISE = "client", "client, if sums had no noise"
 WITH_MEMBER = "hub with a member"
 COUNTED = "hub, if counts were opened"
-AGAIN = "helper, if groups were made twice"
-PLANTED = "helper with a client, deviating"
-STRENGTH = 1e4
-"""The gain of a planted row with any other; honest gains are hundreds at most."""
 
 
 # -- single servers ----------------------------------------------------------------------------------------------------
@@ -68,7 +50,7 @@ def hidden_rows(run: Recorded, rows: Sequence[RowShares]) -> Iterator[Measured]:
     asked = {name: one.ours for of in by_round(run.views[HUB], Queries).values() for name, one in of.items()}
     names = [name for name in run.clients if name in asked]
     bits: Floats = np.stack([np.unpackbits(np.frombuffer(asked[name], np.uint8)) * 2.0 - 1 for name in names])
-    for _ in by_round(run.views[HUB], HiddenUpdate):  # they have them in every round
+    for _ in run.lines:  # they have them in every round
         if len(names) > 2:
             yield from _alike(run, HUB, "queries", names, bits)
         for one in rows:
@@ -83,23 +65,6 @@ def _numbers(words: Sequence[bytes], kind: str) -> Floats:
 def _alike(run: Recorded, who: str, by: str, names: Sequence[str], numbers: Floats) -> Iterator[Measured]:
     units = unit_rows(numbers)
     yield from alike(who, by, units @ units.T, np.array(run.numbers(names)), run.label_counts, run.groups)
-
-
-@attack("grouping-steps", HELPER, "other", "tells samples of unnamed clients from opened comparisons, and links them")
-def grouping_steps(run: Recorded, groups: FoundGroups) -> Iterator[Measured]:
-    """The hub sees the same comparisons, at places that it cannot relate to names or positions."""
-    counts = run.label_counts[run.numbers(groups.names)]
-    sure = hidden_groups.agreement(groups.outcomes, groups.labels)
-    seed = np.random.default_rng(0)
-    most = sizes_of(run.settings, len(run.clients), run.spec).groups
-    _, again = compared(groups.gains, int(seed.integers(1 << 62)), most, run.settings.min_cluster)
-    other = hidden_groups.agreement(again, groups.labels)
-    for _ in by_round(run.views[HUB], HiddenUpdate):  # it knows them in every round
-        for what, truth in (("samples", counts.sum(axis=1)), ("label entropy", labels.label_entropy(counts))):
-            score = partial(labels.rank_correlation, sure, truth, what)
-            yield tried(HELPER, f"{what} of unnamed clients, by steps", score)
-        linked = hidden_groups.linked(sure, other, groups.labels)
-        yield Measured(AGAIN, "re-linked in its group, by steps", linked, topic="identity")
 
 
 # -- coalitions, and controls ------------------------------------------------------------------------------------------
@@ -132,7 +97,7 @@ def opened_counts(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
 def differencing(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
     """With the sums as they are, and with exact ones."""
     alone = [one for pair in pairwise(rounds) for one in _away(*pair)]
-    what = "update of one who was away"
+    what = "update of one of its group who was away"
     for who, exact in ((MEMBER, False), (NO_NOISE, True)):
         if not alone:
             why = "in no two rounds one after the other did exactly one member of a group come or go"
@@ -146,7 +111,7 @@ def differencing(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
             owners.append(names.index(name))
         yield tried(who, what, lambda: hidden_groups.update_cosine(guesses, there, owners))  # noqa: B023
         yield from (
-            one._replace(what=f"{one.what} of one who was away")
+            one._replace(what=f"{one.what} of one of its group who was away")
             for one in profiles(who, guesses, run.label_counts[run.numbers([one[3] for one in alone])], run.spec)
         )
 
@@ -227,39 +192,6 @@ def passive(run: Recorded) -> list[Finding]:
         return [*found, *(Finding(one.adversary, one.name, one.topic, (), why=NO_KEYS) for one in coalitions)]
     rounds = added(run, HUB, HELPER)
     return [*found, *(each for one in coalitions if rounds for each in one(run, rounds))]
-
-
-# -- a client that deviates --------------------------------------------------------------------------------------------
-
-
-@attack("planted-row", PLANTED, "labels", "plants a row that is grouped with all who have a label, and no one else")
-def planted_row(run: Recorded) -> Iterator[Measured]:
-    """The first client's row asks for the label that most nearly half of the clients have, which the sums tell.
-
-    The helper knows which positions are grouped with the client's, so it reads the bit of all of them, without names.
-    """
-    name, label = run.clients[0], -1
-    holders = (run.label_counts > 0).sum(axis=0)
-
-    def plant(message: Message, effect: Local, honest: Floats) -> Floats:
-        nonlocal label
-        if effect.name != "residual row":
-            return honest
-        of = evidence.spread(effect.arguments[2])
-        told = np.flatnonzero(of.tau > 0)
-        if not len(told):
-            raise UserError("the clients' residuals do not differ, so rows say nothing: there is one group")
-        label = int(told[np.abs(holders[told] - len(run.clients) / 2).argmin()])
-        return hidden_groups.planted_row(label, of, STRENGTH)
-
-    spoilt = repeated(run, name, {Local: plant})
-    r = founded_in(spoilt, HELPER)
-    groups = found_groups(spoilt, row_shares(spoilt, HUB, HELPER)[r], r, HUB, HELPER)
-    own = groups.labels[groups.names.index(name)]
-    others = [at for at, one in enumerate(groups.names) if one != name]
-    has = run.label_counts[run.numbers([groups.names[at] for at in others]), label] > 0
-    read = hidden_groups.bits_read(groups.labels[others] == own, has, "presence of the label")
-    yield Measured(PLANTED, f"who has label {label}, by a planted row", read)
 
 
 def active(run: Recorded) -> list[Finding]:
