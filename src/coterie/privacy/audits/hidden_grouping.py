@@ -66,4 +66,4 @@ def planted_row(run: Recorded) -> Iterator[Measured]:
     others = [at for at, one in enumerate(groups.names) if one != name]
     has = run.label_counts[run.numbers([groups.names[at] for at in others]), label] > 0
     read = hidden_groups.bits_read(groups.labels[others] == own, has, "presence of the label")
-    yield Measured(PLANTED, f"who has label {label}, by a planted row", read)
+    yield Measured(PLANTED, "who has the label that it chose, by a planted row", read)
