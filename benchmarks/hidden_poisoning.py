@@ -90,7 +90,9 @@ def one(seed: int, check: str, attack: str | None, times: float) -> dict[str, An
         added = experiment.round(r)["notes"]["added"]
         if names and added == CLIENTS:
             longest, counted = max(longest, Lengthened.last / longest_honest), counted + 1
-    models, found = experiment.models(), {"longest": longest, "counted": counted / ROUNDS}
+    models = experiment.models()
+    found: dict[str, Any] = {"longest": longest, "counted": counted / ROUNDS}
+    assert experiment.split.groups is not None
     groups = dict(zip(experiment.common.clients, experiment.split.groups, strict=True))
     if names and experiment.scored is not None:
         honest = [name for name in experiment.shown if name not in names]

@@ -6,7 +6,8 @@ from typing import Any
 
 from benchmarks.security.compared import summary
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.audits.coterie import active, passive
+from coterie.privacy.audits.coterie import passive
+from coterie.privacy.audits.hidden_grouping import planted_row
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import record
 
@@ -30,7 +31,7 @@ def measured(rounds: int, seeds: int, *, deviating: bool, **options: Any) -> dic
             **options,
         )
         run = record(config)
-        found = [*passive(run), *(active(run) if deviating else ())]
+        found = [*passive(run), *(planted_row(run) if deviating else ())]
         runs.append({one.name: one.results for one in found if one.results})
     everywhere = [name for name in runs[0] if all(name in run for run in runs)]
     return {"attacks": summary([{name: run[name] for name in everywhere} for run in runs])}

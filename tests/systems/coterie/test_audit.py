@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from coterie.privacy.audits import Finding, Recorded
-from coterie.privacy.audits.coterie import AUDIT, COUNTED, MEMBER, NO_NOISE, TOGETHER, WITH_MEMBER
+from coterie.privacy.audits.coterie import AUDIT
+from coterie.privacy.audits.hidden_coalitions import COUNTED, MEMBER, NO_NOISE, TOGETHER, WITH_MEMBER
 from coterie.privacy.audits.hidden_grouping import PLANTED
-from coterie.privacy.audits.hidden_places import found_groups, row_shares
+from coterie.privacy.audits.hidden_places import found_groups
 from coterie.privacy.audits.hidden_rounds import NO_KEYS, added
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig
@@ -91,8 +92,7 @@ def test_what_the_observer_reads_is_what_the_parties_have() -> None:
         change = client.grid.change(totals[groups[name]].astype(np.int32), client.row.secret.total)
         if client.row.secret.round == latest:
             assert client.state.weights == pytest.approx(run.initial + change, abs=1e-6)
-    (shares,) = row_shares(run, "hub", "helper").values()
-    placed = found_groups(run, shares, 0, "hub", "helper")
+    placed = found_groups(run, "hub", "helper")
     assert {(groups[name], int(k)) for name, k in zip(placed.names, placed.labels, strict=True)} in (
         {(0, 0), (1, 1)},
         {(0, 1), (1, 0)},

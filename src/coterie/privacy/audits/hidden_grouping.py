@@ -12,7 +12,7 @@ from coterie.clustering import evidence
 from coterie.privacy.attacks import hidden_groups, labels
 from coterie.privacy.attacks.wrapping import repeated
 from coterie.privacy.audits import Measured, Recorded, attack, tried
-from coterie.privacy.audits.hidden_places import PlacesFound, compared, found_groups, founded_in, row_shares
+from coterie.privacy.audits.hidden_places import compared, found_groups
 from coterie.protocol.effects import Local
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
@@ -25,8 +25,9 @@ STRENGTH = 1e4
 
 
 @attack("grouping-steps", HELPER, "other", "tells samples of unnamed clients from opened comparisons, and links them")
-def grouping_steps(run: Recorded, groups: PlacesFound) -> Iterator[Measured]:
+def grouping_steps(run: Recorded) -> Iterator[Measured]:
     """The hub sees the same comparisons, at places that it cannot relate to names or positions."""
+    groups = found_groups(run, HUB, HELPER)
     counts = run.label_counts[run.numbers(groups.names)]
     sure = hidden_groups.agreement(groups.outcomes, groups.labels)
     seed = int(np.random.default_rng(0).integers(1 << 62))
@@ -44,7 +45,10 @@ def planted_row(run: Recorded) -> Iterator[Measured]:
     """The first client's row asks for the label that most nearly half of the clients have, which the sums tell.
 
     The helper knows which positions are grouped with the client's, so it reads the bit of all of them, without names.
+    Raises UserError with one group of all, which needs no rows.
     """
+    if run.settings.clusters == 1:
+        raise UserError("with clusters=1 no rows are compared, so none can be planted")
     name, label = run.clients[0], -1
     holders = (run.label_counts > 0).sum(axis=0)
 
@@ -60,10 +64,9 @@ def planted_row(run: Recorded) -> Iterator[Measured]:
         return hidden_groups.planted_row(label, of, STRENGTH)
 
     spoilt = repeated(run, name, {Local: plant})
-    r = founded_in(spoilt, HELPER)
-    groups = found_groups(spoilt, row_shares(spoilt, HUB, HELPER)[r], r, HUB, HELPER)
+    groups = found_groups(spoilt, HUB, HELPER)
     own = groups.labels[groups.names.index(name)]
     others = [at for at, one in enumerate(groups.names) if one != name]
     has = run.label_counts[run.numbers([groups.names[at] for at in others]), label] > 0
-    read = hidden_groups.bits_read(groups.labels[others] == own, has, "presence of the label")
-    yield Measured(PLANTED, "who has the label that it chose, by a planted row", read)
+    read = hidden_groups.bits_read(groups.labels[others] == own, has, "presence of a label")
+    yield Measured(PLANTED, "who has a label of its choice, by a planted row", read)

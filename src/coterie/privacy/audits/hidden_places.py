@@ -77,12 +77,14 @@ class PlacesFound:
     most: int
 
 
-def found_groups(run: Recorded, shares: RowShares, r: int, hub: str, helper: str) -> PlacesFound:
-    """The founding of round r, made again from both sides' messages. Raises UserError if there was none."""
+def found_groups(run: Recorded, hub: str, helper: str) -> PlacesFound:
+    """The last founding, made again from both sides' messages. Raises UserError if the views hold none."""
+    rounds = [seen.round for seen, one in run.views[helper].messages(OpenRows) if one.placing < 0]
+    if not rounds:
+        raise UserError("no groups were made")
+    r, shares = rounds[-1], row_shares(run, hub, helper)[rounds[-1]]
     asked = {one.number: one.data for _, one in run.views[helper].messages(Step, r)}
     answers = {one.number: one.data for _, one in run.views[hub].messages(Stepped, r)}
-    if not answers:
-        raise UserError(f"no groups were made in round {r}")
     key = granted(run.views[helper])[f"secret {CORRELATIONS}"]
     sizes = sizes_of(run.settings, len(run.clients), run.spec)
     dealt = Dealt(1, sizes, key[:SEED_BYTES], key[SEED_BYTES:])
@@ -117,11 +119,3 @@ def _concluded(program: Exchange[T], heard: Sequence[bytes]) -> T:
         result: T = end.value
         return result
     raise UserError("the views hold no whole grouping: record from the set-up on")
-
-
-def founded_in(run: Recorded, helper: str) -> int:
-    """The round in which groups were made last. Raises UserError."""
-    rounds = [seen.round for seen, one in run.views[helper].messages(OpenRows) if one.placing < 0]
-    if not rounds:
-        raise UserError("no groups were made")
-    return rounds[-1]
