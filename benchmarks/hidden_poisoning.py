@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,22 +143,27 @@ def main() -> None:
     write_json(given.out, {"seeds": given.seeds, "without an attack": spread(quiet), "rows": rows})
 
 
-def table(record: Mapping[str, Any], *variants: str) -> str:
-    """Group / others in percent by attack, a column for each variant; the last column of ``variants`` names it."""
+WORDS = {
+    "clips": "attacker clips",
+    "tag": "does not clip",
+    "norm": "does not clip, `check=norm`",
+    "norm, 1.4 clips": "1.4 clips, `check=norm`",
+}
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """Local accuracy, and success of backdoors, in percent: of the attacked group / of the others, by attack."""
     rows = {(row["attack"], row["variant"]): row for row in record["rows"]}
-    return _grid(
-        ["attack", *(f"{words}: group, others" for words in variants)],
-        [[f"`{attack}`", *(_pair(rows[attack, one]) for one in variants)] for attack in ATTACKS],
-    )
-
-
-def _pair(row: Mapping[str, Any]) -> str:
-    return " / ".join(f"{100 * row[side]['mean']:.0f}" for side in ("group", "others"))
-
-
-def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = (head, ["---"] * len(head), *rows)
+    lines = [["attack", *WORDS.values()], ["---"] * (1 + len(WORDS))]
+    for attack in ATTACKS:
+        lines.append([f"`{attack}`", *(_pair(rows[attack, one], "") for one in WORDS)])
+        if rows[attack, "tag"]["group_backdoor"]:
+            lines.append([f"{attack}, success", *(_pair(rows[attack, one], "_backdoor") for one in WORDS)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _pair(row: Mapping[str, Any], of: str) -> str:
+    return " / ".join(f"{100 * row[f'{side}{of}']['mean']:.0f}" for side in ("group", "others"))
 
 
 if __name__ == "__main__":
