@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.security import coterie as study
 from coterie.privacy.audits import Finding, Recorded
 from coterie.privacy.audits.coterie import AUDIT
 from coterie.privacy.audits.hidden_coalitions import COUNTED, MEMBER, NO_NOISE, TOGETHER, WITH_MEMBER
@@ -138,3 +139,11 @@ def test_with_one_group_no_row_can_be_planted() -> None:
     assert AUDIT.active
     with pytest.raises(UserError, match="no rows are compared"):
         AUDIT.active(run)
+
+
+def test_the_study_has_controls_and_the_planted_row() -> None:
+    """The documentation's numbers are made by ``benchmarks.security``."""
+    rows = study.measured(6, 1, deviating=True, clients=14, partition="permute:2+dirichlet:0.5")["attacks"]
+    counted, planted = (next(row for name, row in rows.items() if name.startswith(who)) for who in (COUNTED, PLANTED))
+    assert counted["chance"] == pytest.approx(0.5, abs=0.1)
+    assert planted["value"] > 0.9 > planted["chance"]

@@ -44,7 +44,7 @@ def grouping_steps(run: Recorded) -> Iterator[Measured]:
 def planted_row(run: Recorded) -> Iterator[Measured]:
     """The first client's row asks for the label that most nearly half of the clients have, which the sums tell.
 
-    The helper knows which positions are grouped with the client's, so it reads the bit of all of them, without names.
+    The helper sees by comparisons which positions gain by the client's, so it reads the bit of all, without names.
     Raises UserError with one group of all, which needs no rows.
     """
     if run.settings.clusters == 1:
@@ -65,8 +65,8 @@ def planted_row(run: Recorded) -> Iterator[Measured]:
 
     spoilt = repeated(run, name, {Local: plant})
     groups = found_groups(spoilt, HUB, HELPER)
-    own = groups.labels[groups.names.index(name)]
+    gained = hidden_groups.sides(groups.outcomes, len(groups.names))[groups.names.index(name)]
     others = [at for at, one in enumerate(groups.names) if one != name]
     has = run.label_counts[run.numbers([groups.names[at] for at in others]), label] > 0
-    read = hidden_groups.bits_read(groups.labels[others] == own, has, "presence of a label")
+    read = hidden_groups.bits_read(gained[others] > 0, has, "presence of a label")
     yield Measured(PLANTED, "who has a label of its choice, by a planted row", read)
