@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks import detection, detection_costs, features, poisoning, rates
+from benchmarks import detection, detection_costs, features, hidden_poisoning, poisoning, rates
 from coterie.runs.intervals import mean_and_interval
 
 ROOT = Path(__file__).parents[1]
@@ -415,14 +415,16 @@ def leading(record: Record) -> str:
 
 
 def security(record: Record) -> str:
-    """Attacks by variant, with chance, and the accuracies."""
+    """Attacks by variant, with chance, and the accuracies where they are known."""
     variants = record["variants"]
+    first = next(iter(variants.values()))
     found = []
-    for name, attack in variants["paper"]["attacks"].items():
+    for name, attack in first["attacks"].items():
         values = [error(variant["attacks"].get(name)) for variant in variants.values()]
         found.append([f"{name} ({attack['chance']:.2f})", *values])
     for kind in ("global", "local"):
-        found.append([f"*{kind} accuracy*", *(f"{one[f'{kind}_accuracy']:.3f}" for one in variants.values())])
+        if f"{kind}_accuracy" in first:
+            found.append([f"*{kind} accuracy*", *(f"{one[f'{kind}_accuracy']:.3f}" for one in variants.values())])
     return grid(["attack (chance)", *variants], found)
 
 
@@ -496,6 +498,7 @@ TABLES: dict[str, Table] = {
     "security": security,
     "regret": regret,
     "poisoned": poisoned,
+    "hidden-poisoned": hidden_poisoning.table,
     "rates": rates.table,
     "detection": lambda record, *of: part(detection.tables(record), *of),
     "detection-costs": lambda record, *of: part(detection_costs.tables(record), *of),

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.security import fedcaprivacy, mingledpie, pafed
+from benchmarks.security import coterie, fedcaprivacy, mingledpie, pafed
 
 STUDIES: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "coterie": coterie.study,
     "fedcaprivacy": fedcaprivacy.study,
     "mingledpie": mingledpie.study,
     "pafed": pafed.study,

@@ -95,7 +95,7 @@ def test_the_study_says_of_each_size_how_many_clients_get_the_key() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["fedavg", *TINY], "there are no active attacks on fedavg, only on fedepc, ofl, pafed"),
+        (["fedavg", *TINY], "there are no active attacks on fedavg, only on coterie, fedepc, ofl, pafed"),
         ([*ROBBED, "--crypto", "emulated"], "an emulated key has no secret to be stolen"),
         (["pafed", *ROBBED[3:], "--model", "linear"], "a model of 650 weights fills no ciphertext of 1024"),
         ([*ROBBED, "--rounds", "1"], "no client was asked in two rounds"),

@@ -23,6 +23,7 @@ from coterie.privacy.attacks.blinded_rows import (
 )
 from coterie.privacy.attacks.labels import (
     label_shares,
+    label_shares_by_rows,
     label_shares_from_bias,
     last_bias,
     pair_auc,
@@ -181,6 +182,46 @@ def test_whole_rows_are_cut_at_the_last_bias():
     rows = np.random.default_rng(1).normal(size=(25, 24)) * 1e3
     rows[:, 16:20] = bias
     assert share_correlation(label_shares(rows, SPEC), counts).value == pytest.approx(1.0)
+
+
+def adjusted_gradient(rng, shares, means, n=400):
+    """(d,) the first step of a linear model whose logits have the logarithms of the client's own label shares added.
+
+    Equal weights, so the predicted shares are the true ones, and the bias does not move.
+    """
+    y = np.repeat(np.arange(len(shares)), np.rint(shares * n).astype(int))
+    x = means[y] + 0.1 * rng.normal(size=(len(y), means.shape[1]))
+    true = np.eye(len(shares))[y]
+    error = true.mean(axis=0) - true
+    return -np.concatenate([(error.T @ x).ravel(), error.sum(axis=0)]) / len(y)
+
+
+def test_rows_show_label_shares_where_the_bias_is_blind():
+    """Closed form: row c moves by p_c (mean_c - mean of all)."""
+    rng, classes, length = np.random.default_rng(0), 5, 40
+    means = rng.normal(size=(classes, length))
+    shares = rng.dirichlet(np.full(classes, 0.5), size=30)
+    counts = np.rint(shares * 400)
+    steps = np.stack([adjusted_gradient(rng, one, means) for one in shares])
+    parts = (
+        Part("weight", (classes, length), "float32", "parameter", "shared", 0),
+        Part("bias", (classes,), "float32", "parameter", "shared", classes * length),
+    )
+    spec = ModelSpec(parts)
+    assert np.abs(steps[:, -classes:]).max() < 1e-12
+    noise = steps + 1e-9 * rng.normal(size=steps.shape)
+    assert abs(share_correlation(label_shares(noise, spec), counts).leak) < 3 / 30**0.5
+    true = counts / counts.sum(axis=1, keepdims=True)
+    lengths = true * np.linalg.norm(means - (true @ means)[:, None], axis=2)
+    lengths /= np.linalg.norm(lengths, axis=1, keepdims=True)
+    np.testing.assert_allclose(label_shares_by_rows(steps, spec), label_shares_from_bias(lengths), atol=0.02)
+    assert share_correlation(label_shares_by_rows(noise, spec), counts).value > 0.8
+
+
+def test_rows_need_a_layer_with_one_for_each_class():
+    with pytest.raises(UserError, match="no row of weights for each class"):
+        label_shares_by_rows(np.ones((2, 3)), ModelSpec((Part("bias", (3,), "float32", "parameter", "shared", 0),)))
+    assert (label_shares_by_rows(np.zeros((2, 24)), SPEC) == 0).all()
 
 
 def test_unrelated_biases_say_nothing():

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from coterie.clustering.affinity import pairwise_distances
 from coterie.privacy.attacks.inversion import dense_inputs, recovery
+from coterie.privacy.attacks.labels import label_shares_by_rows
 from coterie.privacy.attacks.membership import membership_auc
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Attack, AuditSamples, Finding, Measured, Recorded, attack, gather
-from coterie.privacy.measures import alike, profiles
+from coterie.privacy.measures import alike, by_estimate, profiles
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import ANY, Message
 from coterie.training.evaluate import judge_many
@@ -185,6 +186,15 @@ def _check_clients(updates: Updates, least: int) -> None:
         raise UserError(f"it compares clients, and no round has plain updates of {least} or more")
 
 
+@attack("plain-row-lengths", _BY, "labels", "tells the same from how far each class's row of the last layer moves")
+def _row_lengths(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    """Where training corrects for the classes' shares, as by their logarithms, the bias says nothing and rows do."""
+    _check_clients(updates, 2)
+    guess = label_shares_by_rows(updates.steps, run.spec)
+    for one in by_estimate(updates.role, guess, run.label_counts[updates.clients]):
+        yield one._replace(what=f"{one.what}, by row lengths")
+
+
 @attack("plain-similar-clients", _BY, "groups", "tells which clients have similar data")
 def _alike(run: Recorded, updates: Updates) -> Iterator[Measured]:
     _check_clients(updates, 3)
@@ -262,7 +272,7 @@ def like_samples(
     return x[own], [other_x[draw] for draw in draws], len(own) / possible
 
 
-ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _alike, _members, _inputs)
+ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _row_lengths, _alike, _members, _inputs)
 """The attacks on plain updates, which run on every system."""
 
 

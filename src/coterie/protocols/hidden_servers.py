@@ -121,9 +121,14 @@ class ServerRows(Component):
 
     def found(self, groups: int) -> None:
         """Begin with rows of zeros, fresh masks and no queries."""
-        source, secret = self.party.secrets("masks of rows"), self.secret
-        secret.masks = tuple(source.bytes(shared_rows.KEY_BYTES) for _ in range(groups))
+        secret = self.secret
+        secret.masks = self.fresh_masks(groups)
         secret.totals, secret.sealed, secret.queries = self.zeros(), None, {}
+
+    def fresh_masks(self, groups: int) -> tuple[bytes, ...]:
+        """SECRET: a key for each row."""
+        source = self.party.secrets("masks of rows")
+        return tuple(source.bytes(shared_rows.KEY_BYTES) for _ in range(groups))
 
     def zeros(self) -> Words:
         return np.zeros((self.groups, self.length), np.uint32)

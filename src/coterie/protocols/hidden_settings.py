@@ -32,7 +32,7 @@ class HiddenSums(LateTraining):
     min_cluster: the smallest group.
     check: of an upload, "tag" that it changes one group alone, or "norm" that it is also as short as clip allows.
     noise: standard deviation, over C, of the Gaussian noise that each server adds to a row's sum in every round; None
-    for what ``epsilon`` asks for, or .005, which ends differencing and protects by no proof worth its name.
+    for what ``epsilon`` asks for, or .005, which weakens differencing and protects by no proof worth its name.
     epsilon: budget of a client, which uploads nothing that would take it beyond this; None for no budget.
     private_rounds: the uploads that this budget is for, where ``noise`` follows from it.  dp_delta: of the budget.
     """

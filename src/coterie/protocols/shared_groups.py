@@ -140,13 +140,23 @@ def found(dealt: Dealt, config: Any, rows: Words64, nonce: bytes) -> Exchange[Sh
     gains = yield from two_party.squared(dealt, rows, twisted)
     if dealt.party == 0:
         gains = gains + _bonus(1)
-    draw, count = np.random.default_rng(seed), len(rows)
-    orders = [draw.permutation(count).tolist() for _ in range(RESTARTS)]
-    questions = grouped(orders, dealt.sizes.groups, config.min_cluster)
+    questions = founding(seed, len(rows), dealt.sizes.groups, config.min_cluster)
     groups = sorted((yield from _answered(dealt, 0, questions, gains)), key=min)
     return SharedGroups(
         groups, order, np.stack([rows[list(members)].sum(axis=0, dtype=np.uint64) for members in groups])
     )
+
+
+def founding(seed: int, count: int, most: int, smallest: int) -> Questions[Groups]:
+    """What is asked about the gains of so many clients. seed: as tossed.  most: groups."""
+    draw = np.random.default_rng(seed)
+    orders = [draw.permutation(count).tolist() for _ in range(RESTARTS)]
+    return grouped(orders, most, smallest)
+
+
+def gains_of(rows: Words64) -> Words64:
+    """(n, n) the gains of rows in the clear (n, length), of which the servers hold shares."""
+    return np.asarray(rows @ twisted(rows).T + _bonus(1), np.uint64)
 
 
 def place(dealt: Dealt, config: Any, clients: int, placing: int, rows: Words64, shared: Shared) -> Exchange[Placed]:

@@ -191,11 +191,11 @@ def _value(run: Run, field: str) -> float | None:
 
 
 def by_reason(not_applicable: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The attacks that can't be applied, as ``"a, b"``, with their common reason."""
+    """The attacks that can't be applied, as ``"a; b"``, with their common reason."""
     found: dict[str, list[str]] = {}
     for name, why in not_applicable.items():
         found.setdefault(why, []).append(name)
-    return [(", ".join(names), why) for why, names in found.items()]
+    return [("; ".join(names), why) for why, names in found.items()]
 
 
 def by_role(not_judged: Iterable[Unread | Mapping[str, str]]) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from coterie.crypto.signing import SealingKey
 from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import PeerError
 from coterie.protocols.anonymous import Relayed
-from coterie.protocols.hidden_servers import Adding, ServerRows
+from coterie.protocols.hidden_servers import Adding, HubRows, ServerRows
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowsSealed, Shares, sealed_to
 from coterie.protocols.sealed_groups import AskForRow, OpenRows, SharedRow, Step, Stepped
 from coterie.protocols.setup_sums import Summand, Unblind
@@ -243,6 +243,46 @@ def test_an_upload_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     changed_shares(monkeypatch, change)
     assert experiment.round(1)["notes"]["added"] == 8
     assert "skipped" in experiment.round(2)["notes"]
+    experiment.close()
+
+
+@pytest.mark.parametrize(("left_out", "added"), [(1, 7), (2, 0), (7, 0)])
+def test_a_hub_cannot_leave_out_clients_until_one_is_alone(
+    left_out: int, added: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not mind, but the helper counts, too: with two of eight away a group of three might have one."""
+    add = HubRows.add
+
+    def choosing(self: Any, r: int, helper: str, on_time: int, uploads: Any, *rest: Any) -> Any:
+        return add(self, r, helper, on_time, uploads[left_out:], *rest)
+
+    monkeypatch.setattr(HubRows, "add", choosing)
+    monkeypatch.setattr(HubRows, "shows_few", lambda self, adding: "")
+    experiment = made()
+    notes = experiment.round(1)["notes"]
+    assert notes["added"] == added
+    assert ("might be of fewer than 2" in notes.get("skipped", "")) == (not added)
+    experiment.close()
+
+
+def test_an_upload_that_is_made_again_shows_nothing_of_its_numbers() -> None:
+    """In a real run shares are fresh in every attempt. The control: one seed for two vectors shows their difference."""
+    experiment = made(crypto="real")
+    client, rng = party(experiment, experiment.common.clients[0]), np.random.default_rng(0)
+    xs = [rng.integers(-(2**16), 2**16, client.spec.size).astype(np.uint32) for _ in range(2)]
+    first, second = (client.row.upload(xs[0], 1, "helper") for _ in range(2))
+    words = [np.frombuffer(one.word, "<u4") for one in (first, second)]
+    assert len({first.master, second.master, first.check, second.check}) == 4
+    for between in (words[0] - words[1], words[0] + words[1]):
+        assert chisquare(np.bincount(between.view(np.uint8), minlength=256)).pvalue > 1e-6
+        assert abs(np.corrcoef(between.view(np.int32), xs[0].view(np.int32))[0, 1]) < 5 / len(xs[0]) ** 0.5
+
+    class Again:
+        def bytes(self, count: int) -> bytes:
+            return bytes(range(count))
+
+    careless = [one_hot.shared(x, 0, 2, bytes(32), Again()).word for x in xs]  # type: ignore[arg-type]
+    assert any((careless[0] - careless[1] == sign * (xs[0] - xs[1])).all() for sign in (np.uint32(1), ~np.uint32(0)))
     experiment.close()
 
 

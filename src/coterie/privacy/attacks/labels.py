@@ -1,9 +1,10 @@
 """Clients' labels from models, clusters and selections.
 
 From models, also from FedCAPrivacy's blinded, shuffled rows (`label_shares`): the gradient of a softmax's bias is the
-(predicted - true) share of each class, so a client's bias is above the others' for classes that it has more of. From
-clusters (`similar_pairs`): members have similar labels. From how often a server selected each client
-(`rank_correlation`): a selection by data size, loss or variety reveals something of these.
+(predicted - true) share of each class, so a client's bias is above the others' for classes that it has more of. Rows of
+the last weights move further for these (`label_shares_by_rows`). From clusters (`similar_pairs`): members have similar
+labels. From how often a server selected each client (`rank_correlation`): a selection by data size, loss or variety
+reveals something of these.
 """
 
 from __future__ import annotations
@@ -101,18 +102,40 @@ def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(centred[:, some] / length[some])
 
 
-def selected_by_class(chosen: NDArray[np.bool_], spec: ModelSpec) -> NDArray[np.float64]:
-    """(n, d) the parameters that each client has chosen -> (n, classes), each class's share in the last layer.
+def last_rows(spec: ModelSpec) -> tuple[slice, int]:
+    """Where the last layer's weights lie, and the number of its classes, each of which has a row before the bias.
 
-    A class has a row of the last weights, and its bias. Raises UserError for a model without such rows.
+    Raises UserError for a model without such rows.
     """
     bias = last_bias(spec)
     classes = bias.stop - bias.start
     rows = [part for part in spec.parts if part.name.endswith("weight") and part.offset + part.size == bias.start]
     if not rows or rows[0].shape[0] != classes:
-        raise UserError("the model's last layer has no row of weights for each class, so choices can't be told apart")
-    weights = chosen[:, rows[0].offset : bias.start].reshape(len(chosen), classes, -1)
-    return np.asarray(np.concatenate([weights, chosen[:, bias, None]], axis=2).mean(axis=2), np.float64)
+        raise UserError("the model's last layer has no row of weights for each class before its bias")
+    return slice(rows[0].offset, bias.start), classes
+
+
+def label_shares_by_rows(steps: NDArray[Any], spec: ModelSpec) -> NDArray[np.float64]:
+    """(n, classes) deviations of the label shares of clients with these updates (n, d), by the last layer's rows.
+
+    A class's row moves further, the more samples of the class there are: its gradient is the mean of (predicted - true)
+    times the last layer's input. That is so even where training keeps the bias from moving with the classes' shares.
+    """
+    where, classes = last_rows(spec)
+    lengths = np.linalg.norm(real_rows("steps", steps)[:, where].reshape(len(steps), classes, -1), axis=2)
+    whole = np.linalg.norm(lengths, axis=1, keepdims=True)
+    return label_shares_from_bias(lengths / np.where(whole > 0, whole, 1.0))
+
+
+def selected_by_class(chosen: NDArray[np.bool_], spec: ModelSpec) -> NDArray[np.float64]:
+    """(n, d) the parameters that each client has chosen -> (n, classes), each class's share in the last layer.
+
+    A class has a row of the last weights, and its bias. Raises UserError for a model without such rows.
+    """
+    where, classes = last_rows(spec)
+    weights = chosen[:, where].reshape(len(chosen), classes, -1)
+    bias = chosen[:, last_bias(spec), None]
+    return np.asarray(np.concatenate([weights, bias], axis=2).mean(axis=2), np.float64)
 
 
 def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:

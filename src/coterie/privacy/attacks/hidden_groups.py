@@ -1,0 +1,152 @@
+"""Who is in which hidden group, and what its members send, from sums by name and from steps of a grouping.
+
+Sums are those of rounds in which not everybody took part. ``weights`` (rounds, n) says how much of each client's upload
+a round has added, 0 where it was away. Steps are the comparisons of ``clustering/correlation.py`` and their outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clustering import evidence
+from coterie.clustering.correlation import Block
+from coterie.clustering.evidence import DIMENSION, RANK, ResidualSpread, row_length, twisted
+from coterie.privacy.attacks.result import AttackResult, handed_out
+from coterie.protocol.errors import UserError
+
+Floats = NDArray[np.float64]
+Outcome = tuple[list[Block], bool]
+"""A sum of gains, and whether it was above 0."""
+RIDGE = 0.1
+ALWAYS = "the same clients were added in all rounds, so that sums do not tell one from another"
+
+
+def by_names(weights: Floats, sums: Floats, *, alike: bool = False) -> Floats:
+    """(n, m) each client's part of sums (rounds, m), by ridge regression of their differences between rounds.
+
+    alike: every difference is set to length 1, since training slows down. Raises UserError where the same clients were
+    added in all rounds.
+    """
+    varied, change = np.diff(weights, axis=0), np.diff(sums, axis=0)
+    if not varied.any():
+        raise UserError(ALWAYS)
+    if alike:
+        change = _unit(change)
+    inner = varied @ varied.T
+    ridge = RIDGE * float(np.trace(inner)) / len(inner) * np.eye(len(inner))
+    return np.asarray(varied.T @ np.linalg.solve(inner + ridge, change))
+
+
+def _unit(rows: Floats) -> Floats:
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1.0))
+
+
+def groups_found(parts: Floats, groups: NDArray[np.int64]) -> AttackResult:
+    """How many clients' groups (n,) are those in which they have the greatest part (n, G).
+
+    Chance hands the guesses to random clients.
+    """
+    hits = groups[:, None] == parts.argmax(axis=1)
+    found, chance, sd = handed_out(hits.astype(np.float64))
+    return AttackResult("clients whose group is found (share)", found, chance, 1.0, len(groups), sd)
+
+
+def members_found(parts: Floats, sums: Floats, member: NDArray[np.bool_]) -> AttackResult:
+    """The area under the ROC curve of "a client with a greater part (n, d) of the sums (rounds, d) is a member".
+
+    Parts are measured along the sums' mean direction. Chance: 0.5.
+
+    Raises UserError unless there are members and others.
+    """
+    from scipy.stats import rankdata  # slow to import
+
+    n, own = len(member), int(member.sum())
+    if not 0 < own < n:
+        raise UserError("all clients are of one group")
+    along = parts @ _unit(sums).mean(axis=0)
+    area = (rankdata(along)[member].sum() - own * (own + 1) / 2) / (own * (n - own))
+    sd = float(np.sqrt((n + 1) / (12 * own * (n - own))))  # Mann, Whitney
+    return AttackResult("AUC for members of the group", float(area), 0.5, 1.0, n, sd)
+
+
+def update_cosine(guesses: Floats, updates: Sequence[Floats], own: Sequence[int]) -> AttackResult:
+    """Mean cosine of guesses (k, d) with the updates that they are of, ``updates[i][own[i]]``.
+
+    updates: for each guess, those of the same group and round (m, d). Chance: the cosine with the others.
+    """
+    values, others = [], []
+    for guess, rows, at in zip(guesses, updates, own, strict=True):
+        cosines = _unit(rows) @ _unit(guess)
+        values.append(cosines[at])
+        others += np.delete(cosines, at).tolist()
+    if not others:
+        raise UserError("there is no other member whose update tells what chance gives")
+    sd = float(np.std(others)) / len(values) ** 0.5
+    return AttackResult("cosine with the update", float(np.mean(values)), float(np.mean(others)), 1.0, len(values), sd)
+
+
+def sides(outcomes: Sequence[Outcome], n: int) -> Floats:
+    """(n, n) in -1 to 1: how often the outcomes speak for both clients being of one group, less how often against."""
+    total, count = np.zeros((n, n)), np.zeros((n, n))
+    for blocks, above in outcomes:
+        for sign, rows, columns in blocks:
+            where = np.ix_(rows, columns)
+            total[where] += sign if above else -sign
+            count[where] += 1
+    return np.asarray((total + total.T) / np.maximum(count + count.T, 1))
+
+
+def agreement(outcomes: Sequence[Outcome], labels: NDArray[np.int64]) -> Floats:
+    """(n,) how well the outcomes of comparisons agree with the groups (n,) that were found, by client.
+
+    The more samples a client has, the fewer of its comparisons go against its group.
+    """
+    found = sides(outcomes, len(labels))
+    return np.asarray(np.where(labels[:, None] == labels, found, -found).mean(axis=1))
+
+
+def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResult:
+    """How many clients a second grouping links with the first, by the order of ``agreement`` (n,) within a group.
+
+    Chance: one in each group. Equal numbers are taken in a random order.
+    """
+    rng, hits = np.random.default_rng(0), 0
+    groups = [np.flatnonzero(labels == k) for k in np.unique(labels)]
+    for members in groups:
+        first, second = (rng.permutation(members) for _ in range(2))
+        hits += int((first[np.argsort(one[first])] == second[np.argsort(other[second])]).sum())
+    n, k = len(labels), len(groups)
+    return AttackResult("clients that are linked (share)", hits / n, k / n, 1.0, n, float(np.sqrt(k)) / n)
+
+
+def planted_row(label: int, of: ResidualSpread, strength: float) -> Floats:
+    """(row_length,) a row whose gain with a client's is ``strength`` if it has samples of this label, else minus that.
+
+    Such a row is of no data. Whether a client is grouped with it then says whether the client has the label.
+    """
+    labels = len(of.tau)
+    width = RANK * (3 + DIMENSION)
+    counts = np.arange(evidence.MOST + 1)
+    rows = np.stack(
+        [evidence.row(n * np.eye(labels, dtype=np.int64)[label], np.zeros((labels, DIMENSION)), of) for n in counts]
+    )
+    used = np.zeros(row_length(labels), np.bool_)
+    used[label * width : (label + 1) * width] = np.ptp(rows[:, label * width : (label + 1) * width], axis=0) > 0
+    used[-1] = True  # 1 in every row
+    emphasis = np.where(counts == 0, len(counts), 1.0 + len(counts) / np.maximum(counts, 1) ** 2)[:, None] ** 0.5
+    wanted = np.where(counts > 0, 1.0, -1.0)[:, None]
+    solved = np.linalg.lstsq(rows[:, used] * emphasis, wanted * emphasis, rcond=1e-7)[0][:, 0]
+    product = np.zeros(row_length(labels))
+    product[used] = strength * solved
+    return np.asarray(twisted(product[None])[0], np.float64)
+
+
+def bits_read(read: NDArray[Any], truth: NDArray[Any], of: str) -> AttackResult:
+    """How many clients' bits (n,) are read. Chance hands the readings to random clients. of: what they say."""
+    found, chance, sd = handed_out((np.asarray(truth)[:, None] == np.asarray(read)).astype(np.float64))
+    return AttackResult(f"{of} read (share)", found, chance, 1.0, len(truth), sd)

@@ -1,0 +1,72 @@
+"""Attacks on the grouping of a method with hidden groups, by what comparisons say and by a planted row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clustering import evidence
+from coterie.privacy.attacks import hidden_groups, labels
+from coterie.privacy.attacks.wrapping import repeated
+from coterie.privacy.audits import Measured, Recorded, attack, tried
+from coterie.privacy.audits.hidden_places import compared, found_groups
+from coterie.protocol.effects import Local
+from coterie.protocol.errors import UserError
+from coterie.protocol.messages import Message
+from coterie.systems.coterie.messages import HELPER, HUB
+
+AGAIN = "helper, if groups were made twice"
+PLANTED = "helper with a client, deviating"
+STRENGTH = 1e4
+"""The gain of a planted row with any other; honest gains are hundreds at most."""
+
+
+@attack("grouping-steps", HELPER, "other", "tells samples of unnamed clients from opened comparisons, and links them")
+def grouping_steps(run: Recorded) -> Iterator[Measured]:
+    """The hub sees the same comparisons, at places that it cannot relate to names or positions."""
+    groups = found_groups(run, HUB, HELPER)
+    counts = run.label_counts[run.numbers(groups.names)]
+    sure = hidden_groups.agreement(groups.outcomes, groups.labels)
+    seed = int(np.random.default_rng(0).integers(1 << 62))
+    _, again = compared(groups.gains, seed, groups.most, run.settings.min_cluster)
+    linked = hidden_groups.linked(sure, hidden_groups.agreement(again, groups.labels), groups.labels)
+    for _ in run.lines:  # it knows them in every round
+        for what, truth in (("samples", counts.sum(axis=1)), ("label entropy", labels.label_entropy(counts))):
+            score = partial(labels.rank_correlation, sure, truth, what)
+            yield tried(HELPER, f"{what} of unnamed clients, by steps", score)
+        yield Measured(AGAIN, "re-linked in its group, by steps", linked, topic="identity")
+
+
+@attack("planted-row", PLANTED, "labels", "plants a row that is grouped with all who have a label, and no one else")
+def planted_row(run: Recorded) -> Iterator[Measured]:
+    """The first client's row asks for the label that most nearly half of the clients have, which the sums tell.
+
+    The helper sees by comparisons which positions gain by the client's, so it reads the bit of all, without names.
+    Raises UserError with one group of all, which needs no rows.
+    """
+    if run.settings.clusters == 1:
+        raise UserError("with clusters=1 no rows are compared, so none can be planted")
+    name, label = run.clients[0], -1
+    holders = (run.label_counts > 0).sum(axis=0)
+
+    def plant(message: Message, effect: Local, honest: NDArray[np.float64]) -> NDArray[np.float64]:
+        nonlocal label
+        if effect.name != "residual row":
+            return honest
+        of = evidence.spread(effect.arguments[2])
+        told = np.flatnonzero(of.tau > 0)
+        if not len(told):
+            raise UserError("the clients' residuals do not differ, so rows say nothing: there is one group")
+        label = int(told[np.abs(holders[told] - len(run.clients) / 2).argmin()])
+        return hidden_groups.planted_row(label, of, STRENGTH)
+
+    spoilt = repeated(run, name, {Local: plant})
+    groups = found_groups(spoilt, HUB, HELPER)
+    gained = hidden_groups.sides(groups.outcomes, len(groups.names))[groups.names.index(name)]
+    others = [at for at, one in enumerate(groups.names) if one != name]
+    has = run.label_counts[run.numbers([groups.names[at] for at in others]), label] > 0
+    read = hidden_groups.bits_read(gained[others] > 0, has, "presence of a label")
+    yield Measured(PLANTED, "who has a label of its choice, by a planted row", read)

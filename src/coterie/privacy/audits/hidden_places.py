@@ -1,0 +1,121 @@
+"""What an observer reads of the grouping in the views of a method with hidden groups (``sealed_groups``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clustering.correlation import Asked, Groups, answered, labelled, sums
+from coterie.crypto.one_hot import SEED_BYTES
+from coterie.crypto.signing import OpeningKey
+from coterie.crypto.two_party import Dealt, Exchange, Words64
+from coterie.privacy.attacks.hidden_groups import Outcome
+from coterie.privacy.audits import Recorded
+from coterie.privacy.views import granted
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocols.anonymous import Relayed
+from coterie.protocols.sealed_groups import ENTRY, OpenRows, SharedRow, Step, Stepped, opened_description
+from coterie.protocols.shared_groups import (
+    CORRELATIONS,
+    described_length,
+    found,
+    founding,
+    gains_of,
+    row_share,
+    sizes_of,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class RowShares:
+    """Clients' rows in both servers' shares, (n, length). names: in the order of the helper's positions."""
+
+    names: list[str]
+    ours: Words64
+    theirs: Words64
+
+
+def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
+    """By round, the rows that were relayed. Whose a position is takes the hub's view."""
+    length = described_length(run.federation.look(hub))
+    sent = {one.sealed: (seen.src, one.seed) for seen, one in run.views[hub].messages(SharedRow)}
+    if not length or not sent:
+        return {}
+    key, entry = OpeningKey.load(run.views[helper].opening), granted(run.views[helper])[f"secret {ENTRY}"]
+    by_position: dict[int, dict[int, tuple[str, Words64, Words64]]] = {}
+    for seen, message in run.views[helper].messages(Relayed):
+        with suppress(PeerError):  # the helper cannot open it either
+            name, seed = sent[message.cipher]
+            row = opened_description(key, entry, message.cipher, length).row
+            by_position.setdefault(seen.round, {})[message.position] = name, row_share(seed, length), row
+    return {
+        r: RowShares(names, np.stack(ours), np.stack(theirs))
+        for r, held in by_position.items()
+        for names, ours, theirs in [map(list, zip(*(held[at] for at in sorted(held)), strict=True))]
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class PlacesFound:
+    """The founding, as the helper sees it. names: the client at each place, which it does not know.
+
+    outcomes: of all comparisons, between places.  labels: (n,) the group of each place.  gains: (n, n) of places, which
+    nobody knows.  most: groups that there may be.
+    """
+
+    names: list[str]
+    outcomes: list[Outcome]
+    labels: NDArray[np.int64]
+    gains: Words64
+    most: int
+
+
+def found_groups(run: Recorded, hub: str, helper: str) -> PlacesFound:
+    """The last founding, made again from both sides' messages. Raises UserError if the views hold none."""
+    rounds = [seen.round for seen, one in run.views[helper].messages(OpenRows) if one.placing < 0]
+    if not rounds:
+        raise UserError("no groups were made")
+    r, shares = rounds[-1], row_shares(run, hub, helper)[rounds[-1]]
+    asked = {one.number: one.data for _, one in run.views[helper].messages(Step, r)}
+    answers = {one.number: one.data for _, one in run.views[hub].messages(Stepped, r)}
+    key = granted(run.views[helper])[f"secret {CORRELATIONS}"]
+    sizes = sizes_of(run.settings, len(run.clients), run.spec)
+    dealt = Dealt(1, sizes, key[:SEED_BYTES], key[SEED_BYTES:])
+    program = found(dealt, run.settings, shares.theirs, answers[1])
+    order = _concluded(program, [asked[number] for number in sorted(asked)]).order
+    seed = int.from_bytes(asked[1], "big") ^ int.from_bytes(answers[1], "big")
+    gains = gains_of((shares.ours + shares.theirs)[order])
+    groups, outcomes = compared(gains, seed, sizes.groups, run.settings.min_cluster)
+    names = [shares.names[at] for at in order]
+    return PlacesFound(names, outcomes, labelled(groups, len(order)), gains, sizes.groups)
+
+
+def compared(gains: Words64, seed: int, most: int, smallest: int) -> tuple[Groups, list[Outcome]]:
+    """Groups by these gains (n, n) in an order that the seed tosses, and the outcomes of all comparisons."""
+    outcomes = list[Outcome]()
+
+    def answer(asked: Asked) -> list[bool]:
+        signs = [bool(value > 0) for value in sums(asked, gains).view(np.int64)]
+        outcomes.extend(zip(asked, signs, strict=True))
+        return signs
+
+    return answered(founding(seed, len(gains), most, smallest), answer), outcomes
+
+
+def _concluded(program: Exchange[T], heard: Sequence[bytes]) -> T:
+    """What one side of an exchange returns. heard: the other side's part of each step."""
+    next(program)
+    try:
+        for data in heard:
+            program.send(data)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise UserError("the views hold no whole grouping: record from the set-up on")
