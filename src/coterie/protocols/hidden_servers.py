@@ -20,7 +20,7 @@ from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.names import LazyMapping
 from coterie.protocol.party import Component, To, from_hub, on
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each
-from coterie.protocols.hidden_settings import shows_few
+from coterie.protocols.hidden_settings import renews, shows_few
 from coterie.protocols.hidden_sums import (
     SIGNATURE_BYTES,
     Counted,
@@ -28,6 +28,7 @@ from coterie.protocols.hidden_sums import (
     Enlisted,
     Fetch,
     Fetched,
+    FetchFirst,
     GroupRow,
     HiddenUpdate,
     RowOpened,
@@ -38,6 +39,7 @@ from coterie.protocols.hidden_sums import (
     answer_context,
     context_of,
     opened_from,
+    row_words,
     said,
     upload_name,
     verify_rows,
@@ -58,46 +60,64 @@ class Taken:
 
 
 class Adding(msgspec.Struct, frozen=True):
-    """The uploads that a round has added. on_time: of its own, as the hub says.  of: client and round of each."""
+    """The uploads that a round has added. on_time: of its own, as the hub says.  of: client and round of each.
+
+    founding: of the groups.
+    """
 
     round: int = 0
     on_time: int = 0
     of: tuple[tuple[str, int], ...] = ()
+    founding: int = 0
 
     def name(self) -> bytes:
         """32 bytes that name them."""
-        return digest("coterie/added/1", self.round, self.on_time, *(part for one in sorted(self.of) for part in one))
+        added = (part for one in sorted(self.of) for part in one)
+        return digest("coterie/added/1", self.round, self.on_time, *added, *([self.founding] if self.founding else []))
+
+
+class SealedRows(msgspec.Struct, frozen=True):
+    """rows: (G, d) that both servers hold, of ``round``.  nonces, signature: of these, as in ``GroupRow``."""
+
+    rows: Words
+    round: int
+    nonces: bytes
+    signature: bytes
 
 
 class Rows(msgspec.Struct):
     """SECRET: one server's share of all rows.
 
-    masks: 16 bytes for each group.  totals: (G, d) its share.  sealed: (G, d) the rows that both servers hold, of
-    ``round``.  nonces, signature: of these rows, as in ``GroupRow``.  members: clients that were given a place.
-    queries: by client.
-    added: by round, the name of what was added when its rows were sealed.
+    masks: 16 bytes for each group.  totals: (G, d) its share.  sealed: the rows of the last round.  since: the round in
+    which groups were made, by which founding.  first: the first rows of groups that were made anew.  members: clients
+    that were given a place.  queries: by client.  added: by round, the name of what was added when its rows were
+    sealed.
     """
 
     masks: tuple[bytes, ...] = ()
     totals: Words | None = None
-    sealed: Words | None = None
-    round: int = 0
-    nonces: bytes = b""
-    signature: bytes = b""
+    sealed: SealedRows | None = None
+    since: int = 0
+    founding: int = 0
+    first: SealedRows | None = None
     members: int = 0
     queries: dict[str, bytes] = msgspec.field(default_factory=dict)
     added: dict[int, bytes] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<Rows of {len(self.masks)} groups, sealed in round {self.round}>"
+        return f"<Rows of {len(self.masks)} groups>"
 
 
 class HelperShare(Rows):
-    """SECRET. taken: by client, rounds whose upload it has added.  fresh: (G, d), the sum of ``adding``."""
+    """SECRET. taken: by client, rounds whose upload it has added.  fresh: (G, d), the sum of ``adding``.
+
+    founders: the clients that made the groups.
+    """
 
     taken: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     adding: Adding = Adding()
     fresh: Words | None = None
+    founders: frozenset[str] = frozenset()
 
 
 class ServerRows(Component):
@@ -116,14 +136,24 @@ class ServerRows(Component):
 
     @property
     def length(self) -> int:
-        size: int = self.party.spec.size
-        return size
+        return row_words(self.party)
 
-    def found(self, groups: int) -> None:
-        """Begin with rows of zeros, fresh masks and no queries."""
-        source, secret = self.party.secrets("masks of rows"), self.secret
+    def found(self, groups: int, since: int, founding: int) -> None:
+        """Begin with rows of zeros, fresh masks, no queries and no members. since: the round, 0 for the set-up."""
+        source, secret = self.party.secrets("masks of rows", since), self.secret
         secret.masks = tuple(source.bytes(shared_rows.KEY_BYTES) for _ in range(groups))
-        secret.totals, secret.sealed, secret.queries = self.zeros(), None, {}
+        secret.totals, secret.sealed, secret.first = self.zeros(), None, None
+        secret.queries, secret.members, secret.since, secret.founding = {}, 0, since, founding
+
+    @property
+    def begins(self) -> bool:
+        """Whether the next round adds up whole models, since groups were made anew."""
+        return self.secret.since > 0 and self.secret.first is None
+
+    def may_add(self, of: int, r: int) -> bool:
+        """Whether round r may add an upload of round ``of``: not if it is late, and of older groups or whole models."""
+        secret = self.secret
+        return of == r or not secret.since or (secret.first is not None and of > secret.first.round)
 
     def zeros(self) -> Words:
         return np.zeros((self.groups, self.length), np.uint32)
@@ -162,9 +192,10 @@ class ServerRows(Component):
         return totals, nonce, shared_rows.masked(totals, secret.masks, nonce)
 
     def keep(self, r: int, totals: Words, sealed: Words, nonces: bytes, signature: bytes) -> None:
-        secret = self.secret
-        secret.totals, secret.sealed, secret.round = totals, sealed, r
-        secret.nonces, secret.signature = nonces, signature
+        secret, begins = self.secret, self.begins
+        secret.totals, secret.sealed = totals, SealedRows(sealed, r, nonces, signature)
+        if begins:
+            secret.first = secret.sealed
 
     def shows_few(self, adding: Adding) -> str:
         """Why these uploads must not be added up, or ""."""
@@ -200,7 +231,7 @@ class HubRows(ServerRows):
         on_time: of them that round r has asked for.  load: gives a ``Taken`` for each of ``uploads``.  tossing: their
         proofs, if lengths are checked. Raises NoAnswerError if the helper does not answer, or refuses.
         """
-        fresh, adding = self.zeros(), Adding(r, on_time)
+        fresh, adding = self.zeros(), Adding(r, on_time, founding=self.secret.founding)
         for at in range(0, len(uploads), BATCH):
             some: list[Taken] = [load(one) for one in uploads[at : at + BATCH]]
             words = [self.words(one.upload.word, self.length) for one in some]
@@ -255,16 +286,20 @@ class HubRows(ServerRows):
         verify_rows(self.party, helper, r, nonces, shared_rows.row_names(rows), said.signature)
         self.keep(r, totals, rows, nonces, said.signature)
 
-    def give(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None = None) -> Steps[Answers]:
-        """Send these clients the rows that were sealed last. The outcomes say who has opened its own."""
+    def give(
+        self, r: int, helper: str, names: Sequence[str], deadline_s: float | None = None, *, first: bool = False
+    ) -> Steps[Answers]:
+        """Send these clients the rows that were sealed last, or first. The outcomes say who has opened its own."""
         secret, theirs = self.secret, dict[str, bytes]()
+        sealed = secret.first if first else secret.sealed
+        assert sealed is not None
         names = [name for name in names if name in secret.queries]
         if self.groups > 1:
-            fetches = {name: To(helper, Fetch(r, name)) for name in names}
+            fetches = {name: To(helper, FetchFirst(r, name) if first else Fetch(r, name)) for name in names}
             yield from for_each(fetches, Fetched, partial(self._half, r, theirs))
         else:
             theirs = dict.fromkeys(names, b"")
-        rows = LazyMapping(tuple(theirs), lambda name: self._row(r, name, theirs[name]), held=1)
+        rows = LazyMapping(tuple(theirs), lambda name: self._row(r, sealed, name, theirs[name]), held=1)
 
         def fold(name: str, held: RowOpened) -> None:
             if held.round != r:
@@ -277,12 +312,11 @@ class HubRows(ServerRows):
             raise PeerError(f"{len(answer.answer)} bytes for {name}, of round {answer.round} in round {r}")
         theirs[name] = answer.answer
 
-    def _row(self, r: int, name: str, theirs: bytes) -> GroupRow:
-        secret = self.secret
-        assert secret.sealed is not None
-        ours = shared_rows.answer(secret.sealed, secret.queries[name]) if self.groups > 1 else secret.sealed[0]
-        names = shared_rows.row_names(secret.sealed)
-        return GroupRow(r, secret.round, secret.nonces, names, secret.signature, ours.tobytes(), theirs)
+    def _row(self, r: int, sealed: SealedRows, name: str, theirs: bytes) -> GroupRow:
+        rows = sealed.rows
+        ours = shared_rows.answer(rows, self.secret.queries[name]) if self.groups > 1 else rows[0]
+        names = shared_rows.row_names(rows)
+        return GroupRow(r, sealed.round, sealed.nonces, names, sealed.signature, ours.tobytes(), theirs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,6 +343,8 @@ class HelperRows(ServerRows):
         names = msg.names.split("\n")
         for name, sealed in zip(names, unbundle(msg.queries, len(names)), strict=True):
             self.queried(name, opened_from(self.party, name, sealed, "query", msg.round))
+        if not msg.round:
+            self.secret.founders |= frozenset(names)
         return Enlisted(msg.round)
 
     @on(Shares, answers=Counted)
@@ -319,7 +355,7 @@ class HelperRows(ServerRows):
         if msg.round != secret.adding.round:
             if msg.round <= secret.adding.round:
                 raise PeerError(f"uploads of round {msg.round} after those of round {secret.adding.round}")
-            secret.adding, secret.fresh = Adding(msg.round, msg.on_time), None
+            secret.adding, secret.fresh = Adding(msg.round, msg.on_time, founding=secret.founding), None
         if msg.on_time != secret.adding.on_time or not 0 <= msg.on_time <= len(self.party.clients):
             raise PeerError(f"{msg.on_time} uploads on time, after {secret.adding.on_time}")
         names, rounds = msg.names.split("\n"), msg.rounds.tolist()
@@ -356,6 +392,8 @@ class HelperRows(ServerRows):
             return None
         late = r - of
         if name not in secret.queries or not 0 <= late <= self.party.config.max_staleness or of in self._taken(r, name):
+            return None
+        if not self.may_add(of, r):
             return None
         word = self.words(upload.word, self.length)
         try:
@@ -397,12 +435,20 @@ class HelperRows(ServerRows):
     @on(Fetch, answers=Fetched)
     def fetch(self, msg: Fetch, src: str) -> Fetched:
         """Half of the answer to a client's query, which the hub cannot read: it would learn the group."""
+        return self._half_for(msg, src, self.secret.sealed)
+
+    @on(FetchFirst, answers=Fetched, when=renews)
+    def fetch_first(self, msg: FetchFirst, src: str) -> Fetched:
+        """The same, on the first rows of groups that were made anew."""
+        return self._half_for(msg, src, self.secret.first)
+
+    def _half_for(self, msg: Fetch | FetchFirst, src: str, sealed: SealedRows | None) -> Fetched:
         from_hub(self.party, msg, src)
         secret, entry = self.secret, self.party.common.roster.by_name.get(msg.client)
-        if secret.sealed is None or entry is None or msg.client not in secret.queries:
+        if sealed is None or entry is None or msg.client not in secret.queries:
             raise PeerError(f"{msg.client} has asked for no row, or no rows are sealed")
-        answer = shared_rows.answer(secret.sealed, secret.queries[msg.client]).tobytes()
-        bound = answer_context(self.party, msg.round, secret.round)
+        answer = shared_rows.answer(sealed.rows, secret.queries[msg.client]).tobytes()
+        bound = answer_context(self.party, msg.round, sealed.round)
         return Fetched(msg.round, SealingKey(entry.sealing_key).seal(answer, self.party.name, msg.client, *bound))
 
 

@@ -30,6 +30,8 @@ class HiddenSums(LateTraining):
     clip: C, the L2 norm to which a client's change is clipped; running statistics are clipped by themselves.
     fewest: a round is skipped if, by its public absences, some group's sum may be of fewer clients, but not of none.
     min_cluster: the smallest group.
+    foundings: how often groups may be made, the set-up included. They are made anew for all when 8 or more of those
+    with a place have come or left since the last time.
     check: of an upload, "tag" that it changes one group alone, or "norm" that it is also as short as clip allows.
     noise: standard deviation, over C, of the Gaussian noise that each server adds to a row's sum in every round; None
     for what ``epsilon`` asks for, or .005, which ends differencing and protects by no proof worth its name.
@@ -40,6 +42,7 @@ class HiddenSums(LateTraining):
     clip: Positive = 2.0
     fewest: Annotated[int, Meta(ge=1)] = 2
     min_cluster: Annotated[int, Meta(ge=1)] = 3
+    foundings: Annotated[int, Meta(ge=1, le=64)] = 1
     check: Literal["tag", "norm"] = "tag"
     noise: Annotated[float | None, Meta(ge=0)] = None
     epsilon: float | None = None
@@ -65,10 +68,10 @@ class HiddenSums(LateTraining):
         """Raises UserError for an impossible one."""
         return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
 
-    def release(self, grid: Grid, r: int = 0) -> Release:
-        """An upload's, in a sum with the noise of one server: the other may know its own."""
+    def release(self, grid: Grid, r: int = 0, *, whole: bool = False) -> Release:
+        """An upload's, in a sum with the noise of one server: the other may know its own. whole: of a whole model."""
         noise, sensitivity = self.noise_on(grid), 2 * grid.longest
-        if not noise:
+        if not noise or whole:
             return Release(UPDATE, round=r)
         return Release(
             UPDATE,
@@ -83,6 +86,11 @@ class HiddenSums(LateTraining):
     def expected(self, clients: int) -> int:
         """How many clients a round asks."""
         return sample_size(clients, self.participation)
+
+
+def renews(config: HiddenSums, mode: str) -> bool:
+    """Whether groups may be made anew."""
+    return config.foundings > 1
 
 
 @lru_cache(maxsize=256)

@@ -51,8 +51,10 @@ def hidden_rows(run: Recorded) -> Iterator[Measured]:
     key, entry = OpeningKey.load(run.views[HELPER].opening), granted(run.views[HELPER])[f"secret {ENTRY}"]
     theirs = dict[str, bytes]()
     for _, message in run.views[HELPER].messages(Relayed):
-        with suppress(PeerError):  # the helper cannot open it either
-            theirs[sent[message.cipher][0]] = opened_description(key, entry, message.cipher, length).row.tobytes()
+        for epoch in range(run.settings.foundings):
+            with suppress(PeerError):  # the helper cannot open it either
+                row = opened_description(key, entry, epoch, message.cipher, length).row
+                theirs[sent[message.cipher][0]] = row.tobytes()
     for _ in by_round(run.views[HUB], HiddenUpdate):  # they have them in every round
         for who, rows in ((HUB, shares), (HELPER, theirs)):
             names = [name for name in rows if name in run.clients]

@@ -39,6 +39,11 @@ def check(config: CoterieConfig, common: fl.Common) -> None:
         raise fl.UserError(f"server_lr={config.server_lr:g}: at most 1, or a client's upload is longer than clip")
     if clients < FEWEST:
         raise fl.UserError(f"coterie needs at least {FEWEST} clients, not {clients}: smaller sums show too much")
+    if config.foundings > 1 and (config.clusters == 1 or config.check == "norm" or config.epsilon is not None):
+        raise fl.UserError(
+            f"foundings={config.foundings}: not with clusters=1, which makes no groups, nor with check=norm or "
+            "epsilon, since new groups begin with a sum of whole models"
+        )
     grid = config.grid(clients, common.spec)
     if (budget := config.budget()) is not None:
         warn_of_silence(budget, config.release(grid))
