@@ -20,7 +20,7 @@ from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.names import LazyMapping
 from coterie.protocol.party import Component, To, from_hub, on
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each
-from coterie.protocols.hidden_settings import renews, shows_few
+from coterie.protocols.hidden_settings import renews
 from coterie.protocols.hidden_sums import (
     SIGNATURE_BYTES,
     Counted,
@@ -199,8 +199,9 @@ class ServerRows(Component):
 
     def shows_few(self, adding: Adding) -> str:
         """Why these uploads must not be added up, or ""."""
-        config, names = self.party.config, {name for name, _ in adding.of}
-        return shows_few(self.secret.members, len(names), self.groups, config.min_cluster, config.fewest)
+        names = {name for name, _ in adding.of}
+        why: str = self.party.config.shows_few(self.secret.members, len(names), self.groups)
+        return why
 
     def words(self, data: bytes, *shape: int) -> Words:
         """Raises PeerError for another number of words."""

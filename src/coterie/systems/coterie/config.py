@@ -9,7 +9,7 @@ from msgspec import Meta
 
 import coterie.method as fl
 from coterie.crypto import shared_rows
-from coterie.protocols.hidden_settings import HiddenSums, shows_few
+from coterie.protocols.hidden_settings import HiddenSums
 from coterie.protocols.masked_sums import FEWEST
 from coterie.protocols.noise import warn_of_silence
 
@@ -48,5 +48,10 @@ def check(config: CoterieConfig, common: fl.Common) -> None:
     if (budget := config.budget()) is not None:
         warn_of_silence(budget, config.release(grid))
     groups = 1 if config.clusters == 1 else 2
-    if why := shows_few(clients, config.expected(clients), groups, config.min_cluster, config.fewest):
+    if config.budget_s is not None and (config.deadline_s is not None or not config.may_leave_out(clients, groups)):
+        raise fl.UserError(
+            f"budget_s={config.budget_s:g}: needs a min_cluster above fewest, and no deadline_s, with which a slow "
+            "client answers late, and is asked again when it has answered"
+        )
+    if why := config.shows_few(clients, config.expected(clients), groups):
         raise fl.UserError(f"participation={config.participation:g}: {why}")

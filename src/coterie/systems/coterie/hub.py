@@ -14,6 +14,7 @@ from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering
 from coterie.protocols.norm_check import HubNorms
 from coterie.protocols.sealed_founding import Grouping, HubGroups
+from coterie.selection.turns import left_out
 from coterie.systems.coterie.config import CoterieConfig
 from coterie.systems.coterie.messages import HELPER, HUB, Train, TrainWhole
 
@@ -31,7 +32,8 @@ class Hub(fl.Party, role=HUB):
         """founded: what groups were made of.  owed: by client, the rounds not answered yet.
 
         behind: clients that have not opened the last rows.  started: that have opened the first, of groups that were
-        made anew.  silent: by client, the round since which it has been asked in vain.
+        made anew.  silent: by client, the round since which it has been asked in vain.  paces: with ``budget_s``, by
+        client the round that asked it last, and the seconds that it took.
         """
 
         founded: Grouping = Grouping()
@@ -39,6 +41,7 @@ class Hub(fl.Party, role=HUB):
         behind: frozenset[str] = frozenset()
         started: frozenset[str] = frozenset()
         silent: dict[str, int] = fl.field(default_factory=dict)
+        paces: dict[str, tuple[int, float]] = fl.field(default_factory=dict)
 
     state: State
     config: CoterieConfig
@@ -51,6 +54,10 @@ class Hub(fl.Party, role=HUB):
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """One sum in every group. A round whose sums would show too little of a crowd is skipped."""
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
+        if self.config.budget_s is not None:
+            most = self.config.may_leave_out(self.rows.secret.members, self.rows.groups)
+            out = left_out(self.state.paces, self.config.budget_s, r, most)
+            gathering.asked = tuple(name for name in gathering.asked if name not in out)
         renewed = yield from self._renew(r, gathering)
         if not self.rows.begins:  # else newcomers, who have no model yet, would add theirs
             yield from self._place(r, gathering)
@@ -82,7 +89,9 @@ class Hub(fl.Party, role=HUB):
 
             request = TrainWhole(r) if self.rows.begins else Train(r)
             requests = {name: request for name in gathering.asked if name in joined}
-            yield from gathering.gather(requests, HiddenUpdate, fold)
+            answers = yield from gathering.gather(requests, HiddenUpdate, fold)
+            if self.config.budget_s is not None:
+                self.state.paces |= {name: (r, seconds) for name, seconds in answers.after_s.items()}
             try:
                 tossing = None
                 if names:
