@@ -9,6 +9,10 @@
 a: by how many rounds an upload is late. D_g: the weight of the group's members. S is chosen so that one round moves a
 word by less than 2^30 (``Grid.of``).
 
+**Groups that are made anew** begin with rows of zeros. Their first round adds up whole models: x has w S (model -
+start) on top, and rows have one more word, to which that round adds w S C. So members learn the mean model of those
+that were there (``Grid.mean``), and begin from it.
+
 **Rows.** T is the sum of both servers' shares. Each server adds a keystream to its share V; Y = V^A + V^B is a row that
 both hold, and that a client with both keys of its group opens. It fetches its row by two-server private information
 retrieval (Chor, Goldreich, Kushilevitz, Sudan, FOCS 1995): uniform bits q to one server, q xor e_g to the other; each
@@ -95,9 +99,23 @@ class Grid:
             if float(x @ x) <= self.longest**2:
                 return x.astype(np.int64).astype(np.uint32)
 
+    def whole(self, model: Floats, weight: float, clients: int) -> Words:
+        """(d + 1,) words of a whole model less the start (d,), and of its weight.
+
+        Words are cut so that those of all clients fit a row beside a round's changes.
+        """
+        most = ROOM // (MOST_WEIGHT * clients)
+        exact = np.append(model / self.clip, 1.0) * (weight * self.steps)
+        return np.clip(np.rint(exact), -most, most).astype(np.int64).astype(np.uint32)
+
     def change(self, total: NDArray[np.int32], weight: int) -> Floats:
-        """(d,) the mean change of a group since the beginning (3). weight: D_g, in sixteenths."""
+        """(d,) the mean change of a group since its rows began (3). weight: D_g, in sixteenths."""
         return np.asarray(total * (self.clip / self.steps / weight), np.float64)
+
+    def mean(self, change: Floats) -> Floats:
+        """(d,) the mean model less the start, of a ``change`` (d + 1,) of whole models; 0 if nobody sent one."""
+        there = change[-1] / self.clip
+        return change[:-1] / there if there > 1 / PARTS else np.zeros(len(change) - 1)
 
 
 def upload_weight(age: int, expected: int, on_time: int) -> int:

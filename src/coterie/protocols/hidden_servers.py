@@ -18,7 +18,7 @@ from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.names import LazyMapping
 from coterie.protocol.party import Component, To, from_hub, on
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each
-from coterie.protocols.hidden_settings import shows_few
+from coterie.protocols.hidden_settings import renews
 from coterie.protocols.hidden_sums import (
     SIGNATURE_BYTES,
     Counted,
@@ -26,6 +26,7 @@ from coterie.protocols.hidden_sums import (
     Enlisted,
     Fetch,
     Fetched,
+    FetchFirst,
     GroupRow,
     HiddenUpdate,
     RowOpened,
@@ -36,6 +37,7 @@ from coterie.protocols.hidden_sums import (
     answer_context,
     context_of,
     opened_from,
+    row_words,
     said,
     upload_name,
     verify_rows,
@@ -56,48 +58,64 @@ class Taken:
 
 
 class Adding(msgspec.Struct):
-    """The uploads that a round has added. on_time: of its own, as the hub says.  of: by client, its round."""
+    """The uploads that a round has added. on_time: of its own, as the hub says.  of: by client, its round.
+
+    founding: of the groups.
+    """
 
     round: int = 0
     on_time: int = 0
     of: dict[str, int] = msgspec.field(default_factory=dict)
+    founding: int = 0
 
     def name(self) -> bytes:
         """32 bytes that name them."""
-        return digest(
-            "coterie/added/1", self.round, self.on_time, *(part for one in sorted(self.of.items()) for part in one)
-        )
+        added = (part for one in sorted(self.of.items()) for part in one)
+        return digest("coterie/added/1", self.round, self.on_time, *added, *([self.founding] if self.founding else []))
+
+
+class SealedRows(msgspec.Struct, frozen=True):
+    """rows: (G, d) that both servers hold, of ``round``.  nonces, signature: of these, as in ``GroupRow``."""
+
+    rows: Words
+    round: int
+    nonces: bytes
+    signature: bytes
 
 
 class Rows(msgspec.Struct):
     """SECRET: one server's share of all rows.
 
-    masks: 16 bytes for each group.  totals: (G, d) its share.  sealed: (G, d) the rows that both servers hold, of
-    ``round``.  nonces, signature: of these rows, as in ``GroupRow``.  members: clients that were given a place.
-    queries: by client.
-    added: by round, the name of what was added when its rows were sealed.
+    masks: 16 bytes for each group.  totals: (G, d) its share.  sealed: the rows of the last round.  since: the round in
+    which groups were made, by which founding.  first: the first rows of groups that were made anew.  members: clients
+    that were given a place.  queries: by client.  added: by round, the name of what was added when its rows were
+    sealed.
     """
 
     masks: tuple[bytes, ...] = ()
     totals: Words | None = None
-    sealed: Words | None = None
-    round: int = 0
-    nonces: bytes = b""
-    signature: bytes = b""
+    sealed: SealedRows | None = None
+    since: int = 0
+    founding: int = 0
+    first: SealedRows | None = None
     members: int = 0
     queries: dict[str, bytes] = msgspec.field(default_factory=dict)
     added: dict[int, bytes] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<Rows of {len(self.masks)} groups, sealed in round {self.round}>"
+        return f"<Rows of {len(self.masks)} groups>"
 
 
 class HelperShare(Rows):
-    """SECRET. taken: by round, clients whose upload for it was added.  fresh: (G, d), the sum of ``adding``."""
+    """SECRET. taken: by round, clients whose upload for it was added.  fresh: (G, d), the sum of ``adding``.
+
+    founders: the clients that made the groups.
+    """
 
     taken: dict[int, frozenset[str]] = msgspec.field(default_factory=dict)
     adding: Adding = msgspec.field(default_factory=Adding)
     fresh: Words | None = None
+    founders: frozenset[str] = frozenset()
 
 
 class ServerRows(Component):
@@ -116,18 +134,28 @@ class ServerRows(Component):
 
     @property
     def length(self) -> int:
-        size: int = self.party.spec.size
-        return size
+        return row_words(self.party)
 
-    def found(self, groups: int) -> None:
-        """Begin with rows of zeros, fresh masks and no queries."""
+    def found(self, groups: int, since: int, founding: int) -> None:
+        """Begin with rows of zeros, fresh masks, no queries and no members. since: the round, 0 for the set-up."""
         secret = self.secret
-        secret.masks = self.fresh_masks(groups)
-        secret.totals, secret.sealed, secret.queries = self.zeros(), None, {}
+        secret.masks = self.fresh_masks(groups, since)
+        secret.totals, secret.sealed, secret.first = self.zeros(), None, None
+        secret.queries, secret.members, secret.since, secret.founding = {}, 0, since, founding
 
-    def fresh_masks(self, groups: int) -> tuple[bytes, ...]:
+    @property
+    def begins(self) -> bool:
+        """Whether the next round adds up whole models, since groups were made anew."""
+        return self.secret.since > 0 and self.secret.first is None
+
+    def may_add(self, of: int, r: int) -> bool:
+        """Whether round r may add an upload of round ``of``: not if it is late, and of older groups or whole models."""
+        secret = self.secret
+        return of == r or not secret.since or (secret.first is not None and of > secret.first.round)
+
+    def fresh_masks(self, groups: int, since: int) -> tuple[bytes, ...]:
         """SECRET: a key for each row."""
-        source = self.party.secrets("masks of rows")
+        source = self.party.secrets("masks of rows", since)
         return tuple(source.bytes(shared_rows.KEY_BYTES) for _ in range(groups))
 
     def zeros(self) -> Words:
@@ -169,14 +197,15 @@ class ServerRows(Component):
         return totals, nonce, shared_rows.masked(totals, secret.masks, nonce)
 
     def keep(self, r: int, totals: Words, sealed: Words, nonces: bytes, signature: bytes) -> None:
-        secret = self.secret
-        secret.totals, secret.sealed, secret.round = totals, sealed, r
-        secret.nonces, secret.signature = nonces, signature
+        secret, begins = self.secret, self.begins
+        secret.totals, secret.sealed = totals, SealedRows(sealed, r, nonces, signature)
+        if begins:
+            secret.first = secret.sealed
 
     def shows_few(self, adding: Adding) -> str:
         """Why these uploads must not be added up, or ""."""
-        config = self.party.config
-        return shows_few(self.secret.members, len(adding.of), self.groups, config.min_cluster, config.fewest)
+        why: str = self.party.config.shows_few(self.secret.members, len(adding.of), self.groups)
+        return why
 
     def words(self, data: bytes, *shape: int) -> Words:
         """Raises PeerError for another number of words."""
@@ -207,7 +236,7 @@ class HubRows(ServerRows):
         on_time: of them that round r has asked for.  load: gives a ``Taken`` for each of ``uploads``.  tossing: their
         proofs, if lengths are checked. Raises NoAnswerError if the helper does not answer, or refuses.
         """
-        fresh, adding = self.zeros(), Adding(r, on_time)
+        fresh, adding = self.zeros(), Adding(r, on_time, founding=self.secret.founding)
         for at in range(0, len(uploads), BATCH):
             some: list[Taken] = [load(one) for one in uploads[at : at + BATCH]]
             words = [self.words(one.upload.word, self.length) for one in some]
@@ -263,12 +292,16 @@ class HubRows(ServerRows):
         verify_rows(self.party, helper, r, nonces, shared_rows.row_names(rows), said.signature)
         self.keep(r, totals, rows, nonces, said.signature)
 
-    def give(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None = None) -> Steps[Answers]:
-        """Send these clients the rows that were sealed last. The outcomes say who has opened its own."""
+    def give(
+        self, r: int, helper: str, names: Sequence[str], deadline_s: float | None = None, *, first: bool = False
+    ) -> Steps[Answers]:
+        """Send these clients the rows that were sealed last, or first. The outcomes say who has opened its own."""
         secret, theirs = self.secret, dict[str, bytes]()
+        sealed = secret.first if first else secret.sealed
+        assert sealed is not None
         names = [name for name in names if name in secret.queries]
         if self.groups > 1:
-            fetches = {name: To(helper, Fetch(r, name)) for name in names}
+            fetches = {name: To(helper, FetchFirst(r, name) if first else Fetch(r, name)) for name in names}
             yield from for_each(fetches, Fetched, partial(self._half, r, theirs))
         else:
             theirs = dict.fromkeys(names, b"")
@@ -277,26 +310,25 @@ class HubRows(ServerRows):
             if held.round != r:
                 raise PeerError(f"{name} has opened a row of round {held.round} in round {r}")
 
-        return (yield from for_each(self._rows(r, theirs), RowOpened, fold, deadline_s=deadline_s))
+        return (yield from for_each(self._rows(r, sealed, theirs), RowOpened, fold, deadline_s=deadline_s))
 
     def _half(self, r: int, theirs: dict[str, bytes], name: str, answer: Fetched) -> None:
         if answer.round != r or len(answer.answer) != 4 * self.length + OVERHEAD_BYTES:
             raise PeerError(f"{len(answer.answer)} bytes for {name}, of round {answer.round} in round {r}")
         theirs[name] = answer.answer
 
-    def _rows(self, r: int, theirs: Mapping[str, bytes]) -> Mapping[str, GroupRow]:
-        secret, sealed = self.secret, self.secret.sealed
-        assert sealed is not None
-        names = shared_rows.row_names(sealed)
+    def _rows(self, r: int, sealed: SealedRows, theirs: Mapping[str, bytes]) -> Mapping[str, GroupRow]:
+        names = shared_rows.row_names(sealed.rows)
+
+        def row(ours: Words, half: bytes) -> GroupRow:
+            return GroupRow(r, sealed.round, sealed.nonces, names, sealed.signature, ours.tobytes(), half)
+
         if self.groups == 1:
-            row = GroupRow(r, secret.round, secret.nonces, names, secret.signature, sealed[0].tobytes(), b"")
-            return dict.fromkeys(theirs, row)
-
-        def row_for(name: str) -> GroupRow:
-            ours = shared_rows.answer(sealed, secret.queries[name]).tobytes()
-            return GroupRow(r, secret.round, secret.nonces, names, secret.signature, ours, theirs[name])
-
-        return LazyMapping(tuple(theirs), row_for, held=1)
+            return dict.fromkeys(theirs, row(sealed.rows[0], b""))
+        queries = self.secret.queries
+        return LazyMapping(
+            tuple(theirs), lambda name: row(shared_rows.answer(sealed.rows, queries[name]), theirs[name]), held=1
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,6 +356,8 @@ class HelperRows(ServerRows):
         names = msg.names.split("\n")
         for name, sealed in zip(names, unbundle(msg.queries, len(names)), strict=True):
             self.queried(name, opened_from(self.party, name, sealed, "query", msg.round))
+        if not msg.round:
+            self.secret.founders |= frozenset(names)
         return Enlisted(msg.round)
 
     @on(Shares, answers=Counted)
@@ -334,7 +368,7 @@ class HelperRows(ServerRows):
         if msg.round != secret.adding.round:
             if msg.round <= secret.adding.round:
                 raise PeerError(f"uploads of round {msg.round} after those of round {secret.adding.round}")
-            secret.adding, secret.fresh = Adding(msg.round, msg.on_time), None
+            secret.adding, secret.fresh = Adding(msg.round, msg.on_time, founding=secret.founding), None
             oldest = msg.round - self.party.config.max_staleness
             secret.taken = {of: names for of, names in secret.taken.items() if of >= oldest}
         if msg.on_time != secret.adding.on_time or not 0 <= msg.on_time <= len(self.party.clients):
@@ -371,7 +405,7 @@ class HelperRows(ServerRows):
         late = r - of
         if name not in secret.queries or not 0 <= late <= self.party.config.max_staleness:
             return None
-        if name in secret.taken.get(of, ()):
+        if name in secret.taken.get(of, ()) or not self.may_add(of, r):
             return None
         words = None if self.groups == 1 else self.words(upload.word, self.length)
         named = upload.word if words is None else one_hot.word_name(upload.word)
@@ -414,12 +448,20 @@ class HelperRows(ServerRows):
     @on(Fetch, answers=Fetched)
     def fetch(self, msg: Fetch, src: str) -> Fetched:
         """Half of the answer to a client's query, which the hub cannot read: it would learn the group."""
+        return self._half_for(msg, src, self.secret.sealed)
+
+    @on(FetchFirst, answers=Fetched, when=renews)
+    def fetch_first(self, msg: FetchFirst, src: str) -> Fetched:
+        """The same, on the first rows of groups that were made anew."""
+        return self._half_for(msg, src, self.secret.first)
+
+    def _half_for(self, msg: Fetch | FetchFirst, src: str, sealed: SealedRows | None) -> Fetched:
         from_hub(self.party, msg, src)
         secret, entry = self.secret, self.party.common.roster.by_name.get(msg.client)
-        if secret.sealed is None or entry is None or msg.client not in secret.queries:
+        if sealed is None or entry is None or msg.client not in secret.queries:
             raise PeerError(f"{msg.client} has asked for no row, or no rows are sealed")
-        answer = shared_rows.answer(secret.sealed, secret.queries[msg.client]).tobytes()
-        bound = answer_context(self.party, msg.round, secret.round)
+        answer = shared_rows.answer(sealed.rows, secret.queries[msg.client]).tobytes()
+        bound = answer_context(self.party, msg.round, sealed.round)
         return Fetched(msg.round, SealingKey(entry.sealing_key).seal(answer, self.party.name, msg.client, *bound))
 
 

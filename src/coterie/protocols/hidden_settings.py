@@ -30,6 +30,10 @@ class HiddenSums(LateTraining):
     clip: C, the L2 norm to which a client's change is clipped; running statistics are clipped by themselves.
     fewest: a round is skipped if, by its public absences, some group's sum may be of fewer clients, but not of none.
     min_cluster: the smallest group.
+    foundings: how often groups may be made, the set-up included. They are made anew for all when 8 or more of those
+    with a place have come or left since the last time.
+    budget_s: seconds that a client's answer should take. Slower ones are asked in turn, and only so many left out that
+    no group's sum can be of fewer than ``fewest``. None to ask all.
     check: of an upload, "tag" that it changes one group alone, or "norm" that it is also as short as clip allows.
     noise: standard deviation, over C, of the Gaussian noise that each server adds to a row's sum in every round; None
     for what ``epsilon`` asks for, or .005, which weakens differencing and protects by no proof worth its name.
@@ -40,6 +44,8 @@ class HiddenSums(LateTraining):
     clip: Positive = 2.0
     fewest: Annotated[int, Meta(ge=1)] = 2
     min_cluster: Annotated[int, Meta(ge=1)] = 3
+    foundings: Annotated[int, Meta(ge=1, le=64)] = 1
+    budget_s: Positive | None = None
     check: Literal["tag", "norm"] = "tag"
     noise: Annotated[float | None, Meta(ge=0)] = None
     epsilon: float | None = None
@@ -65,10 +71,10 @@ class HiddenSums(LateTraining):
         """Raises UserError for an impossible one."""
         return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
 
-    def release(self, grid: Grid, r: int = 0) -> Release:
-        """An upload's, in a sum with the noise of one server: the other may know its own."""
+    def release(self, grid: Grid, r: int = 0, *, whole: bool = False) -> Release:
+        """An upload's, in a sum with the noise of one server: the other may know its own. whole: of a whole model."""
         noise, sensitivity = self.noise_on(grid), 2 * grid.longest
-        if not noise:
+        if not noise or whole:
             return Release(UPDATE, round=r)
         return Release(
             UPDATE,
@@ -80,9 +86,24 @@ class HiddenSums(LateTraining):
             against=("hub", "helper", "other clients"),
         )
 
+    def may_leave_out(self, clients: int, groups: int) -> int:
+        """How many absences leave no group with fewer than ``fewest``, whoever chooses them."""
+        return max(0, (clients if groups <= 1 else min(self.min_cluster, clients)) - self.fewest)
+
+    def shows_few(self, clients: int, added: int, groups: int) -> str:
+        """Why so many uploads of so many clients must not be added up, or ""."""
+        if self.budget_s is not None and added and clients - added > self.may_leave_out(clients, groups):
+            return f"{added} uploads of {clients} clients: those left out may leave fewer than {self.fewest} in a group"
+        return shows_few(clients, added, groups, self.min_cluster, self.fewest)
+
     def expected(self, clients: int) -> int:
         """How many clients a round asks."""
         return sample_size(clients, self.participation)
+
+
+def renews(config: HiddenSums, mode: str) -> bool:
+    """Whether groups may be made anew."""
+    return config.foundings > 1
 
 
 @lru_cache(maxsize=256)

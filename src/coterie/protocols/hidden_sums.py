@@ -7,7 +7,7 @@
     hub     --Fetch / Fetched--> helper             half of an answer, sealed to the client
     hub     --GroupRow / RowOpened--> client        its row, by private information retrieval of two servers
 
-A row is the running sum of one group since the beginning (``crypto/shared_rows.py``). A server holds one share of every
+A row is the running sum of one group since it was made (``crypto/shared_rows.py``). A server holds one share of every
 row, and sees uniform words otherwise. A client opens the row of its own group, since it has both masks of that row.
 
 Assumes that the two servers do not collude. Right sums need servers that follow the protocol; secrecy needs that of
@@ -110,6 +110,13 @@ class Fetch(OfRound, frozen=True):
 
 
 @message(src=ANY, dst=ANY)
+class FetchFirst(OfRound, frozen=True):
+    """Answer this client's query on the first rows of groups that were made anew."""
+
+    client: str
+
+
+@message(src=ANY, dst=ANY)
 class Fetched(OfRound, frozen=True):
     """answer: (d,) words, sealed to the client."""
 
@@ -147,7 +154,8 @@ def upload_name(client: str, upload: HiddenUpdate, named: bytes) -> bytes:
 class HeldRow(msgspec.Struct):
     """SECRET. group: of ``groups``; -1 before it has one.  total: the group's weight D, in 16ths.
 
-    masks: both servers', of its row.  round: in which the row that it has opened was sealed.
+    masks: both servers', of its row.  round: in which the row that it has opened was sealed.  since: the round in which
+    its groups were made, 0 for the set-up.  started: it has opened the first row of groups that were made anew.
     """
 
     group: int = -1
@@ -155,6 +163,8 @@ class HeldRow(msgspec.Struct):
     total: int = 0
     masks: tuple[bytes, bytes] = (b"", b"")
     round: int = 0
+    since: int = 0
+    started: bool = True
 
     def __repr__(self) -> str:
         return f"<HeldRow of round {self.round}>"
@@ -166,13 +176,20 @@ class ClientRow(Component):
     Secret = HeldRow
     secret: HeldRow
 
-    def join(self, group: int, groups: int, total: int, masks: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-        """Take a place in a group. Returns the queries for the hub and for the helper. Raises PeerError."""
+    def join(
+        self, group: int, groups: int, total: int, masks: tuple[bytes, bytes], since: int = 0
+    ) -> tuple[bytes, bytes]:
+        """Take a place in a group. Returns the queries for the hub and for the helper. Raises PeerError.
+
+        since: the round in which groups were made anew.
+        """
         if not 0 <= group < groups or not 0 < total <= shared_rows.PARTS * len(self.party.clients):
             raise PeerError(f"group {group} of {groups}, of weight {total}/{shared_rows.PARTS}")
         secret = self.secret
-        secret.group, secret.groups, secret.total, secret.masks, secret.round = group, groups, total, masks, 0
-        return shared_rows.queries(group, groups, self.party.secrets("query"))
+        if not since or since != secret.since:  # else the answer was lost
+            secret.group, secret.groups, secret.total, secret.masks = group, groups, total, masks
+            secret.round, secret.since, secret.started = max(since - 1, 0), since, not since
+        return shared_rows.queries(group, groups, self.party.secrets("query", since))
 
     def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:
         """Its vector of words (d,) in shares. Raises PeerError before it has a group."""
@@ -186,7 +203,7 @@ class ClientRow(Component):
         return HiddenUpdate(r, word, shares.check, shares.master, seeds)
 
     def opened(self, msg: GroupRow, src: str, helper: str) -> NDArray[np.int32]:
-        """(d,) the sum of its group since the beginning, of which the helper has signed the row.
+        """(d,) the sum of its group since it was made, of which the helper has signed the row.
 
         Raises PeerError for an older row than it has, one that the helper has not signed, and another than the signed.
         """
@@ -202,7 +219,7 @@ class ClientRow(Component):
                 answer_context(party, msg.round, msg.sealed_in),
             )
             parts.append(opening.open(msg.theirs, helper, party.name, *bound))
-        if len(msg.row_names) != shared_rows.NAME_BYTES * secret.groups or {*map(len, parts)} != {4 * party.spec.size}:
+        if len(msg.row_names) != shared_rows.NAME_BYTES * secret.groups or {*map(len, parts)} != {4 * row_words(party)}:
             raise PeerError(f"a row of {len(msg.ours)} bytes among {len(msg.row_names)} bytes of names")
         row = shared_rows.fetched([np.frombuffer(part, "<u4") for part in parts])
         at = shared_rows.NAME_BYTES * secret.group
@@ -210,8 +227,13 @@ class ClientRow(Component):
             raise PeerError("the servers' answers give another row than both have sealed")
         size = shared_rows.NONCE_BYTES
         nonces = msg.nonces[:size], msg.nonces[size:]
-        secret.round = msg.sealed_in
+        secret.round, secret.started = msg.sealed_in, True
         return shared_rows.unmasked(row, secret.masks, nonces)
+
+
+def row_words(party: Any) -> int:
+    """How many words a row has: where groups may be made anew, one more than the model."""
+    return int(party.spec.size) + int(party.config.foundings > 1)
 
 
 def weight_of(samples: int, most: float) -> int:

@@ -17,28 +17,24 @@ cannot relate to positions. A client learns its group and the group's weight.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
-from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey
+from coterie.crypto.signing import Field, OpeningKey, SealingKey
 from coterie.crypto.two_party import Words64
 from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message, unbundle
-from coterie.protocol.party import Component, To, Work, from_hub, on
-from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, post
+from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message
+from coterie.protocol.party import Component, Work, from_hub, on
 from coterie.protocols.anonymous import Relayed
-from coterie.protocols.hidden_sums import Enlist, Enlisted, sealed_to
-from coterie.protocols.setup_sums import OpenSum, shown, summed, sums_of
+from coterie.protocols.hidden_settings import renews
+from coterie.protocols.hidden_sums import sealed_to
 from coterie.protocols.shared_groups import (
-    FOUNDERS,
     FRACTION_BITS,
+    TOGETHER,
     Running,
     ServerGroups,
     Shared,
@@ -50,13 +46,20 @@ from coterie.protocols.shared_groups import (
 ENTRY = "entry"
 """The grant: a seed of all clients and the helper, without which nothing can be placed among the signatures."""
 _PLACE = struct.Struct(f"<HHI{KEY_BYTES}s")  # group, groups, the group's weight in 16ths, the helper's mask
-_DESCRIBED = struct.Struct("<32sB")  # the key for the answer, the client's weight in 16ths
+DESCRIBED = struct.Struct("<32sB")  # the key for the answer, the client's weight in 16ths
 _BETWEEN = "helper", "client"  # the ends of sealed bytes that name no client
 
 
 @message(src=ANY, dst=ANY)
 class AskForRow(OfRound, frozen=True):
     """Send your row in shares."""
+
+
+@message(src=ANY, dst=ANY)
+class AskForRowAnew(OfRound, frozen=True):
+    """Send your row in shares, for groups that have been made anew so many times, from 1."""
+
+    epoch: int
 
 
 @message(src=ANY, dst=ANY)
@@ -72,6 +75,17 @@ class OpenRows(OfRound, frozen=True):
     """All rows were sent: open them. placing: of newcomers, or -1 for the founding."""
 
     placing: int
+
+
+@message(src=ANY, dst=ANY)
+class OpenRowsAnew(OfRound, frozen=True):
+    """All rows of these clients, one name a line, were sent: open them, to make groups anew.
+
+    placing: -1 - n for the randomness of founding n.
+    """
+
+    placing: int
+    names: str
 
 
 @message(src=ANY, dst=ANY)
@@ -119,146 +133,20 @@ class Join(OfRound, frozen=True):
 
 
 @message(src=ANY, dst=ANY)
+class JoinAnew(OfRound, frozen=True):
+    """Take your place in groups that were made anew in the round ``since``. place, masks: as in ``Join``."""
+
+    since: int
+    place: bytes
+    masks: bytes
+
+
+@message(src=ANY, dst=ANY)
 class Queries(OfRound, frozen=True):
     """Which of the sealed rows each server is to add up for the client. theirs: sealed to the helper and signed."""
 
     ours: bytes
     theirs: bytes
-
-
-# ---------------------------------------------------------------------------------------------------------- the hub
-
-
-class Grouping(msgspec.Struct, frozen=True):
-    """The hub's state. sums: as sent to clients.  has: the clients that have all sums.  groups: how many there are.
-
-    joined: the clients with a place.
-    """
-
-    sums: tuple[OpenSum, ...] = ()
-    has: frozenset[str] = frozenset()
-    groups: int = 0
-    joined: frozenset[str] = frozenset()
-
-
-class HubSecret(msgspec.Struct):
-    """SECRET: of the hub."""
-
-    shared: Shared = msgspec.field(default_factory=Shared)
-
-
-class HubGroups(ServerGroups):
-    """Steps of the hub, which has ``keys`` with ``CORRELATIONS``, ``rows`` (``HubRows``) and ``state.founded``."""
-
-    Secret = HubSecret
-    secret: HubSecret
-    number = 0
-
-    def found(self, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
-        """Before round 1: the set-up sums over these clients, and their groups.
-
-        Raises NoAnswerError if fewer than ``FEWEST`` clients take part, or without the helper.
-        """
-        names, sums = tuple(names), list[OpenSum]()
-        for number in sums_of(self.party.config):
-            sums.append((yield from summed(self.party, helper, names, number, deadline_s)))
-            names = yield from shown(sums[-1], names, deadline_s)
-        self.party.state.founded = Grouping(tuple(sums), frozenset(names))
-        yield from self.place(0, helper, names, deadline_s)
-        if not self.party.state.founded.joined:
-            raise NoAnswerError("no client has a group: see the refusals")
-
-    def place(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
-        """In round r: give these clients a place, as far as possible. Raises NoAnswerError without the helper."""
-        hub, founded, described = self.party, self.party.state.founded, dict[str, SharedRow]()
-        has = founded.has
-        for total in founded.sums:
-            late = [name for name in names if name not in founded.has]
-            has |= frozenset((yield from shown(replace(total, round=r), late, deadline_s)))
-
-        sealed = _DESCRIBED.size + 8 * described_length(hub) + OVERHEAD_BYTES
-
-        def fold(name: str, answer: SharedRow) -> None:
-            if (answer.round, len(answer.seed), len(answer.sealed)) != (r, SEED_BYTES, sealed):
-                raise PeerError(f"{name}: a row of {len(answer.sealed)} bytes, of round {answer.round} in round {r}")
-            described[name] = answer
-
-        asked = {name: AskForRow(r) for name in names if name in has}
-        yield from for_each(asked, SharedRow, fold, deadline_s=deadline_s)
-        hub.state.founded = replace(founded, has=has)
-        order = sorted(described, key=hub.clients.index)
-        order = [order[at] for at in hub.secrets("shuffle", r).permutation(len(order))]
-        for at in range(0, len(order), FOUNDERS):
-            some = order[at : at + FOUNDERS]
-            if len(some) >= self.fewest() or hub.config.clusters == 1:
-                yield from self._join(r, helper, some, described, deadline_s)
-
-    def _join(
-        self, r: int, helper: str, order: Sequence[str], rows: Mapping[str, SharedRow], deadline_s: float | None
-    ) -> Steps[None]:
-        """Give places to these clients, at positions in this order."""
-        hub, founded = self.party, self.party.state.founded
-        length, placing = described_length(hub), -1
-        if founded.groups and length:
-            if (left := self.unused()) is None:
-                return  # newcomers wait until groups are made anew
-            placing = left
-        if length:
-            self.begin(placing)
-        yield from post({at: To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(order)})
-        order = yield from ask(helper, OpenRows(r, placing), RowsRead, partial(_opened, r, order))
-        if length:
-            shares = np.stack([row_share(rows[name].seed, length) for name in order])
-            running = Running(self.program(placing, shares, self.nonce(r)))
-            while running.placed is None:
-                step = Step(r, running.number, running.data)
-                yield from ask(helper, step, Stepped, partial(_take, r, running))
-        groups, places = yield from ask(helper, Settle(r), Settled, partial(self._settled, r, order))
-        if not founded.groups:
-            hub.rows.found(groups)
-        hub.rows.secret.members += len(places)
-        masks = b"".join(hub.rows.secret.masks)
-        queries = dict[str, bytes]()
-
-        def join(name: str, answer: Queries) -> None:
-            if answer.round != r:
-                raise PeerError(f"{name} joins in round {answer.round}, in round {r}")
-            hub.rows.queried(name, answer.ours)
-            queries[name] = answer.theirs
-
-        joins = {name: Join(r, place, masks) for name, place in places.items()}
-        yield from for_each(joins, Queries, join, deadline_s=deadline_s)
-        if queries:
-            enlist = Enlist(r, "\n".join(queries), bundle(list(queries.values())))
-            yield from ask(helper, enlist, Enlisted, partial(_of_round, r))
-        hub.state.founded = replace(founded, groups=groups, joined=founded.joined | frozenset(queries))
-
-    def _settled(self, r: int, order: Sequence[str], answer: Settled) -> tuple[int, dict[str, bytes]]:
-        """Places by name. Raises PeerError for impossible numbers of groups and places."""
-        before = self.party.state.founded.groups
-        most = len(self.secret.shared.members) or 1
-        if answer.round != r or not answer.groups == most == (before or most):
-            raise PeerError(f"{answer.groups} groups of round {answer.round}, after {before}, in round {r}")
-        return answer.groups, dict(zip(order, unbundle(answer.places, len(order)), strict=True))
-
-
-def _opened(r: int, order: Sequence[str], answer: RowsRead) -> list[str]:
-    """Names at the positions that can be opened. Raises PeerError for unsent, repeated or unordered ones."""
-    where = answer.positions.tolist()
-    if answer.round != r or where != sorted(set(where)) or not where or not set(where) <= set(range(len(order))):
-        raise PeerError(f"positions {where} of round {answer.round} in round {r}")
-    return [order[at] for at in where]
-
-
-def _take(r: int, running: Running, answer: Stepped) -> None:
-    if (answer.round, answer.number) != (r, running.number):
-        raise PeerError(f"step {answer.number} of round {answer.round} in step {running.number} of round {r}")
-    running.step(answer.data)
-
-
-def _of_round(r: int, answer: OfRound) -> None:
-    if answer.round != r:
-        raise PeerError(f"an answer of round {answer.round} in round {r}")
 
 
 # -------------------------------------------------------------------------------------------------------- the helper
@@ -269,6 +157,7 @@ class GroupsFound(msgspec.Struct):
 
     held: sealed rows by position, of ``round``.  opened: of it, by position.  under_way: how they are grouped.
     keys: of all that have a place. A row that comes again, beside others, would show what the others add.
+    grouped: the clients whose rows made groups anew last, in any attempt.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -278,6 +167,7 @@ class GroupsFound(msgspec.Struct):
     opened: dict[int, bytes] = msgspec.field(default_factory=dict)
     under_way: UnderWay | None = None
     keys: frozenset[bytes] = frozenset()
+    grouped: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"<GroupsFound {len(self.weights)}>"
@@ -302,16 +192,43 @@ class HelperGroups(ServerGroups):
             self.secret.round, self.secret.held = msg.round, {}
         self.secret.held[msg.position] = msg.cipher
 
+    def lasts(self, secret: GroupsFound) -> None:
+        super().lasts(secret)
+        self.secret.grouped = secret.grouped
+
     @on(OpenRows, answers=RowsRead)
     def open(self, msg: OpenRows, src: str) -> RowsRead:
         """Open what was relayed, and begin to group it. A client counts once, wherever the hub puts it."""
         from_hub(self.party, msg, src)
+        if msg.placing < -1 or (msg.placing == -1 and self.secret.weights and self.party.config.clusters != 1):
+            raise PeerError(f"placing {msg.placing} with {len(self.secret.weights)} groups")
+        return self._opened(msg, self.secret.shared.epoch)
+
+    @on(OpenRowsAnew, answers=RowsRead, when=renews)
+    def open_anew(self, msg: OpenRowsAnew, src: str) -> RowsRead:
+        """The same, to make groups anew: not of nearly the same clients as before, in any attempt.
+
+        Rows of exactly the same may be grouped again, since they show nothing of what the others add.
+        """
+        from_hub(self.party, msg, src)
+        secret, names = self.secret, frozenset(msg.names.split("\n"))
+        if not secret.weights or msg.placing >= -1 or not names <= frozenset(self.party.clients):
+            raise PeerError(f"placing {msg.placing} of {len(names)} clients, with {len(secret.weights)} groups")
+        answer = self._opened(msg, secret.shared.epoch + 1)
+        unread = len(names) - len(secret.opened)
+        changes = [len(names ^ self.party.rows.secret.founders), len(names ^ secret.grouped) or len(self.party.clients)]
+        if unread < 0 or min(changes) - unread < TOGETHER:
+            raise PeerError(f"{min(changes)} clients have come or left since rows were grouped; {TOGETHER} are needed")
+        secret.grouped = names
+        return answer
+
+    def _opened(self, msg: OpenRows | OpenRowsAnew, epoch: int) -> RowsRead:
         secret, held = self.secret, self.secret.held if msg.round == self.secret.round else {}
         secret.held, secret.opened, keys, shares = {}, {}, set[bytes](), list[Words64]()
         for at, data in sorted(held.items()):
-            one = self._description(data)
+            one = self._description(data, epoch)
             if one is not None and one.key not in keys | secret.keys:
-                secret.opened[at] = _DESCRIBED.pack(one.key, one.weight)
+                secret.opened[at] = DESCRIBED.pack(one.key, one.weight)
                 keys.add(one.key)
                 shares.append(one.row)
         if not secret.opened:
@@ -320,8 +237,6 @@ class HelperGroups(ServerGroups):
         if self.party.config.clusters != 1:
             if len(keys) < self.fewest():
                 raise PeerError(f"{len(keys)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
-            if (msg.placing >= 0) != bool(secret.weights):
-                raise PeerError(f"placing {msg.placing} with {len(secret.weights)} groups")
             self.begin(msg.placing)
             secret.under_way = UnderWay(msg.placing, self.nonce(msg.round), np.stack(shares))
         return RowsRead(msg.round, np.array(list(secret.opened), np.int64))
@@ -358,14 +273,16 @@ class HelperGroups(ServerGroups):
         """Seal to each position its place. Groups' weights are fixed when groups are made."""
         from_hub(self.party, msg, src)
         secret, rows = self.secret, self.party.rows
-        described = [_DESCRIBED.unpack(data) for data in secret.opened.values()]
+        described = [DESCRIBED.unpack(data) for data in secret.opened.values()]
+        anew = secret.under_way is not None and secret.under_way.placing < 0
         labels = self._labels(len(described))
-        if not secret.weights:
+        if anew or not secret.weights:
             weights = np.bincount(labels, weights=[weight for _, weight in described])
             secret.weights = tuple(int(weight) for weight in weights)
         groups = len(secret.weights)
-        if not rows.groups:
-            rows.found(groups)
+        if anew or not rows.groups:
+            rows.secret.founders = secret.grouped
+            rows.found(groups, msg.round, secret.shared.founding)
         rows.secret.members += len(labels)
         secret.opened, secret.keys = {}, secret.keys | {key for key, _ in described}
         places = [_PLACE.pack(k, groups, secret.weights[k], rows.secret.masks[k]) for k in labels]
@@ -386,11 +303,11 @@ class HelperGroups(ServerGroups):
         labels[placed[1]] = placed[0]
         return [int(k) for k in labels]
 
-    def _description(self, sealed: bytes) -> Description | None:
+    def _description(self, sealed: bytes, epoch: int) -> Description | None:
         """What a client has sealed, or None for anything else."""
         try:
             key, entry = OpeningKey.load(self.party.own.identity.opening), self.party.keys.own_bytes(ENTRY)
-            return opened_description(key, entry, sealed, described_length(self.party))
+            return opened_description(key, entry, epoch, sealed, described_length(self.party))
         except (PeerError, CryptoError):
             return None
 
@@ -404,22 +321,32 @@ class Description:
     row: Words64
 
 
-def opened_description(key: OpeningKey, entry: bytes, sealed: bytes, length: int) -> Description:
-    """What a client has sealed to the helper. key, entry: the helper's.  length: of a row. Raises PeerError."""
-    data = key.open(sealed, *_BETWEEN[::-1], entry)
-    if len(data) != _DESCRIBED.size + 8 * length:
+def opened_description(key: OpeningKey, entry: bytes, epoch: int, sealed: bytes, length: int) -> Description:
+    """What a client has sealed to the helper, for the groups of this epoch.
+
+    key, entry: the helper's.  length: of a row. Raises PeerError.
+    """
+    data = key.open(sealed, *_BETWEEN[::-1], *_bound(entry, epoch))
+    if len(data) != DESCRIBED.size + 8 * length:
         raise PeerError(f"a description of {len(data)} bytes")
-    answer, weight = _DESCRIBED.unpack_from(data)
-    return Description(answer, min(max(weight, 1), PARTS), np.frombuffer(data, "<u8", offset=_DESCRIBED.size))
+    answer, weight = DESCRIBED.unpack_from(data)
+    return Description(answer, min(max(weight, 1), PARTS), np.frombuffer(data, "<u8", offset=DESCRIBED.size))
 
 
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
+def _bound(entry: bytes, epoch: int) -> tuple[Field, ...]:
+    """What a sealed description is bound to, besides its ends."""
+    return (entry, epoch) if epoch else (entry,)
+
+
 class Describing(msgspec.Struct):
-    """SECRET. key: opens its place."""
+    """SECRET. key: opens its place.  wanted: the epoch that its last row is for.  epoch: that its place is of."""
 
     key: bytes = b""
+    wanted: int = 0
+    epoch: int = 0
 
     def __repr__(self) -> str:
         return "<Describing>"
@@ -444,22 +371,48 @@ class ClientGroups(Component):
         from_hub(self.party, msg, src)
         if self.party.row.secret.group >= 0:
             raise PeerError("it has its place: rows that come again, beside others, show what the others add")
+        return (yield from self._shared(msg.round, 0))
+
+    @on(AskForRowAnew, answers=SharedRow, when=renews)
+    def describe_anew(self, msg: AskForRowAnew, src: str) -> Work[SharedRow]:
+        """The same, for groups of a later epoch than those that it has a place in. Raises PeerError otherwise."""
+        from_hub(self.party, msg, src)
+        if not self.secret.epoch < msg.epoch < self.party.config.foundings:
+            raise PeerError(f"asked for a row of epoch {msg.epoch}, with a place of epoch {self.secret.epoch}")
+        return (yield from self._shared(msg.round, msg.epoch))
+
+    def _shared(self, r: int, epoch: int) -> Work[SharedRow]:
         party, secret, length = self.party, self.secret, described_length(self.party)
-        seed = party.secrets("share of a row", msg.round).bytes(SEED_BYTES)
+        seed = party.secrets("share of a row", r).bytes(SEED_BYTES)
         words = np.zeros(0, np.uint64)
         if length:
             row = yield from party.sums.row()
             words = np.rint(row * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64) - row_share(seed, length)
-        key = OpeningKey.generate(party.secrets("key of a place", msg.round).bytes)
-        secret.key = key.to_bytes()
+        key = OpeningKey.generate(party.secrets("key of a place", r).bytes)
+        secret.key, secret.wanted = key.to_bytes(), epoch
         sealing = SealingKey(party.common.roster.by_name[self.helper].sealing_key)
-        data = _DESCRIBED.pack(key.public.to_bytes(), party.sums.secret.weight) + words.tobytes()
-        return SharedRow(msg.round, seed, sealing.seal(data, *_BETWEEN[::-1], party.keys.own_bytes(ENTRY)))
+        data = DESCRIBED.pack(key.public.to_bytes(), party.sums.secret.weight) + words.tobytes()
+        return SharedRow(r, seed, sealing.seal(data, *_BETWEEN[::-1], *_bound(party.keys.own_bytes(ENTRY), epoch)))
 
     @on(Join, answers=Queries)
     def join(self, msg: Join, src: str) -> Queries:
         """Its group, and its queries. Raises PeerError for a place that the helper has not sealed for it."""
         from_hub(self.party, msg, src)
+        queries = self._place(msg, 0)
+        self.secret.key = b""
+        return queries
+
+    @on(JoinAnew, answers=Queries, when=renews)
+    def join_anew(self, msg: JoinAnew, src: str) -> Queries:
+        """The same, in groups that were made anew. It may come again, if the answer was lost."""
+        from_hub(self.party, msg, src)
+        if not 0 < msg.since <= msg.round:
+            raise PeerError(f"groups of round {msg.since} in round {msg.round}")
+        queries = self._place(msg, msg.since)
+        self.secret.epoch = self.secret.wanted
+        return queries
+
+    def _place(self, msg: Join | JoinAnew, since: int) -> Queries:
         if not self.secret.key:
             raise PeerError("a place without a description")
         data = OpeningKey.load(self.secret.key).open(msg.place, *_BETWEEN)
@@ -469,6 +422,5 @@ class ClientGroups(Component):
         if len(msg.masks) != KEY_BYTES * groups:
             raise PeerError(f"{len(msg.masks)} bytes of masks for {groups} groups")
         ours = msg.masks[KEY_BYTES * group : KEY_BYTES * (group + 1)]
-        self.secret.key = b""
-        to_hub, to_helper = self.party.row.join(group, groups, total, (ours, theirs))
+        to_hub, to_helper = self.party.row.join(group, groups, total, (ours, theirs), since)
         return Queries(msg.round, to_hub, sealed_to(self.party, self.helper, to_helper, "query", msg.round))

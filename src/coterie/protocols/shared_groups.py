@@ -6,7 +6,7 @@ in the shuffle; the helper knows places, but no names. What both learn is the ou
 correlation.py``): which places are in one group. The order in which clients join is tossed by both once the rows are
 fixed.
 
-``Correlations`` is dealt by the key centre. Every part of it is used once.
+``Correlations`` is dealt by the key centre, once for every founding that there may be. Every part of it is used once.
 """
 
 from __future__ import annotations
@@ -60,19 +60,34 @@ Placed = tuple[list[int], NDArray[np.int64]]
 class Correlations(Grant):
     """Correlated randomness of the hub and a helper, for the grouping of these clients. role: the helper's.
 
-    sealing: the hub's key. What the hub is granted travels unsealed, since it relays all grants.
+    sealing: the hub's key. What the hub is granted travels unsealed, since it relays all grants.  foundings: for so
+    many.
     """
 
     hub: str
     sealing: bytes
     sizes: Sizes
+    foundings: int = 1
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         keys = tuple(draw(f"{self.name} {party}").bytes(SEED_BYTES) for party in (0, 1))
         (helper,) = holders
-        corrections = two_party.deal(self.sizes, twisted, (keys[0], keys[1]))
+        dealt = [(key_of(keys[0], n), key_of(keys[1], n)) for n in range(self.foundings)]
+        corrections = b"".join(two_party.deal(self.sizes, twisted, both) for both in dealt)
         sealed = SealingKey(self.sealing).seal(keys[0], KEY_CENTRE, self.hub, self.name)
         return DealtKeys({self.hub: sealed, helper: keys[1] + corrections})
+
+
+def key_of(key: bytes, founding: int) -> bytes:
+    """SECRET: what a server's key of the first founding gives for another."""
+    return digest("coterie/founding/1", key, founding)[:SEED_BYTES] if founding else key
+
+
+def helpers_key(data: bytes, founding: int, foundings: int) -> bytes:
+    """SECRET: of what the helper was dealt, the part for one founding: a seed, and corrections."""
+    each = (len(data) - SEED_BYTES) // foundings
+    at = SEED_BYTES + each * founding
+    return key_of(data[:SEED_BYTES], founding) + data[at : at + each]
 
 
 def sizes_of(config: Any, clients: int, spec: Any) -> Sizes:
@@ -97,11 +112,14 @@ def _first(config: Any, clients: int, placing: int) -> int:
 class Shared(msgspec.Struct):
     """SECRET: one server's share. rows: (groups, length), sums over each group's members.  members: of each group.
 
-    begun: names of what has been begun with the dealt randomness, bound to it.
+    epoch: how often they were made anew.  founding: whose randomness made them, from 0.  begun: names of what has been
+    begun with the dealt randomness, bound to it.
     """
 
     rows: Words64 | None = None
     members: tuple[int, ...] = ()
+    epoch: int = 0
+    founding: int = 0
     begun: frozenset[bytes] = frozenset()
 
     def __repr__(self) -> str:
@@ -221,17 +239,28 @@ class ServerGroups(Component):
         clients = len(self.party.clients)
         return min(TOGETHER, max(FEWEST, clients - clients // 4))
 
-    def key(self) -> bytes:
-        """SECRET: its part of the dealt randomness."""
+    def key(self, founding: int) -> bytes:
+        """SECRET: its part of the randomness that was dealt for this founding."""
         data: bytes = self.party.keys.own_bytes(CORRELATIONS)
-        if self.number == 1:
-            return data
-        own = self.party.own.identity.opening
-        return OpeningKey.load(own).open(data, KEY_CENTRE, self.party.name, CORRELATIONS)
+        if self.number == 0:
+            own = self.party.own.identity.opening
+            return key_of(OpeningKey.load(own).open(data, KEY_CENTRE, self.party.name, CORRELATIONS), founding)
+        return helpers_key(data, founding, self.party.config.foundings)
+
+    def founding_of(self, placing: int) -> int:
+        """Which founding a placing belongs to; -1 - n is the founding n itself."""
+        return -1 - placing if placing < 0 else int(self.secret.shared.founding)
 
     def begin(self, placing: int) -> None:
-        """Use the randomness for a placing, or with -1 for the founding; once. Raises PeerError otherwise."""
-        shared, name, sizes, key = self.secret.shared, _name_of(placing), self.sizes, self.key()
+        """Use the randomness for a placing or a founding, once. Raises PeerError otherwise."""
+        if not 0 <= self.founding_of(placing) < self.party.config.foundings:
+            raise PeerError(f"founding {self.founding_of(placing)}; {self.party.config.foundings} were dealt")
+        shared, name, sizes, key = (
+            self.secret.shared,
+            _name_of(placing),
+            self.sizes,
+            self.key(self.founding_of(placing)),
+        )
         used = _used(key, name)
         if used in shared.begun:
             raise PeerError(f"{name} has been begun with this randomness, which must not be used twice: deal anew")
@@ -241,10 +270,19 @@ class ServerGroups(Component):
             raise PeerError(f"{len(key)} bytes of dealt randomness, which is not for these clients")
         shared.begun |= {used}
 
-    def unused(self) -> int | None:
-        """The first placing that this server has not begun, if any is left."""
-        key, begun = self.key(), self.secret.shared.begun
-        return next((at for at in range(self.sizes.placings) if _used(key, _name_of(at)) not in begun), None)
+    def unused(self) -> list[int]:
+        """The placings that this server has not begun."""
+        if self.party.config.clusters == 1:
+            return [-1]
+        key, begun = self.key(self.secret.shared.founding), self.secret.shared.begun
+        return [at for at in range(self.sizes.placings) if _used(key, _name_of(at)) not in begun]
+
+    def unfounded(self) -> list[int]:
+        """The foundings that this server has not begun, as placings; with one group of all the only one, again."""
+        if self.party.config.clusters == 1:
+            return [-1]
+        foundings = range(self.party.config.foundings)
+        return [-1 - n for n in foundings if _used(self.key(n), FOUNDING) not in self.secret.shared.begun]
 
     def nonce(self, r: int) -> bytes:
         return bytes(self.party.secrets("order of joining", r).bytes(SEED_BYTES))
@@ -254,13 +292,14 @@ class ServerGroups(Component):
 
         rows: (n, length), this server's share.
         """
-        party, key = self.party, self.key()
+        party, key = self.party, self.key(self.founding_of(placing))
         dealt = Dealt(self.number, self.sizes, key[:SEED_BYTES], key[SEED_BYTES:])
         if placing >= 0:
             return (yield from place(dealt, party.config, len(party.clients), placing, rows, self.secret.shared))
         groups = yield from found(dealt, party.config, rows, nonce)
         shared = self.secret.shared
         shared.rows, shared.members = groups.rows, tuple(len(members) for members in groups.groups)
+        shared.epoch, shared.founding = shared.epoch + (placing < -1), self.founding_of(placing)
         return labelled(groups.groups, len(rows)).tolist(), groups.order
 
 

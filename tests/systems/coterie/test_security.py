@@ -19,9 +19,9 @@ from coterie.protocol.errors import PeerError
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_servers import Adding, HubRows, ServerRows
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowsSealed, Shares, sealed_to
-from coterie.protocols.sealed_groups import AskForRow, OpenRows, SharedRow, Step, Stepped
+from coterie.protocols.sealed_groups import AskForRow, GroupsFound, OpenRows, SharedRow, Step, Stepped
 from coterie.protocols.setup_sums import Summand, Unblind
-from coterie.protocols.shared_groups import described_length
+from coterie.protocols.shared_groups import Shared, described_length
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
 
@@ -307,7 +307,7 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
     from coterie.protocols.hidden_sums import Fetch
 
     half = helper.rows.fetch(Fetch(9, client.name), "hub").answer
-    good = hub.rows._rows(9, {client.name: half})[client.name]
+    good = hub.rows._rows(9, hub.rows.secret.sealed, {client.name: half})[client.name]
     for name, wrong in {
         "row_names": flipped(good.row_names, 5),
         "nonces": flipped(good.nonces, 5),
@@ -405,8 +405,9 @@ def test_no_dealt_randomness_is_used_twice() -> None:
         helper.groups.open(OpenRows(0, 3), "hub")
     before = helper.secret.groups.shared.begun
     helper.secret.groups.shared.begun = frozenset()
-    helper.groups.lasts(type("Undone", (), {"shared": type("Share", (), {"begun": before})}))
+    helper.groups.lasts(GroupsFound(shared=Shared(begun=before), grouped=frozenset({"client/1"})))
     assert helper.secret.groups.shared.begun == before  # also where a round is attempted again
+    assert helper.secret.groups.grouped == {"client/1"}
     experiment.close()
 
 

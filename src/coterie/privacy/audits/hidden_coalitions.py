@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coterie.privacy.attacks import hidden_groups
 from coterie.privacy.audits import Finding, Measured, Recorded, attack, tried
-from coterie.privacy.audits.hidden_rounds import NO_KEYS, Added, added
+from coterie.privacy.audits.hidden_rounds import ANEW, NO_KEYS, Added, added
 from coterie.privacy.measures import memberships, profiles
 from coterie.protocol.errors import UserError
 from coterie.systems.coterie.messages import HELPER, HUB
@@ -140,7 +140,8 @@ COALITIONS = both_servers, opened_counts, differencing, sums_by_names
 
 def coalitions(run: Recorded) -> list[Finding]:
     """What all of them find, or why they do not apply."""
-    if run.options["crypto"] == "real":
-        return [Finding(one.adversary, one.name, one.topic, (), why=NO_KEYS) for one in COALITIONS]
+    why = NO_KEYS if run.options["crypto"] == "real" else ANEW if run.settings.foundings > 1 else ""
+    if why:
+        return [Finding(one.adversary, one.name, one.topic, (), why=why) for one in COALITIONS]
     rounds = added(run, HUB, HELPER)
     return [found for one in COALITIONS if rounds for found in one(run, rounds)]

@@ -26,6 +26,7 @@ from coterie.protocols.shared_groups import (
     found,
     founding,
     gains_of,
+    helpers_key,
     row_share,
     sizes_of,
 )
@@ -51,10 +52,11 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
     key, entry = OpeningKey.load(run.views[helper].opening), granted(run.views[helper])[f"secret {ENTRY}"]
     by_position: dict[int, dict[int, tuple[str, Words64, Words64]]] = {}
     for seen, message in run.views[helper].messages(Relayed):
-        with suppress(PeerError):  # the helper cannot open it either
-            name, seed = sent[message.cipher]
-            row = opened_description(key, entry, message.cipher, length).row
-            by_position.setdefault(seen.round, {})[message.position] = name, row_share(seed, length), row
+        name, seed = sent[message.cipher]
+        for epoch in range(run.settings.foundings):
+            with suppress(PeerError):  # of another founding, or the helper cannot open it either
+                row = opened_description(key, entry, epoch, message.cipher, length).row
+                by_position.setdefault(seen.round, {})[message.position] = name, row_share(seed, length), row
     return {
         r: RowShares(names, np.stack(ours), np.stack(theirs))
         for r, held in by_position.items()
@@ -79,13 +81,14 @@ class PlacesFound:
 
 def found_groups(run: Recorded, hub: str, helper: str) -> PlacesFound:
     """The last founding, made again from both sides' messages. Raises UserError if the views hold none."""
-    rounds = [seen.round for seen, one in run.views[helper].messages(OpenRows) if one.placing < 0]
-    if not rounds:
+    made = [(seen.round, -1 - one.placing) for seen, one in run.views[helper].messages(OpenRows) if one.placing < 0]
+    if not made:
         raise UserError("no groups were made")
-    r, shares = rounds[-1], row_shares(run, hub, helper)[rounds[-1]]
+    r, number = made[-1]
+    shares = row_shares(run, hub, helper)[r]
     asked = {one.number: one.data for _, one in run.views[helper].messages(Step, r)}
     answers = {one.number: one.data for _, one in run.views[hub].messages(Stepped, r)}
-    key = granted(run.views[helper])[f"secret {CORRELATIONS}"]
+    key = helpers_key(granted(run.views[helper])[f"secret {CORRELATIONS}"], number, run.settings.foundings)
     sizes = sizes_of(run.settings, len(run.clients), run.spec)
     dealt = Dealt(1, sizes, key[:SEED_BYTES], key[SEED_BYTES:])
     program = found(dealt, run.settings, shares.theirs, answers[1])

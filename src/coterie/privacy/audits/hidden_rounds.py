@@ -18,6 +18,7 @@ from coterie.protocols.sealed_groups import Join
 
 Floats = NDArray[np.float64]
 NO_KEYS = "the keys of a real run's clients follow from no seed: record the run with --crypto emulated"
+ANEW = "groups may be made anew in this run, and sums are followed through one founding: record with foundings=1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ def _rows(run: Recorded, helper: Any, ours: SealRows, theirs: RowsSealed) -> NDA
     joins = (one.masks for name in run.clients if name in run.views for _, one in run.views[name].messages(Join))
     known = next(joins)
     hubs = [known[size * k : size * (k + 1)] for k in range(count)]
-    masks = zip(hubs, helper.rows.fresh_masks(count), strict=True)
+    masks = zip(hubs, helper.rows.fresh_masks(count, 0), strict=True)
     nonces = ours.nonce, theirs.nonce
     return np.stack([shared_rows.unmasked(row, own, nonces) for row, own in zip(sealed, masks, strict=True)]).astype(
         np.int64

@@ -31,7 +31,7 @@ def key_centre(own: fl.Own, common: fl.Common, config: CoterieConfig) -> KeyCent
     if config.clusters != 1:
         sizes = sizes_of(config, len(common.clients), common.spec)
         sealing = common.roster.by_name[HUB].sealing_key
-        grants.append(Correlations(CORRELATIONS, HELPER, HUB, sealing, sizes))
+        grants.append(Correlations(CORRELATIONS, HELPER, HUB, sealing, sizes, config.foundings))
     return KeyCentre(own, common, grants)
 
 
@@ -59,7 +59,8 @@ LEARNS = {
     "name's group. With a member of a group, that group's sums by name, and in time who is in it",
     HELPER: "the same; at the grouping, which positions without names are in one group. With any client all groups' "
     "sums",
-    CLIENT: "its group's mean model of every round and the group's weight; of all together, how many hold each label, "
+    CLIENT: "its group's mean model of every round and the group's weight, and how much of that was there when groups "
+    "were made anew; of all together, how many hold each label, "
     "the labels' shares and means, the second moments of the data, how far residuals scatter, and how many clients "
     "have how many samples",
 }

@@ -17,7 +17,7 @@ from coterie.protocols.norm_check import ClientNorms
 from coterie.protocols.sealed_groups import ClientGroups
 from coterie.protocols.setup_sums import ClientSums
 from coterie.systems.coterie.config import CoterieConfig
-from coterie.systems.coterie.messages import CLIENT, HELPER, Train
+from coterie.systems.coterie.messages import CLIENT, HELPER, Train, TrainWhole
 
 
 class Client(fl.Party, role=CLIENT):
@@ -32,7 +32,8 @@ class Client(fl.Party, role=CLIENT):
     class State(fl.State):
         """weights: (d,) its group's model, as it was sent last.  round: the last one that it has trained for.
 
-        uploads: the rounds in which it has sent one.
+        uploads: the rounds in which it has sent one.  wholes: those in which it was a whole model.
+        start: (d,) the model to which its group's sum is added.
         alarmed: the group's sum left the range in which it cannot have wrapped, so the model stayed as it was. Or
             training gave no numbers, so zeros were uploaded.
         """
@@ -40,6 +41,8 @@ class Client(fl.Party, role=CLIENT):
         weights: fl.Vector = fl.initial
         round: int = 0
         uploads: tuple[int, ...] = ()
+        wholes: tuple[int, ...] = ()
+        start: fl.Vector = fl.initial
         alarmed: bool = False
 
     state: State
@@ -52,15 +55,26 @@ class Client(fl.Party, role=CLIENT):
     def lasts(self, state: Any, secret: Any) -> None:
         """Uploads count in any attempt of a round."""
         super().lasts(state, secret)
-        self.state.uploads = state.uploads
+        self.state.uploads, self.state.wholes = state.uploads, state.wholes
 
     def releases(self) -> list[Release]:
-        """What has left this client in the rounds."""
-        return [self.config.release(self.grid, r) for r in self.state.uploads]
+        """What has left this client in the rounds. No clip bounds a whole model."""
+        state = self.state
+        return [self.config.release(self.grid, r, whole=r in state.wholes) for r in state.uploads]
 
     @fl.on(Train, fl.training, answers=HiddenUpdate)
     def train(self, msg: Train, src: str) -> fl.Work[HiddenUpdate]:
         """Train for a round, once. An upload that is made again has the same numbers, in fresh shares."""
+        return (yield from self._trained(msg))
+
+    @fl.on(TrainWhole, fl.training, answers=HiddenUpdate, when=lambda config, mode: config.foundings > 1)
+    def train_whole(self, msg: TrainWhole, src: str) -> fl.Work[HiddenUpdate]:
+        """The same, with its whole model on top."""
+        update = yield from self._trained(msg)
+        self.state.wholes = (*self.state.wholes, msg.round)
+        return update
+
+    def _trained(self, msg: Train | TrainWhole) -> fl.Work[HiddenUpdate]:
         if msg.round <= self.state.round:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         uploads = self.state.uploads
@@ -71,8 +85,13 @@ class Client(fl.Party, role=CLIENT):
         change = fitted.weights.astype(np.float64) - start
         if not np.isfinite(change).all():  # unsaid, too: a server can have spoilt one group's row to see who is in it
             self.state.alarmed, change = True, np.zeros_like(change)
-        weight = self.sums.secret.weight / shared_rows.PARTS * self.config.server_step(msg.round)
-        x = self.grid.words(change, weight, self.rng("rounding", msg.round), self.spec.buffers)
+        weight = self.sums.secret.weight / shared_rows.PARTS
+        step = self.config.server_step(msg.round)
+        x = self.grid.words(change, weight * step, self.rng("rounding", msg.round), self.spec.buffers)
+        if self.config.foundings > 1:
+            x = np.append(x, np.uint32(0))
+        if isinstance(msg, TrainWhole):
+            x = x + self.grid.whole(start.astype(np.float64) - self.common.initial, weight, len(self.clients))
         self.state.round = msg.round
         self.state.uploads = tuple(dict.fromkeys((*uploads, msg.round)))
         update = self.row.upload(x, msg.round, HELPER)
@@ -83,11 +102,14 @@ class Client(fl.Party, role=CLIENT):
     @fl.on(GroupRow, answers=RowOpened)
     def take(self, msg: GroupRow, src: str) -> RowOpened:
         """Open its group's sum, which says the model."""
+        begins = not self.row.secret.started
         total = self.row.opened(msg, src, HELPER)
         if shared_rows.may_wrap(total):
             self.state.alarmed = True  # unsaid: whose sum it is would show who is in its group
         else:
-            change = self.grid.change(total, self.row.secret.total)
-            model = not_below_zero(self.spec, self.common.initial + change)
+            change, d = self.grid.change(total, self.row.secret.total), self.spec.size
+            if begins:
+                self.state.start = (self.common.initial + self.grid.mean(change) - change[:d]).astype(np.float32)
+            model = not_below_zero(self.spec, self.state.start + change[:d])
             self.state.weights = model.astype(np.float32)
         return RowOpened(msg.round)

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 import coterie.method as fl
 from coterie.crypto import shared_rows
-from coterie.protocols.hidden_settings import HiddenSums, shows_few
+from coterie.protocols.hidden_settings import HiddenSums
 from coterie.protocols.masked_sums import FEWEST
 from coterie.protocols.noise import warn_of_silence
 
@@ -39,9 +39,19 @@ def check(config: CoterieConfig, common: fl.Common) -> None:
         raise fl.UserError(f"server_lr={config.server_lr:g}: at most 1, or a client's upload is longer than clip")
     if clients < FEWEST:
         raise fl.UserError(f"coterie needs at least {FEWEST} clients, not {clients}: smaller sums show too much")
+    if config.foundings > 1 and (config.clusters == 1 or config.check == "norm" or config.epsilon is not None):
+        raise fl.UserError(
+            f"foundings={config.foundings}: not with clusters=1, which makes no groups, nor with check=norm or "
+            "epsilon, since new groups begin with a sum of whole models"
+        )
     grid = config.grid(clients, common.spec)
     if (budget := config.budget()) is not None:
         warn_of_silence(budget, config.release(grid))
     groups = 1 if config.clusters == 1 else 2
-    if why := shows_few(clients, config.expected(clients), groups, config.min_cluster, config.fewest):
+    if config.budget_s is not None and (config.deadline_s is not None or not config.may_leave_out(clients, groups)):
+        raise fl.UserError(
+            f"budget_s={config.budget_s:g}: needs a min_cluster above fewest, and no deadline_s, with which a slow "
+            "client answers late, and is asked again when it has answered"
+        )
+    if why := config.shows_few(clients, config.expected(clients), groups):
         raise fl.UserError(f"participation={config.participation:g}: {why}")

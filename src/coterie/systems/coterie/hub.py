@@ -14,9 +14,10 @@ from coterie.protocols.hidden_sums import HiddenUpdate, upload_name
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering
 from coterie.protocols.norm_check import HubNorms
-from coterie.protocols.sealed_groups import Grouping, HubGroups
+from coterie.protocols.sealed_founding import Grouping, HubGroups
+from coterie.selection.turns import left_out
 from coterie.systems.coterie.config import CoterieConfig
-from coterie.systems.coterie.messages import HELPER, HUB, Train
+from coterie.systems.coterie.messages import HELPER, HUB, Train, TrainWhole
 
 
 class Hub(fl.Party, role=HUB):
@@ -31,12 +32,17 @@ class Hub(fl.Party, role=HUB):
     class State(fl.State):
         """founded: what groups were made of.  owed: by client, the rounds not answered yet.
 
-        behind: clients that have not opened the last rows.
+        behind: clients that have not opened the last rows.  started: that have opened the first, of groups that were
+        made anew.  silent: by client, the round since which it has been asked in vain.  paces: with ``budget_s``, by
+        client the round that asked it last, and the seconds that it took.
         """
 
         founded: Grouping = Grouping()
         owed: dict[str, tuple[int, ...]] = fl.field(default_factory=dict)
         behind: frozenset[str] = frozenset()
+        started: frozenset[str] = frozenset()
+        silent: dict[str, int] = fl.field(default_factory=dict)
+        paces: dict[str, tuple[int, float]] = fl.field(default_factory=dict)
 
     state: State
     config: CoterieConfig
@@ -49,16 +55,27 @@ class Hub(fl.Party, role=HUB):
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """One sum in every group. A round whose sums would show too little of a crowd is skipped."""
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
-        yield from self._place(r, gathering)
+        if self.config.budget_s is not None:
+            most = self.config.may_leave_out(self.rows.secret.members, self.rows.groups)
+            out = left_out(self.state.paces, self.config.budget_s, r, most)
+            gathering.asked = tuple(name for name in gathering.asked if name not in out)
+        renewed = yield from self._renew(r, gathering)
+        if not self.rows.begins:  # else newcomers, who have no model yet, would add theirs
+            yield from self._place(r, gathering)
         joined = self.state.founded.joined
         if behind := [name for name in gathering.asked if name in self.state.behind]:
             yield from self._give(r, behind)
-        skipped: dict[str, Any] = {}
+        skipped: dict[str, Any] = {"renewed": True} if renewed else {}
         with closing(Spool()) as spool:
             tickets: list[tuple[str, int, int]] = []
             names: dict[tuple[str, int], bytes] = {}
 
             def fold(name: str, upload: HiddenUpdate) -> None:
+                self.state.silent.pop(name, None)
+                if not self.rows.may_add(upload.round, r):
+                    gathering.settle(name, upload.round)
+                    skipped["of_older_groups"] = skipped.get("of_older_groups", 0) + 1
+                    return
                 self.rows.check(name, upload)
                 if (age := gathering.settle(name, upload.round)) is not None:
                     parts = upload.word, upload.check, upload.master, upload.seeds
@@ -71,14 +88,17 @@ class Hub(fl.Party, role=HUB):
                 name, of, place = ticket
                 return Taken(name, of, HiddenUpdate(of, *fl.unbundle(spool.take(place), 4)))
 
-            requests = {name: Train(r) for name in gathering.asked if name in joined}
-            yield from gathering.gather(requests, HiddenUpdate, fold)
+            request = TrainWhole(r) if self.rows.begins else Train(r)
+            requests = {name: request for name in gathering.asked if name in joined}
+            answers = yield from gathering.gather(requests, HiddenUpdate, fold)
+            if self.config.budget_s is not None:
+                self.state.paces |= {name: (r, seconds) for name, seconds in answers.after_s.items()}
             try:
                 tossing = None
                 if names:
                     tossing = yield from self.norms.proved(r, HELPER, names, self.config.deadline_s)
                     tickets = [one for one in tickets if one[:2] in tossing.proofs]
-                    skipped = {"unproved": len(names) - len(tickets)}
+                    skipped["unproved"] = len(names) - len(tickets)
                 on_time = sum(of == r for _, of, _ in tickets)
                 added = yield from self.rows.add(r, HELPER, on_time, tickets, load, tossing)
             except (fl.NoAnswerError, fl.PeerError) as error:
@@ -90,14 +110,42 @@ class Hub(fl.Party, role=HUB):
         found = {"groups": founded.groups, "without_group": len(self.clients) - len(joined)}
         return {**gathering.notes(), "added": added, **found, **skipped}
 
+    def _renew(self, r: int, gathering: Gathering) -> fl.Steps[bool]:
+        """Make groups anew, if 8 or more clients have come or left. Returns whether that was done."""
+        silent, patience = self.state.silent, max(1, self.config.max_staleness)
+        left = {name for name, since in silent.items() if r - since > patience}
+        for name in gathering.asked:
+            silent.setdefault(name, r)
+        renewed = yield from self.groups.renew(r, HELPER, left, self.config.deadline_s)
+        if renewed:
+            self.state.behind = self.state.started = frozenset()
+        else:
+            before = self.state.founded.joined
+            yield from self.groups.hand_out(r, HELPER, gathering.asked, self.config.deadline_s)
+            self.state.behind |= self.state.founded.joined - before
+        return renewed
+
     def _place(self, r: int, gathering: Gathering) -> fl.Steps[None]:
         """Places for clients that have none, once there are enough of them."""
-        waiting = [name for name in gathering.asked if name not in self.state.founded.joined]
+        waiting = [name for name in gathering.asked if name not in self.state.founded.members]
         if waiting:
             yield from self.groups.place(r, HELPER, waiting, self.config.deadline_s)
             self.state.behind |= self.state.founded.joined & frozenset(waiting)
 
     def _give(self, r: int, names: Any) -> fl.Steps[None]:
-        if self.rows.secret.sealed is not None:
-            answers = yield from self.rows.give(r, HELPER, names, self.config.deadline_s)
-            self.state.behind -= frozenset(answers.got)
+        """Send these clients the last rows, and before them the first ones that their groups began with."""
+        sealed, first = self.rows.secret.sealed, self.rows.secret.first
+        if sealed is None:
+            return
+        if first is not None and first.round < sealed.round:
+            late = [name for name in names if name not in self.state.started]
+            if late:
+                answers = yield from self.rows.give(r, HELPER, late, self.config.deadline_s, first=True)
+                self.state.started |= frozenset(answers.got)
+            names = [name for name in names if name in self.state.started]
+        answers = yield from self.rows.give(r, HELPER, names, self.config.deadline_s)
+        self.state.behind -= frozenset(answers.got)
+        if first is not None:
+            self.state.started |= frozenset(answers.got)
+        for name in answers.got:
+            self.state.silent.pop(name, None)

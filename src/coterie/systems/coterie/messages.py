@@ -10,3 +10,8 @@ HUB, HELPER, CLIENT = "hub", "helper", "client"
 @message(src=HUB, dst=CLIENT)
 class Train(OfRound, frozen=True):
     """Train the model that you have."""
+
+
+@message(src=HUB, dst=CLIENT)
+class TrainWhole(OfRound, frozen=True):
+    """Train the model that you have, and upload all of it: groups were made anew."""

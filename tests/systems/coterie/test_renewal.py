@@ -1,0 +1,349 @@
+"""Groups that are made anew when eight clients have come or left: whose they are, from which model they begin, and what
+a repeated attempt, a late upload and a second request for a row do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.crypto.signing import OpeningKey
+from coterie.devices.links import FleetLinks
+from coterie.protocol.errors import CryptoError, PeerError, RunError, UserError
+from coterie.protocols import sealed_founding, shared_groups
+from coterie.protocols.hidden_servers import HubRows
+from coterie.protocols.hidden_sums import ClientRow, FetchFirst, GroupRow
+from coterie.protocols.sealed_groups import (
+    ENTRY,
+    AskForRow,
+    AskForRowAnew,
+    JoinAnew,
+    SharedRow,
+    opened_description,
+)
+from coterie.protocols.shared_groups import described_length, key_of
+from coterie.runs import RunConfig
+from coterie.runs.experiment import Experiment, build
+from coterie.transport.local import LocalTransport
+
+SETTINGS: dict[str, Any] = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "fewest": 1, "foundings": 3}
+CAME = {"founders": 14, "newcomers": 10, "join_every": 1}
+RENEWED = 3  # ten come in round 2, and so groups are made anew in the next
+
+
+def made(settings: Mapping[str, Any] = CAME, clients: int = 24, **options: Any) -> Experiment:
+    base = {"partition": "permute:2+dirichlet:0.5", "crypto": "emulated", "model": "linear", "seed": 11}
+    both = {"clients": clients, "rounds": 9, **base, **options}
+    experiment = build(RunConfig("coterie", settings={**SETTINGS, **settings}, **both))
+    experiment.set_up()
+    return experiment
+
+
+def party(experiment: Experiment, name: str) -> Any:
+    return experiment.federation.alter(name)
+
+
+def clients_of(experiment: Experiment) -> list[Any]:
+    return [party(experiment, name) for name in experiment.common.clients]
+
+
+def groups_of(experiment: Experiment) -> list[int]:
+    return [client.row.secret.group for client in clients_of(experiment)]
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> dict[str, Collection[int]]:
+    """By client, the rounds in which nothing reaches it."""
+    gone: dict[str, Collection[int]] = {}
+    monkeypatch.setattr(FleetLinks, "fate", lambda self, name, r, _: "offline" if r in gone.get(name, ()) else "ok")
+    return gone
+
+
+def test_ten_that_came_make_groups_anew_and_nothing_of_the_old_ones_is_used_again() -> None:
+    experiment = made()
+    before = [experiment.round(r)["notes"] for r in range(1, RENEWED)]
+    old = [(c.row.secret.masks, c.groups.secret.epoch) for c in clients_of(experiment)]
+    queries = [dict(party(experiment, name).rows.secret.queries) for name in ("hub", "helper")]
+    line = experiment.round(RENEWED)
+    assert [note.get("renewed") for note in [*before, line["notes"]]] == [None, None, True]
+    assert not line["refused"]
+    assert adjusted_rand_score(list(experiment.split.groups), groups_of(experiment)) > 0.95
+    for client, (masks, founding) in zip(clients_of(experiment), old, strict=True):
+        assert (founding, client.groups.secret.epoch, client.row.secret.since) == (0, 1, RENEWED)
+        assert not set(masks) & set(client.row.secret.masks)
+    for name, asked in zip(("hub", "helper"), queries, strict=True):
+        rows = party(experiment, name).rows.secret
+        assert rows.queries.keys() == asked.keys() == set(experiment.common.clients)
+        assert rows.members == 24
+    weights = {c.row.secret.total for c in clients_of(experiment)}
+    sixteenths = sum(c.sums.secret.weight for c in clients_of(experiment))
+    assert sum(weights) == sixteenths  # of two groups; newcomers' weights are in it now
+    assert "renewed" not in experiment.round(RENEWED + 1)["notes"]
+    experiment.close()
+
+
+@pytest.mark.parametrize("absent", [(), (1, 4, 20)], ids=["all", "three away"])
+def test_a_new_group_begins_from_the_mean_of_the_models_of_those_that_are_there(
+    absent: Collection[int], away: dict[str, Collection[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each client has another model. Rows are in before, so those that are away in the founding's round keep places."""
+    experiment, sent, upload = made(), dict[str, np.ndarray](), ClientRow.upload
+    names, initial = experiment.common.clients, experiment.common.initial
+    first = RENEWED + bool(absent)  # the round before, three others are away, so rows are in one round later
+    away |= {names[at]: [first] for at in absent}
+    if absent:
+        away[names[7]] = [RENEWED]
+    for r in range(1, RENEWED):
+        experiment.round(r)
+    draw = np.random.default_rng(0)
+    models = {}
+    for client in clients_of(experiment):
+        noise = draw.normal(0, 0.3, len(initial)).astype(np.float32)
+        client.state.weights = models[client.name] = client.state.weights + noise
+
+    def uploading(self: Any, x: np.ndarray, r: int, helper: str) -> Any:
+        sent[self.party.name] = x.view(np.int32).astype(np.float64)
+        return upload(self, x, r, helper)
+
+    if absent:
+        before = experiment.round(RENEWED)  # training goes on in the old groups, until all rows are in
+        assert "renewed" not in before["notes"]
+        models |= {client.name: client.state.weights for client in clients_of(experiment)}
+    monkeypatch.setattr(ClientRow, "upload", uploading)
+    assert experiment.round(first)["notes"]["renewed"]
+    here = [name for at, name in enumerate(names) if at not in absent]
+    assert set(sent) == set(here)
+    grid = experiment.settings.grid(24, experiment.common.spec)
+    for name, x in sent.items():
+        weight = party(experiment, name).sums.secret.weight / 16
+        moved = x[:-1] * grid.clip / grid.steps - weight * (models[name] - initial).astype(np.float64)
+        assert 0 < np.linalg.norm(moved) < weight * grid.clip + 0.01  # its change, within the clip
+        assert x[-1] == round(weight * grid.steps)
+    groups = dict(zip(names, groups_of(experiment), strict=True))
+    held = {k: [name for name in here if groups[name] == k] for k in set(groups.values())}
+    expected = {
+        k: initial + grid.clip * sum(sent[n][:-1] for n in some) / sum(sent[n][-1] for n in some)
+        for k, some in held.items()
+    }
+    for name in here:
+        np.testing.assert_allclose(party(experiment, name).state.weights, expected[groups[name]], atol=1e-4)
+    experiment.round(first + 1)
+    groups = dict(zip(names, groups_of(experiment), strict=True))
+    found = [{party(experiment, n).state.weights.tobytes() for n in names if groups[n] == k} for k in held]
+    assert [len(one) for one in found] == [1] * len(held)
+    experiment.close()
+
+
+def test_newcomers_that_wait_for_want_of_randomness_get_a_place_in_new_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_groups, "PLACINGS", 1)
+    coming = {"founders": 10, "newcomers": 9, "join_every": 1}
+    without = {}
+    for foundings in (1, 2):
+        experiment = made({**coming, "foundings": foundings}, 28)
+        without[foundings] = [experiment.round(r)["notes"]["without_group"] for r in range(1, 6)]
+        experiment.close()
+    assert without == {1: [18, 9, 9, 9, 9], 2: [18, 9, 9, 0, 0]}
+
+
+def test_eight_that_left_are_in_no_new_group_and_get_a_place_when_they_come_back(
+    away: dict[str, Collection[int]],
+) -> None:
+    experiment = made({"max_staleness": 1, "foundings": 2})
+    away |= dict.fromkeys(experiment.common.clients[:8], range(2, 8))
+    notes = [experiment.round(r)["notes"] for r in range(1, 10)]
+    assert [note.get("renewed", False) for note in notes] == [r == 4 for r in range(1, 10)]
+    assert [note["without_group"] for note in notes] == [0] * 3 + [8] * 4 + [0] * 2
+    weights = {c.row.secret.group: c.row.secret.total for c in clients_of(experiment)}
+    assert sum(weights.values()) == sum(c.sums.secret.weight for c in clients_of(experiment)[8:])
+    assert len({c.state.weights.tobytes() for c in clients_of(experiment)}) == len(weights)
+    assert all(c.row.secret.since == 4 for c in clients_of(experiment))
+    experiment.close()
+
+
+def test_seven_that_left_change_nothing(away: dict[str, Collection[int]]) -> None:
+    experiment = made({"max_staleness": 1})
+    away |= dict.fromkeys(experiment.common.clients[:7], range(2, 8))
+    assert not any("renewed" in experiment.round(r)["notes"] for r in range(1, 6))
+    experiment.close()
+
+
+def test_uploads_for_older_groups_are_dropped_and_said() -> None:
+    """Groups are of the same number, so they would fit the new rows."""
+    experiment = made({**CAME, "newcomers": 20}, 34, delta=0.3, delay="uniform:1-2")
+    notes = [experiment.round(r)["notes"] for r in range(1, 12)]
+    (renewed,) = [at for at, note in enumerate(notes) if "renewed" in note]
+    dropped = [note.get("of_older_groups", 0) for note in notes]
+    assert sum(dropped[renewed:]) > 0
+    assert not any(dropped[:renewed])
+    assert not any(notes[renewed]["staleness"][1:])
+    assert sum(sum(note["staleness"][1:]) for note in notes[renewed + 2 :]) > 0  # late ones of the new groups count
+    experiment.close()
+
+
+def killed_while_renewing(where: tuple[type[Any], str]) -> Experiment:
+    """Groups are being made anew when the hub dies, and its round is to be tried again."""
+    experiment = made()
+    for r in range(1, RENEWED):
+        experiment.round(r)
+    experiment.transport.retries = True
+    with patch.object(*where, side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
+        experiment.transport.drive(party(experiment, "hub").round(RENEWED), RENEWED)
+    return experiment
+
+
+def again(experiment: Experiment) -> dict[str, Any]:
+    return dict(experiment.transport.drive(party(experiment, "hub").round(RENEWED), RENEWED, 1))
+
+
+SEATING = sealed_founding.HubGroups, "_seat"  # a private step: the grouping is over, and no client has its place
+GIVING = HubRows, "give"  # the new rows are sealed
+
+
+def test_a_round_that_makes_groups_anew_is_tried_again_with_randomness_that_was_not_used() -> None:
+    experiment, whole = killed_while_renewing(SEATING), made()
+    assert "renewed" in again(experiment)
+    for r in range(1, RENEWED + 1):
+        whole.round(r)
+    for one, other in zip(clients_of(experiment), clients_of(whole), strict=True):
+        assert (one.groups.secret.epoch, other.groups.secret.epoch) == (1, 1)
+        np.testing.assert_array_equal(one.state.weights, other.state.weights)
+    for name in ("hub", "helper"):
+        shared = [party(one, name).groups.secret.shared for one in (experiment, whole)]
+        assert [one.founding for one in shared] == [2, 1]
+    assert len(party(experiment, "helper").groups.secret.shared.begun) == 4  # a batch of newcomers, and each founding
+    experiment.close()
+    whole.close()
+
+
+def test_no_rows_are_grouped_again_beside_those_of_nearly_the_same_clients() -> None:
+    """One client more or less in the second attempt: it goes on in the old groups."""
+    experiment = killed_while_renewing(SEATING)
+    party(experiment, "hub").state.silent[experiment.common.clients[3]] = -99
+    notes = again(experiment)
+    assert "renewed" not in notes
+    assert notes["added"] == 24
+    assert party(experiment, "hub").groups.secret.refused == set(experiment.common.clients) - {"client/3"}
+    experiment.close()
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_uploads_of_one_round_are_not_added_up_in_two_groupings(anew: bool) -> None:
+    """The first attempt has sealed sums in new groups. Sums in others, old or new, would show who differs."""
+    experiment = killed_while_renewing(GIVING)
+    if not anew:
+        party(experiment, "hub").state.silent[experiment.common.clients[3]] = -99
+    notes = again(experiment)
+    assert ("renewed" in notes) == anew
+    refusals = experiment.transport.meter.refused
+    assert any("has sealed sums of other uploads" in why for why in (notes["skipped"], *refusals))
+    assert notes["added"] == 0
+    assert experiment.round(RENEWED + 1)["notes"]["added"] == 24
+    for group in {client.row.secret.group for client in clients_of(experiment)}:
+        some = [c for c in clients_of(experiment) if c.row.secret.group == group]
+        assert len({c.state.weights.tobytes() for c in some}) == 1
+    experiment.close()
+
+
+# ---- parties that deviate
+
+
+def test_a_client_shares_its_row_once_for_a_founding_and_for_no_more_than_were_dealt() -> None:
+    experiment = made()
+    for r in range(1, RENEWED + 1):
+        experiment.round(r)
+    client = party(experiment, experiment.common.clients[0])
+    for epoch, why in ((1, "with a place of epoch 1"), (0, "with a place"), (3, "epoch 3")):
+        with pytest.raises(PeerError, match=why):
+            next(client.groups.describe_anew(AskForRowAnew(9, epoch), "hub"))
+    with pytest.raises(PeerError, match="it has its place"):
+        next(client.groups.describe(AskForRow(9), "hub"))
+    with pytest.raises(PeerError, match="only the hub"):
+        next(client.groups.describe_anew(AskForRowAnew(9, 2), "helper"))
+    next(client.groups.describe_anew(AskForRowAnew(9, 2), "hub"))
+    experiment.close()
+
+
+def test_the_helper_founds_no_groups_twice_and_opens_no_row_that_is_for_others() -> None:
+    experiment = made()
+    experiment.round(1)
+    helper, hub = party(experiment, "helper"), party(experiment, "hub")
+    entry, length = helper.keys.own_bytes(ENTRY), described_length(helper)
+    key = OpeningKey.load(helper.own.identity.opening)
+    client = party(experiment, experiment.common.clients[0])
+    work = client.groups.describe_anew(AskForRowAnew(2, 1), "hub")
+    effect = next(work)
+    try:
+        while True:
+            effect = work.send(experiment.effects.run([(client.name, effect)])[0])
+    except StopIteration as end:
+        row: SharedRow = end.value
+    assert opened_description(key, entry, 1, row.sealed, length).weight == client.sums.secret.weight
+    for other in (0, 2):
+        with pytest.raises((PeerError, CryptoError)):
+            opened_description(key, entry, other, row.sealed, length)
+    for server in (helper, hub):
+        for placing, why in ((-1, "must not be used twice"), (-4, "founding 3; 3 were dealt")):
+            with pytest.raises(PeerError, match=why):
+                server.groups.begin(placing)
+        assert server.groups.unfounded() == [-2, -3]
+        keys = [server.groups.key(founding) for founding in range(3)]
+        assert len(set(keys)) == 3
+        assert len({len(one) for one in keys}) == 1
+    experiment.close()
+
+
+def test_an_older_row_and_a_first_row_of_others_are_refused() -> None:
+    experiment = made()
+    for r in range(1, RENEWED + 1):
+        experiment.round(r)
+    client, helper = party(experiment, experiment.common.clients[0]), party(experiment, "helper")
+    row = client.row.secret
+    assert row.round == RENEWED
+    client.row.join(row.group, row.groups, row.total, row.masks, RENEWED + 4)
+    old = GroupRow(9, RENEWED, b"", b"", b"", b"", b"")
+    with pytest.raises(PeerError, match="a row of round 3, after that of round 6"):
+        client.row.opened(old, "hub", "helper")
+    with pytest.raises(PeerError, match="has asked for no row"):
+        helper.rows.fetch_first(FetchFirst(9, "client/99"), "hub")
+    with pytest.raises(PeerError, match="groups of round 12"):
+        client.groups.join_anew(JoinAnew(9, 12, b"", b""), "hub")
+    experiment.close()
+
+
+@pytest.mark.parametrize("more", [{"clusters": 1}, {"check": "norm"}, {"epsilon": 8.0}])
+def test_settings_that_do_not_go_with_renewal_are_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="foundings=3"):
+        made(more)
+
+
+def test_with_one_founding_nothing_is_dealt_or_sent_for_more() -> None:
+    experiment = made({**CAME, "foundings": 1})
+    notes = [experiment.round(r)["notes"] for r in range(1, 6)]
+    assert not any("renewed" in note for note in notes)
+    hub = party(experiment, "hub")
+    assert key_of(hub.groups.key(0), 0) == hub.groups.key(0)
+    assert all(len(client.state.weights) == hub.rows.length for client in clients_of(experiment))
+    experiment.close()
+
+
+@pytest.mark.long
+def test_parties_that_are_made_again_from_their_bytes_before_every_message_make_the_same_groups_anew() -> None:
+    found, handle = [], LocalTransport._handle
+    for restarting in (False, True):
+        experiment = made()
+
+        def handled(self: LocalTransport, jobs: Any, experiment: Experiment = experiment) -> None:
+            for job in jobs:
+                experiment.parties.restart(job.parcel.envelope.dst)
+            handle(self, jobs)
+
+        with patch.object(LocalTransport, "_handle", handled if restarting else handle):
+            lines = [experiment.round(r) for r in range(1, RENEWED + 2)]
+        assert lines[RENEWED - 1]["notes"]["renewed"]
+        found.append([line["models_sha256"] for line in lines])
+        experiment.close()
+    assert found[0] == found[1]
