@@ -242,7 +242,7 @@ def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> Attac
     if not all(side.shape == (n,) and n >= 3 and np.isfinite(side).all() for side in values):
         raise UserError(f"{of}: expected one finite number for each of at least 3 clients")
     if any(np.ptp(side) == 0 for side in values):
-        raise UserError(f"{of}: selections or truth are the same for all clients, so no order exists")
+        raise UserError(f"{of}: guesses or truth are the same for all clients, so no order exists")
     a, b = (rankdata(side) - (n + 1) / 2 for side in values)
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
     rng = np.random.default_rng(0)
