@@ -149,6 +149,7 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
     column(f"local\n{head}", f"local_{first['name']}", first["share"])
     tuned = column(f"local {head},\ntuned", f"fine_tuned_local_{first['name']}", first["share"])
     prior = column(f"local {head},\nprior", f"prior_local_{first['name']}", first["share"])
+    mixed = column(f"local {head},\nmixed", f"mixed_local_{first['name']}", first["share"])
     column(f"global\n{head}", f"global_{first['name']}", first["share"])
     for one in found[1:]:
         for side in ("local", "global"):
@@ -166,7 +167,7 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
     made = [_table(rows, accuracies | leaks | costs)]
     if Measurement.get(shell, shell.options.update(width=10_000), made[0]).maximum > shell.width:
         made = [_table(rows, part) for part in (accuracies, leaks, costs) if part]
-    made[-1].caption = _caption(rows, tuned, prior, grouped, bool(topics))
+    made[-1].caption = _caption(rows, tuned, prior, mixed, grouped, bool(topics))
     made[-1].caption_justify = "left"
     return made
 
@@ -175,7 +176,7 @@ def _head(measure: Row) -> str:
     return f"{measure['label']} %" if measure["share"] else str(measure["label"])
 
 
-def _caption(rows: Sequence[Row], tuned: bool, prior: bool, grouped: bool, attacked: bool) -> str:
+def _caption(rows: Sequence[Row], tuned: bool, prior: bool, mixed: bool, grouped: bool, attacked: bool) -> str:
     notes = ["local, global: accuracy or metric on data of each client's own kind, and on all test data"]
     if any(len(row["runs"]) > 1 for row in rows):
         notes.append("±: half of the 95 % interval of the mean over the seeds")
@@ -183,6 +184,8 @@ def _caption(rows: Sequence[Row], tuned: bool, prior: bool, grouped: bool, attac
         notes.append("tuned: after each client's own fine-tuning")
     if prior:
         notes.append("prior: with each client's own label shares, unless the batch looks like other labels")
+    if mixed:
+        notes.append("mixed: the model with the prior and the tuned one, by the likelihood of held-out samples")
     if any(row.get("detection_rate") or row.get("false_alarms") for row in rows):
         notes.append("flagged, false alarms: poisoned and other contributions that the method takes for poisoned")
     if grouped:

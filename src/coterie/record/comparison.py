@@ -76,6 +76,7 @@ class MethodScores(msgspec.Struct, frozen=True, kw_only=True):
     local_accuracy: Spread | None = None
     fine_tuned_local_accuracy: Spread | None = None
     prior_local_accuracy: Spread | None = None
+    mixed_local_accuracy: Spread | None = None
     metrics: dict[str, Spread | None] = {}
 
 

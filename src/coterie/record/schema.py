@@ -257,6 +257,7 @@ class RoundRecord(CostsRecord, frozen=True, kw_only=True):
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
     prior_local_accuracy: Share | None = None
+    mixed_local_accuracy: Share | None = None
     backdoor_success: Share | None = None
     metrics: dict[str, float | None] = {}
     grouping: GroupingRecord | None = None
@@ -304,6 +305,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
     prior_local_accuracy: Share | None = None
+    mixed_local_accuracy: Share | None = None
     grouping: GroupingRecord | None = None
     task: str = "classes"
     measures: tuple[Measure, ...] = ()

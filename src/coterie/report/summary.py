@@ -54,6 +54,10 @@ def scores(summary: Summary) -> list[Row]:
     if any(score(summary, f"fine_tuned_{side}_{name}") is not None for side in ("global", "local")):
         tuned = _both_sides(summary, first, "fine_tuned_")
         found.append((f"{label}, both, after each client's fine-tuning", tuned))
+    adjusted = [score(summary, f"{form}_local_{name}") for form in ("prior", "mixed")]
+    if adjusted[0] is not None:
+        values = ", ".join(metric(value, share) for value in adjusted if value is not None)
+        found.append((f"{label} on own data with the prior, and mixed", values))
     return found
 
 

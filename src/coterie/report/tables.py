@@ -118,7 +118,7 @@ def mishaps(run: Run) -> list[dict[str, Any]]:
 
 
 def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
-    """The rows of a comparison; the best mean of each side of the leading metric, fine-tuned or not, is marked."""
+    """The rows of a comparison; the best mean of each side of the leading metric, in any form of a model, is marked."""
     measure, others = leading(groups), groups[0].runs[0].others
     columns = {**_columns(measure), **_COLUMNS}
     for one in others:
@@ -130,7 +130,7 @@ def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
     cells = [{f: row[f] for f in fields} for row in every]
     best: dict[str, float | None] = {}
     for field in both:
-        rivals = (field, f"fine_tuned_{field}")  # fine-tuning is what a clustered method has to beat
+        rivals = (field, *(f"{form}_{field}" for form in ("fine_tuned", "prior", "mixed")))
         means = [cell[0] for row in cells for f in rivals if (cell := row.get(f))]
         best |= dict.fromkeys(rivals, best_of(means) if len(means) > 1 else None)
     return {

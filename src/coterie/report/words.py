@@ -36,6 +36,8 @@ _SIDES = {
     "local": "local",
     "fine_tuned_global": "global, fine-tuned,",
     "fine_tuned_local": "local, fine-tuned,",
+    "prior_local": "local, with the prior,",
+    "mixed_local": "local, mixed,",
 }
 
 

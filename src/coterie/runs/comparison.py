@@ -124,6 +124,7 @@ ACCURACIES = (
     "fine_tuned_global_accuracy",
     "fine_tuned_local_accuracy",
     "prior_local_accuracy",
+    "mixed_local_accuracy",
 )
 MEASURES = (
     *ACCURACIES,

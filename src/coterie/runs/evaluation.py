@@ -34,6 +34,7 @@ from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.evaluate import Judged, judge_many, outputs_of_many
+from coterie.training.mixing import mixing_shares
 from coterie.training.model import Model
 from coterie.training.prior import looks_like, prior_shift
 
@@ -207,28 +208,50 @@ class Evaluator:
         error = math.sqrt(sum(_variance(*one) for one in seen)) / len(seen)  # of the mean over the clients
         return Scores({"train_accuracy": accuracies}, None if samples == of else Sampled(samples, of, error))
 
-    def with_priors(self, models: Mapping[str, ClientModel], seed: int) -> Scores | None:
-        """``local_accuracy`` of these clients' models with the guarded prior of their own labels; else None.
+    def adjusted(
+        self, models: Mapping[str, ClientModel], seed: int, tuned: Mapping[str, Vector] | None = None
+    ) -> dict[str, Scores]:
+        """``local_accuracy`` of these clients' models as each client adjusts its own; empty if that is not possible.
 
-        A model's mixture of labels is that of the clients that hold the same model. So a model of one client's own is
-        left as it is. seed: of the guard's permutations.
+        ``prior_``: with the guarded prior of its own labels. A model's mixture of labels is that of the clients that
+            hold the same model. So a model of one client's own is left as it is.
+        ``mixed_``: that, mixed with the client's ``tuned`` model by the likelihood of its held-out samples. Where the
+            guard leaves the prior out, the model is as it is. seed: of the guard's permutations.
         """
         if not self._counts_hits or any(isinstance(model, Mixture) for model in models.values()):
-            return None
-        owns, every, accuracies = [self.data[name] for name in models], list(models.values()), np.empty(len(models))
+            return {}
+        names, owns, every = list(models), [self.data[name] for name in models], list(models.values())
+        found = {form: np.empty(len(owns)) for form in (("prior_",) if tuned is None else ("prior_", "mixed_"))}
         labels = self.model.outputs or 0
         counts = [np.bincount(own.y.numpy(), minlength=labels) for own in owns]
         for same in _alike(every):
             mixture = np.sum([counts[i] for i in same], axis=0)
             for i in same:
-                own, draw = owns[i], rng(seed, list(models)[i], "guard of the prior")
+                own, draw = owns[i], rng(seed, names[i], "guard of the prior")
                 batch = own.test_set.at(own.test)
-                outputs, seen = (self._own_outputs(every[i], one) for one in (batch, TensorSamples(own.x, own.y)))
-                found = [np.bincount(one.argmax(axis=1), minlength=labels) for one in (seen, outputs)]
-                shift = prior_shift(counts[i], mixture) if looks_like(found[0], found[1], draw) else 0.0
-                right = (outputs + shift).argmax(axis=1) == batch.y.numpy()
-                accuracies[i] = right.mean() if np.isfinite(outputs).all() else 0.0
-        return Scores({"local_accuracy": accuracies})
+                (outputs,), (seen,) = (self._own_outputs(every[i], one) for one in (batch, TensorSamples(own.x, own.y)))
+                said = [np.bincount(one.argmax(axis=1), minlength=labels) for one in (seen, outputs)]
+                alike = looks_like(said[0], said[1], draw)
+                shift = prior_shift(counts[i], mixture) if alike else np.zeros(labels)
+                found["prior_"][i] = _hits(outputs + shift, batch)
+                if tuned is not None:
+                    both = np.stack([_weights(every[i]), tuned[names[i]]])
+                    found["mixed_"][i] = _hits(self._mixed(both, shift, own, batch) if alike else outputs, batch)
+        return {form: Scores({"local_accuracy": values}) for form, values in found.items()}
+
+    def _mixed(self, both: NDArray[np.float32], shift: Doubles, own: ClientData, batch: TensorSamples) -> Doubles:
+        """(n, k) log probabilities of a batch by two models, of which the first has the prior."""
+        from scipy.special import log_softmax  # slow to import
+
+        def log_p(samples: TensorSamples) -> Doubles:
+            outputs = self._own_outputs(both, samples).astype(np.float64)
+            outputs[0] += shift
+            return np.asarray(log_softmax(outputs, axis=-1))
+
+        held = own.held_out or TensorSamples(own.x[:0], own.y[:0])
+        shares = mixing_shares(log_p(held)[:, np.arange(len(held.y)), held.y.numpy()])
+        with np.errstate(divide="ignore"):  # a share of 0
+            return np.asarray(np.logaddexp.reduce(np.log(shares)[:, None, None] + log_p(batch), axis=0))
 
     def own_outputs(self, models: Mapping[str, ClientModel]) -> list[NDArray[Any]]:
         """The outputs (n, outputs) of each client's model on its own test samples, for regression in stored units."""
@@ -240,9 +263,7 @@ class Evaluator:
         return found
 
     def _own_outputs(self, model: ClientModel, samples: TensorSamples) -> NDArray[np.float32]:
-        many = outputs_of_many(self.model, _weights(model)[None], samples.x, samples.y, device=self.device)
-        own: NDArray[np.float32] = many[0]
-        return own
+        return outputs_of_many(self.model, np.atleast_2d(_weights(model)), samples.x, samples.y, device=self.device)
 
     def _on_own(
         self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]
@@ -322,6 +343,10 @@ class Evaluator:
 def _by_hits(losses: NDArray[np.float32], right: NDArray[np.bool_], some: Some) -> dict[str, float]:
     right = right[some] & np.isfinite(losses[some])  # a model that has blown up is never right
     return {"accuracy": float(right.mean()), "loss": float(losses[some].mean(dtype=np.float64))}
+
+
+def _hits(outputs: NDArray[Any], samples: TensorSamples) -> float:
+    return float((outputs.argmax(axis=1) == samples.y.numpy()).mean()) if np.isfinite(outputs).all() else 0.0
 
 
 def _weights(model: ClientModel) -> NDArray[np.float32]:

@@ -342,10 +342,13 @@ class Experiment:
             untuned = [name for name, one in tuned.items() if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
             honest = self.attackers.left_out(self.models(r))
-            prior = self.observer.with_priors(honest, self.config.seed)
-            line |= {} if prior is None else prior.line("prior_")
+            held_out = self.config.fine_tune == "held_out"
+            own = {name: one.weights for name, one in tuned.items()} if held_out else None
+            adjusted = self.observer.adjusted(honest, self.config.seed, own)
+            for form, scores_of in adjusted.items():
+                line |= scores_of.line(form)
             if self.scored is not None:
-                self.scored = self.scored.beside(fine_tuned_=of_all, prior_=prior)
+                self.scored = self.scored.beside(fine_tuned_=of_all, **adjusted)
         return line
 
     def score_again(self, r: int) -> evaluation.Scores:

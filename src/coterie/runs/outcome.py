@@ -39,7 +39,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
     honest = experiment.attackers.left_out(experiment.models(len(rounds)))
     trained = experiment.observer.train_accuracies(honest)
     emulated = experiment.crypto == "emulated"
-    wanted = "fine_tuned_", "prior_", "grouping"
+    wanted = "fine_tuned_", "prior_", "mixed_", "grouping"
     measured = {key: value for key, value in last.items() if key.startswith(wanted)}
     if epochs := measured.get("fine_tuned_epochs"):
         measured["fine_tuned_epochs"] = sum(epochs) / len(epochs)

@@ -314,7 +314,7 @@ def test_an_older_row_and_a_first_row_of_others_are_refused() -> None:
     experiment.close()
 
 
-@pytest.mark.parametrize("more", [{"clusters": 1}, {"check": "norm"}, {"epsilon": 8.0}])
+@pytest.mark.parametrize("more", [{"clusters": 1}, {"check": "norm"}, {"epsilon": 8.0}, {"control_variates": 0.9}])
 def test_settings_that_do_not_go_with_renewal_are_refused(more: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="foundings=3"):
         made(more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class Client(fl.Party, role=CLIENT):
         start: (d,) the model to which its group's sum is added.
         alarmed: the group's sum left the range in which it cannot have wrapped, so the model stayed as it was. Or
             training gave no numbers, so zeros were uploaded.
+        control, drift: with control variates, how far this client and its group move in a round, by the last ones.
         """
 
         weights: fl.Vector = fl.initial
@@ -44,6 +46,8 @@ class Client(fl.Party, role=CLIENT):
         wholes: tuple[int, ...] = ()
         start: fl.Vector = fl.initial
         alarmed: bool = False
+        control: fl.Vector | None = None
+        drift: fl.Vector | None = None
 
     state: State
     config: CoterieConfig
@@ -81,7 +85,9 @@ class Client(fl.Party, role=CLIENT):
         if msg.round not in uploads and not affords(self.config.budget(), self.config.release(self.grid), len(uploads)):
             raise fl.PeerError(f"{self.name} has spent its privacy budget, and uploads nothing in round {msg.round}")
         start = self.state.weights
-        fitted: fl.Fitted = yield fl.fit(self, start, msg.round)
+        turn = self._turn()
+        state = self.config.turned(turn, self.samples, self.epochs)
+        fitted: fl.Fitted = yield fl.fit(self, start, msg.round, state=state)
         change = fitted.weights.astype(np.float64) - start
         if not np.isfinite(change).all():  # unsaid, too: a server can have spoilt one group's row to see who is in it
             self.state.alarmed, change = True, np.zeros_like(change)
@@ -92,6 +98,9 @@ class Client(fl.Party, role=CLIENT):
             x = np.append(x, np.uint32(0))
         if isinstance(msg, TrainWhole):
             x = x + self.grid.whole(start.astype(np.float64) - self.common.initial, weight, len(self.clients))
+        if self.config.control_variates:
+            length = float(np.linalg.norm(change[~self.spec.buffers]))
+            self.state.control = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
         self.state.round = msg.round
         self.state.uploads = tuple(dict.fromkeys((*uploads, msg.round)))
         update = self.row.upload(x, msg.round, HELPER)
@@ -102,7 +111,7 @@ class Client(fl.Party, role=CLIENT):
     @fl.on(GroupRow, answers=RowOpened)
     def take(self, msg: GroupRow, src: str) -> RowOpened:
         """Open its group's sum, which says the model."""
-        begins = not self.row.secret.started
+        begins, before = not self.row.secret.started, self.row.secret.round
         total = self.row.opened(msg, src, HELPER)
         if shared_rows.may_wrap(total):
             self.state.alarmed = True  # unsaid: whose sum it is would show who is in its group
@@ -110,6 +119,26 @@ class Client(fl.Party, role=CLIENT):
             change, d = self.grid.change(total, self.row.secret.total), self.spec.size
             if begins:
                 self.state.start = (self.common.initial + self.grid.mean(change) - change[:d]).astype(np.float32)
-            model = not_below_zero(self.spec, self.state.start + change[:d])
-            self.state.weights = model.astype(np.float32)
+            model = not_below_zero(self.spec, self.state.start + change[:d]).astype(np.float32)
+            if self.config.control_variates:
+                steps = [self.config.server_step(r) for r in range(before + 1, msg.sealed_in + 1)]
+                self.state.drift = self._drift(self.state.weights - model, steps)
+            self.state.weights = model
         return RowOpened(msg.round)
+
+    def _turn(self) -> fl.Vector:
+        """(d,) by how much the next training is turned, in all its steps; 0 at first, and without control variates."""
+        control, drift = self.state.control, self.state.drift
+        if control is None or drift is None:
+            return np.zeros(self.spec.size, np.float32)
+        return np.asarray(self.config.control_variates * (control - drift), np.float32)
+
+    def _drift(self, moved: fl.Vector, steps: Sequence[float]) -> fl.Vector:
+        """(d,) how far the group moves in a round if all take part. moved: back, in rounds of these ``server_step``.
+
+        If a round asks a share p of the clients, all have been asked after 1/p rounds, so that many count.
+        """
+        share, last = self.config.participation, self.state.drift
+        now = moved / np.float32(share * sum(steps))
+        kept = np.float32((1 - share) ** len(steps))
+        return now if last is None else kept * last + (1 - kept) * now

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 from msgspec import Meta
 
 import coterie.method as fl
@@ -12,6 +14,7 @@ from coterie.crypto import shared_rows
 from coterie.protocols.hidden_settings import HiddenSums
 from coterie.protocols.masked_sums import FEWEST
 from coterie.protocols.noise import warn_of_silence
+from coterie.training.solvers import sampling
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,8 @@ class CoterieConfig(HiddenSums):
     """Settings of Coterie: local training, late updates and sums in hidden groups.
 
     clusters: how many groups are looked for, "auto" for as many as stand out, or 1 for one group of all.
+    control_variates: the share of SCAFFOLD's correction of the local steps, 0 for none. Below 1, errors fade that
+    noise and absences leave in it (docs/systems/coterie.md#control-variates).
     """
 
     lr: float = 0.01
@@ -30,6 +35,17 @@ class CoterieConfig(HiddenSums):
     server_decay: float = 0.0
     max_staleness: Annotated[int, Meta(ge=0, le=shared_rows.OLDEST)] = shared_rows.OLDEST
     clusters: Annotated[int | Literal["auto"], Meta(ge=1)] = "auto"
+    control_variates: fl.Share = 0.0
+
+    def solver(self) -> fl.Sgd:
+        return self.solver_of(fl.Scaffold if self.control_variates else fl.Sgd)
+
+    def turned(self, turn: fl.Vector, samples: int, epochs: int) -> Mapping[str, fl.Vector]:
+        """The solver's control variates that turn a training by ``turn`` (d,) in all its steps; none without."""
+        if not self.control_variates:
+            return {}
+        steps = sampling(samples, self.batch_size, epochs).steps
+        return {"control": turn / np.float32(steps * self.lr), "server_control": np.zeros_like(turn)}
 
 
 def check(config: CoterieConfig, common: fl.Common) -> None:
@@ -43,6 +59,10 @@ def check(config: CoterieConfig, common: fl.Common) -> None:
         raise fl.UserError(
             f"foundings={config.foundings}: not with clusters=1, which makes no groups, nor with check=norm or "
             "epsilon, since new groups begin with a sum of whole models"
+        )
+    if config.foundings > 1 and config.control_variates:
+        raise fl.UserError(
+            f"foundings={config.foundings}: not with control_variates, which need the last movement of the same group"
         )
     grid = config.grid(clients, common.spec)
     if (budget := config.budget()) is not None:
