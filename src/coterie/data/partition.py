@@ -238,7 +238,9 @@ def drawn_test(
     wanted = np.minimum(rounded(totals, shares, rng), stock)
     return tuple(
         np.sort(
-            np.concatenate([rng.choice(pools[k], row[k], replace=False, shuffle=False) for k in np.flatnonzero(row)])
+            np.concatenate(
+                [rng.choice(pools[k], row[k], replace=False, shuffle=False) for k in np.flatnonzero(row).tolist()]
+            )
         )
         for row in wanted
     )
