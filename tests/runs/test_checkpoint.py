@@ -107,6 +107,16 @@ def test_what_is_half_written_is_private_too_and_goes_with_the_next_checkpoint(
     test_every_file_of_a_checkpoint_is_this_users_alone(copy)
 
 
+def test_a_party_is_digested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With real ciphers its state has megabytes."""
+    made: list[bytes] = []
+    usual = files.digest
+    monkeypatch.setattr(files, "digest", lambda data: made.append(data) or usual(data))
+    config = RunConfig("fedavg", clients=3, rounds=1, settings={"max_epochs": 1}, out=str(tmp_path / "run"))
+    run(config)
+    assert len(made) == len(head(tmp_path / "run").parties) == 4
+
+
 def test_it_holds_models_in_the_plain(half: Path) -> None:
     """Why it is private: the weights that a client ended its training with lie there as they are."""
     models = {}

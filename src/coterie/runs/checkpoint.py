@@ -184,8 +184,9 @@ class Saver:
             identity = experiment.owns[name].identity
             assert identity is not None
             body = msgspec.msgpack.encode(KeptParty(name, identity, experiment.parties.dumped(name)))
-            if name not in self._places or self._places[name].digest != files.digest(body):
-                self._add(name, body)
+            digest = files.digest(body)
+            if name not in self._places or self._places[name].digest != digest:
+                self._add(name, body, digest)
         return self._log
 
     def _begin_log(self, keep: Mapping[str, Place]) -> None:
@@ -197,12 +198,12 @@ class Saver:
         self._log, self._places = files.Log(path, files.FILE_MODE), {}
         if last is not None:
             for name, body in _bodies(last.path, keep):
-                self._add(name, body)
+                self._add(name, body, keep[name].digest)
             last.close()
 
-    def _add(self, name: str, body: bytes) -> None:
+    def _add(self, name: str, body: bytes, digest: bytes) -> None:
         assert self._log is not None
-        self._places[name] = Place(self._log.append(body), len(body), files.digest(body))
+        self._places[name] = Place(self._log.append(body), len(body), digest)
 
     def close(self) -> None:
         if self._log is not None:
