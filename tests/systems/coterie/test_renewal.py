@@ -184,19 +184,19 @@ def test_uploads_for_older_groups_are_dropped_and_said() -> None:
     experiment.close()
 
 
-def killed_while_renewing(where: tuple[type[Any], str]) -> Experiment:
+def killed_while_renewing(where: tuple[type[Any], str], at: int = RENEWED) -> Experiment:
     """Groups are being made anew when the hub dies, and its round is to be tried again."""
     experiment = made()
-    for r in range(1, RENEWED):
+    for r in range(1, at):
         experiment.round(r)
     experiment.transport.retries = True
     with patch.object(*where, side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
-        experiment.transport.drive(party(experiment, "hub").round(RENEWED), RENEWED)
+        experiment.transport.drive(party(experiment, "hub").round(at), at)
     return experiment
 
 
-def again(experiment: Experiment) -> dict[str, Any]:
-    return dict(experiment.transport.drive(party(experiment, "hub").round(RENEWED), RENEWED, 1))
+def again(experiment: Experiment, r: int = RENEWED) -> dict[str, Any]:
+    return dict(experiment.transport.drive(party(experiment, "hub").round(r), r, 1))
 
 
 SEATING = sealed_founding.HubGroups, "_seat"  # a private step: the grouping is over, and no client has its place
@@ -217,6 +217,14 @@ def test_a_round_that_makes_groups_anew_is_tried_again_with_randomness_that_was_
     assert len(party(experiment, "helper").groups.secret.shared.begun) == 4  # a batch of newcomers, and each founding
     experiment.close()
     whole.close()
+
+
+def test_newcomers_are_placed_in_a_second_attempt_too() -> None:
+    """The helper has used the first placing, of which the hub knows nothing any more."""
+    experiment = killed_while_renewing(SEATING, 2)
+    assert again(experiment, 2)["without_group"] == 0
+    assert -1 not in groups_of(experiment)
+    experiment.close()
 
 
 def test_no_rows_are_grouped_again_beside_those_of_nearly_the_same_clients() -> None:
