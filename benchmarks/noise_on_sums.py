@@ -1,6 +1,7 @@
 """Accuracy over epsilon: noise on each upload, noise on the opened sum by those who make it, and noise by the server.
 
-All three protect a whole client, over ten rounds, at delta 1e-5. ``python -m benchmarks.noise_on_sums dp/epsilon``.
+All three protect a whole client, over ten rounds, at delta 1e-5. ``python -m benchmarks.noise_on_sums dp/epsilon``,
+with ``--only digits --only mnist/100`` and so on; what has run is kept.
 
 ``dp/mnist`` is MNIST with 1,000 clients over twenty rounds. Its step and rounds were chosen by a simulation, with
 Gaussian noise, whose clients trained on 50,000 of the training images and which was scored on the other 10,000. The
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from benchmarks.items import main, mean
 from coterie.reproductions.study import Cell, Curve, Item, Row, named
 from coterie.runs.config import RunConfig
+from coterie.runs.intervals import mean_and_interval
 
 ROUNDS, DELTA = 10, 1e-5
 TRAINING: Mapping[str, Any] = {"lr": 1.0, "slowest": 1.0}
@@ -28,16 +31,21 @@ WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 EPSILONS = (1.0, 2.0, 4.0, 8.0, None)
 LITTLE = 0.01
 """The noise without an epsilon, over the sensitivity. It protects nobody."""
-CLIENTS = (16, 100)
+CLIENTS: Mapping[str, tuple[int, ...]] = {
+    "digits": (16, 100),
+    "mnist": (100, 1_000, 10_000),
+    "fashion_mnist": (100, 1_000, 10_000),
+}
+"""By data set."""
 
 
-def _cell(way: str, clients: int, epsilon: float | None) -> Cell:
-    """Digits among so many clients. Data and partition are the same for every way."""
+def _cell(data: str, clients: int, way: str, epsilon: float | None) -> Cell:
+    """So many clients with a linear model. Data and partition are the same for every way."""
     system, settings = WAYS[way]
     noise = {"noise": LITTLE} if epsilon is None else {"epsilon": epsilon, "private_rounds": ROUNDS}
     config = RunConfig(
         system,
-        data="digits",
+        data=data,
         model="linear",
         clients=clients,
         partition="iid",
@@ -46,17 +54,72 @@ def _cell(way: str, clients: int, epsilon: float | None) -> Cell:
         crypto="emulated" if system == "ofl" else "real",
         settings={**TRAINING, **settings, **noise},
     )
-    return Cell(f"{way}/{clients}/{'none' if epsilon is None else f'{epsilon:g}'}", config)
+    return Cell(f"{data}/{clients}/{way}/{_word(epsilon)}", config)
+
+
+CLAIMS = ("claimed", "claimed_epsilon"), ("proved, at least", "lower_bound")
+"""Of one upload or sum: columns, and what they are called in ``result.json``. The server's noise is not audited."""
 
 
 def _rows(outcomes: Mapping[str, Sequence[Curve]]) -> list[Row]:
-    """A row for each number of clients and epsilon."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    """A row for each data set, number of clients and epsilon: accuracies, and what an audit says of one release.
+
+    A round is skipped if noise has brought the models beyond the range of the ciphers. Then clients keep their own.
+    """
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, curves in outcomes.items():
-        way, clients, epsilon = name.split("/")
-        row = rows.setdefault((clients, epsilon), {"clients": clients, "epsilon": epsilon})
+        data, clients, way, epsilon = name.split("/")
+        row = rows.setdefault((data, clients, epsilon), {"data": data, "clients": clients, "epsilon": epsilon, **EMPTY})
         row[f"{way} %"] = mean(_percent(curves), 1)
+        row[f"{way}: rounds skipped"] = mean([sum("skipped" in note for note in curve.notes) for curve in curves], 1)
+        if way != "central":
+            row |= {f"{way}: {column}": _audited(curves, key) for column, key in CLAIMS}
     return list(rows.values())
+
+
+EMPTY: Row = dict.fromkeys(
+    [
+        *(f"{way} %" for way in WAYS),
+        *(f"{way}: rounds skipped" for way in WAYS),
+        *(f"{way}: {column}" for way in ("local", "distributed") for column, _ in CLAIMS),
+    ]
+)
+
+
+STYLES: Mapping[str, Mapping[str, Any]] = {
+    "local": {"marker": "s", "linestyle": ":", "color": "0.55"},
+    "distributed": {"marker": "o", "linestyle": "-", "color": "0.0"},
+    "central": {"marker": "^", "linestyle": "--", "color": "0.3"},
+}
+"""Of the curves: they differ without colour, too."""
+
+
+def _draw(outcomes: Mapping[str, Sequence[Curve]], path: Path) -> None:
+    """A panel for each data set and number of clients: accuracy over epsilon, mean and 95 % interval of the seeds."""
+    from matplotlib.figure import Figure
+
+    panels = dict.fromkeys(name.rpartition("/")[0].rpartition("/")[0] for name in outcomes)
+    figure = Figure(figsize=(3.2 * len(panels) + 0.4, 3.1), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels, strict=True):
+        for (way, style), shift in zip(STYLES.items(), (-0.06, 0.0, 0.06), strict=True):
+            found = [(at, outcomes.get(f"{panel}/{way}/{word}")) for at, word in enumerate(map(_word, EPSILONS))]
+            points = [(at + shift, *mean_and_interval(_percent(curves))) for at, curves in found if curves]
+            if points:
+                at, middle, half = zip(*points, strict=True)
+                axes.errorbar(at, middle, [one or 0.0 for one in half], label=way, capsize=2, markersize=4, **style)
+        data, _, clients = panel.partition("/")
+        axes.set_title(f"{data}, {int(clients):,} clients", fontsize=9)
+        axes.set_xticks(range(len(EPSILONS)), ["1", "2", "4", "8", "none"])
+        axes.set_xlabel("epsilon")
+        axes.set_ylim(0, 100)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("accuracy, %")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _word(epsilon: float | None) -> str:
+    return "none" if epsilon is None else f"{epsilon:g}"
 
 
 def _percent(curves: Sequence[Curve]) -> list[float]:
@@ -113,9 +176,14 @@ ITEMS: Mapping[str, Item[Any]] = named(
     Item(
         "dp/epsilon",
         "Accuracy over epsilon: noise on each upload, on the opened sum, and by a trusted server "
-        "(digits, iid; mean, 95 % interval)",
-        tuple(_cell(way, clients, epsilon) for way, clients, epsilon in product(WAYS, CLIENTS, EPSILONS)),
+        "(a linear model, iid; mean, 95 % interval)",
+        tuple(
+            _cell(data, clients, way, epsilon)
+            for data, many in CLIENTS.items()
+            for clients, way, epsilon in product(many, WAYS, EPSILONS)
+        ),
         _rows,
+        _draw,
         command="python -m benchmarks.noise_on_sums",
     ),
     Item(
