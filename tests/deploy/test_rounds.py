@@ -244,8 +244,9 @@ def test_a_party_that_was_paused_for_long_takes_the_newest_round_alone() -> None
     first = lost.index({"client/1": "gone"})  # round 2 may have been answered before the pause
     assert first in (2, 3)
     assert lost == first * [{}] + (10 - first) * [{"client/1": "gone"}]
-    assert began == [(r, 0) for r in (0, 1, 2, *range(9, 16))][: len(began)]
-    assert scored[:4] == [0, 1, 2, 9]
+    under_way = [3] if first == 3 and (3, 0) in began else []  # the hub had sent it before the pause
+    assert began == [(r, 0) for r in (0, 1, 2, *under_way, *range(9, 16))][: len(began)]
+    assert scored[: 4 + len(under_way)] == [0, 1, 2, *under_way, 9]
     assert held[0].member.numbers.attempts[5] == 1, "late messages of the first attempt would be taken"
     assert (apart.rounds[14].gone, apart.rounds[14].notes["participants"]) == ({}, 3), "it is welcomed back"
     first, second = (apart.system.own_model(apart.parties[name]) for name in ("client/0", "client/1"))

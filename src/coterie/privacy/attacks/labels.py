@@ -207,6 +207,7 @@ def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
 
 
 def telling(labels: NDArray[Any]) -> bool:
+    """Whether some pairs of clients share a label and some do not."""
     return 1 < len(np.unique(labels)) < len(labels)
 
 

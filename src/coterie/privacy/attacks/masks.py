@@ -63,6 +63,7 @@ def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> 
 
 
 def class_of(conflicting: int, late: int) -> Classes:
+    """What the sums show if this many late updates conflict."""
     return "agreeing" if not conflicting else "conflicting" if conflicting == late else "both"
 
 

@@ -101,5 +101,6 @@ def handed_out(scores: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def top_share(posterior: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(..., k) each guess's share of the likeliest: 1 over their number, or 0; robust to rounding."""
     best = posterior >= posterior.max(axis=-1, keepdims=True) * (1 - 1e-9)
     return np.asarray(best / best.sum(axis=-1, keepdims=True))
