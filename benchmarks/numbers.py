@@ -77,6 +77,12 @@ class Case(NamedTuple):
     crypto: str = "emulated"
 
 
+def _weights(path: Path) -> bytes:
+    """What follows the header of a safetensors file, which has facts about the model."""
+    data = path.read_bytes()
+    return data[8 + int.from_bytes(data[:8], "little") :]
+
+
 def cases() -> Iterator[Case]:
     """Every system, mode and variant with an MLP, the first variant with a CNN, and some with real ciphers."""
     from coterie.runs.registry import SYSTEMS
@@ -137,7 +143,7 @@ def outcome(case: Case) -> dict[str, Any]:
         keys = ["bytes_up_by_role", "bytes_down_by_role", "virtual_seconds", "local_accuracy", "global_accuracy"]
         kept = {key: found[key] for key in keys}
         kept["models"] = hashlib.sha256(
-            b"".join(p.read_bytes() for p in sorted((out / "models").rglob("*.safetensors")))
+            b"".join(_weights(p) for p in sorted((out / "models").rglob("*.safetensors")))
         ).hexdigest()
         kept["rounds"] = [
             {key: line.get(key) for key in ("virtual_seconds", "local_loss", "late", "message_bytes")}
