@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from coterie.clustering.signature import HOLDERS
 from coterie.crypto.one_hot import SEED_BYTES, keystream
+from coterie.crypto.shared_rows import PARTS
 from coterie.crypto.signing import digest
 from coterie.protocol.effects import Compute, Local
 from coterie.protocol.errors import PeerError
@@ -281,7 +282,8 @@ class ClientSums(Component):
         totals[msg.number] = np.asarray(words.view(np.int64) * 2.0**-FRACTION_BITS, np.float64)
         if msg.number == HELD:
             largest = 2.0 ** int(np.flatnonzero(np.rint(totals[HELD][-SIZES:]) > 0).max(initial=0))
-            self.secret.weight = weight_of(self.party.samples, largest)
+            private = self.party.config.epsilon is not None  # the noise is sized for the heaviest client
+            self.secret.weight = PARTS if private else weight_of(self.party.samples, largest)
         return SumOpened(msg.round, msg.number)
 
 

@@ -12,6 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.correlation import grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
+from coterie.protocol.errors import UserError
 from coterie.protocols.sealed_groups import AskForRow, Step, Stepped
 from coterie.protocols.shared_groups import RESTARTS
 from coterie.runs import RunConfig
@@ -114,3 +115,8 @@ def test_a_client_shares_its_row_afresh_when_asked_again() -> None:
     one, other = (drive(client.groups.describe(AskForRow(r), "hub"), experiment, name) for r in (1, 2))
     assert one.seed != other.seed
     assert one.sealed != other.sealed
+
+
+def test_too_few_clients_for_the_groups_that_are_wanted_are_said() -> None:
+    with pytest.raises(UserError, match="clusters=2: 4 clients are too few for two groups of min_cluster=3"):
+        build(RunConfig("coterie", clients=4, settings={"clusters": 2}, crypto="emulated"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.crypto.shared_rows import Grid
+from coterie.crypto.shared_rows import PARTS, Grid
 from coterie.deploy.account import account_of
 from coterie.dp.gaussian import epsilon
 from coterie.protocol.errors import CoterieWarning, UserError
@@ -52,6 +52,23 @@ def test_epsilon_sets_the_noise_of_each_server_alone() -> None:
     assert release.neighbours == "replace one client"
     assert epsilon(deviation / (2 * grid.longest), 1e-5, 10) == pytest.approx(8.0, rel=1e-4)
     experiment.close()
+
+
+def test_with_epsilon_unequal_clients_weigh_the_same() -> None:
+    """The noise is as large as the heaviest client needs: of lighter ones less than the noise would be left."""
+    weights = {}
+    for budget in (None, 8.0):
+        config = RunConfig(
+            "coterie", settings={"clusters": 1, "epsilon": budget}, **{**OPTIONS, "partition": "dirichlet:0.1"}
+        )
+        experiment = build(config)
+        experiment.set_up()
+        clients = [experiment.federation.look(name) for name in experiment.common.clients]
+        weights[budget] = {client.sums.secret.weight for client in clients}
+        assert {client.row.secret.total for client in clients} == {sum(c.sums.secret.weight for c in clients)}
+        experiment.close()
+    assert len(weights[None]) > 1
+    assert weights[8.0] == {PARTS}
 
 
 def test_the_ledger_counts_rounds_with_an_upload_once_in_process_and_between_machines() -> None:

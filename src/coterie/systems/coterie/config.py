@@ -67,6 +67,11 @@ def check(config: CoterieConfig, common: fl.Common) -> None:
     grid = config.grid(clients, common.spec)
     if (budget := config.budget()) is not None:
         warn_of_silence(budget, config.release(grid))
+    if config.clusters not in ("auto", 1) and clients < 2 * config.min_cluster:
+        raise fl.UserError(
+            f"clusters={config.clusters}: {clients} clients are too few for two groups of min_cluster="
+            f"{config.min_cluster}. Set clusters=1, or a smaller min_cluster"
+        )
     groups = 1 if config.clusters == 1 else 2
     if config.budget_s is not None and (config.deadline_s is not None or not config.may_leave_out(clients, groups)):
         raise fl.UserError(
