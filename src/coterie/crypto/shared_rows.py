@@ -99,14 +99,14 @@ class Grid:
             if float(x @ x) <= self.longest**2:
                 return x.astype(np.int64).astype(np.uint32)
 
-    def whole(self, model: Floats, weight: float, clients: int) -> Words:
-        """(d + 1,) words of a whole model less the start (d,), and of its weight.
+    def whole(self, model: Floats, weight: float, clients: int) -> tuple[Words, bool]:
+        """(d + 1,) words of a whole model less the start (d,), and of its weight, and whether some were cut.
 
         Words are cut so that those of all clients fit a row beside a round's changes.
         """
         most = ROOM // (MOST_WEIGHT * clients)
-        exact = np.append(model / self.clip, 1.0) * (weight * self.steps)
-        return np.clip(np.rint(exact), -most, most).astype(np.int64).astype(np.uint32)
+        exact = np.rint(np.append(model / self.clip, 1.0) * (weight * self.steps))
+        return np.clip(exact, -most, most).astype(np.int64).astype(np.uint32), bool((np.abs(exact) > most).any())
 
     def change(self, total: NDArray[np.int32], weight: int) -> Floats:
         """(d,) the mean change of a group since its rows began (3). weight: D_g, in sixteenths."""

@@ -75,10 +75,11 @@ class Adding(msgspec.Struct):
 
 
 class SealedRows(msgspec.Struct, frozen=True):
-    """rows: (G, d) that both servers hold, of ``round``.  nonces, signature: of these, as in ``GroupRow``."""
+    """rows: (G, d) that both servers hold, of ``round``.  rounds, nonces, signature: of these, as in ``GroupRow``."""
 
     rows: Words
     round: int
+    rounds: int
     nonces: bytes
     signature: bytes
 
@@ -144,6 +145,12 @@ class ServerRows(Component):
         secret.queries, secret.members, secret.since, secret.founding = {}, 0, since, founding
 
     @property
+    def rounds(self) -> int:
+        """How many rounds have been added up since groups were made."""
+        sealed = self.secret.sealed
+        return 0 if sealed is None else int(sealed.rounds)
+
+    @property
     def begins(self) -> bool:
         """Whether the next round adds up whole models, since groups were made anew."""
         return self.secret.since > 0 and self.secret.first is None
@@ -174,7 +181,7 @@ class ServerRows(Component):
         """Add an upload to ``fresh``, and its name to ``adding``. Raises PeerError for a client's second one."""
         if name in adding.of:
             raise PeerError(f"two uploads of {name} are counted in round {adding.round}")
-        expected = self.party.config.expected(len(self.party.clients))
+        expected = self.party.config.expected(self.secret.members)
         weight = shared_rows.upload_weight(adding.round - r, expected, adding.on_time)
         one_hot.fold(fresh, seeds, word, self.sign * weight)
         adding.of[name] = r
@@ -189,7 +196,7 @@ class ServerRows(Component):
             raise PeerError(f"round {adding.round} has sealed sums of other uploads: their difference would show some")
         secret.added = {adding.round: name, **{q: one for q, one in secret.added.items() if q + 2 > adding.round}}
         clients = len(party.clients)
-        on_time = shared_rows.upload_weight(0, party.config.expected(clients), adding.on_time)
+        on_time = shared_rows.upload_weight(0, party.config.expected(secret.members), adding.on_time)
         deviation = on_time * party.config.noise_on(party.config.grid(clients, party.spec))
         noise = shared_rows.noise(fresh.shape, deviation, party.kept("noise of rows", name, adding.round))
         totals = secret.totals + fresh + noise
@@ -198,7 +205,7 @@ class ServerRows(Component):
 
     def keep(self, r: int, totals: Words, sealed: Words, nonces: bytes, signature: bytes) -> None:
         secret, begins = self.secret, self.begins
-        secret.totals, secret.sealed = totals, SealedRows(sealed, r, nonces, signature)
+        secret.totals, secret.sealed = totals, SealedRows(sealed, r, self.rounds + 1, nonces, signature)
         if begins:
             secret.first = secret.sealed
 
@@ -289,7 +296,7 @@ class HubRows(ServerRows):
         """Keep the rows that both hold. Raises PeerError unless the helper has signed their names."""
         rows = own + self.words(said.rows, *own.shape)
         nonces = nonce + said.nonce
-        verify_rows(self.party, helper, r, nonces, shared_rows.row_names(rows), said.signature)
+        verify_rows(self.party, helper, (r, self.rounds + 1), nonces, shared_rows.row_names(rows), said.signature)
         self.keep(r, totals, rows, nonces, said.signature)
 
     def give(
@@ -318,10 +325,10 @@ class HubRows(ServerRows):
         theirs[name] = answer.answer
 
     def _rows(self, r: int, sealed: SealedRows, theirs: Mapping[str, bytes]) -> Mapping[str, GroupRow]:
-        names = shared_rows.row_names(sealed.rows)
+        when, signed = (r, sealed.round, sealed.rounds), (sealed.nonces, shared_rows.row_names(sealed.rows))
 
         def row(ours: Words, half: bytes) -> GroupRow:
-            return GroupRow(r, sealed.round, sealed.nonces, names, sealed.signature, ours.tobytes(), half)
+            return GroupRow(*when, *signed, sealed.signature, ours.tobytes(), half)
 
         if self.groups == 1:
             return dict.fromkeys(theirs, row(sealed.rows[0], b""))
@@ -440,7 +447,8 @@ class HelperRows(ServerRows):
             raise PeerError(why)
         totals, nonce, own = self.masked(secret.fresh, secret.adding)
         rows, nonces = own + self.words(msg.rows, *own.shape), msg.nonce + nonce
-        signature = signing_key(self.party.own).sign(*said(self.party, msg.round, nonces, shared_rows.row_names(rows)))
+        when = msg.round, self.rounds + 1
+        signature = signing_key(self.party.own).sign(*said(self.party, when, nonces, shared_rows.row_names(rows)))
         self.keep(msg.round, totals, rows, nonces, signature)
         secret.fresh = None
         return RowsSealed(msg.round, nonce, own.tobytes(), signature)

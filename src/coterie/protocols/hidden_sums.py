@@ -127,10 +127,13 @@ class Fetched(OfRound, frozen=True):
 class GroupRow(OfRound, frozen=True):
     """Both servers' answers on the rows that they sealed in the round ``sealed_in``. theirs: the helper's, sealed.
 
+    rounds: how many rounds have been added up since groups were made; a round that is skipped seals nothing.
+
     With one group ``ours`` is the row, and ``theirs`` is empty.
     """
 
     sealed_in: int
+    rounds: int
     nonces: bytes
     row_names: bytes
     signature: bytes
@@ -154,8 +157,9 @@ def upload_name(client: str, upload: HiddenUpdate, named: bytes) -> bytes:
 class HeldRow(msgspec.Struct):
     """SECRET. group: of ``groups``; -1 before it has one.  total: the group's weight D, in 16ths.
 
-    masks: both servers', of its row.  round: in which the row that it has opened was sealed.  since: the round in which
-    its groups were made, 0 for the set-up.  started: it has opened the first row of groups that were made anew.
+    masks: both servers', of its row.  round: in which the row that it has opened was sealed.  rounds: as in it.
+    since: the round in which its groups were made, 0 for the set-up.  started: it has opened the first row of groups
+    that were made anew.  lost: a row was out of the range in which it cannot have wrapped.
     """
 
     group: int = -1
@@ -163,8 +167,10 @@ class HeldRow(msgspec.Struct):
     total: int = 0
     masks: tuple[bytes, bytes] = (b"", b"")
     round: int = 0
+    rounds: int = 0
     since: int = 0
     started: bool = True
+    lost: bool = False
 
     def __repr__(self) -> str:
         return f"<HeldRow of round {self.round}>"
@@ -189,6 +195,7 @@ class ClientRow(Component):
         if not since or since != secret.since:  # else the answer was lost
             secret.group, secret.groups, secret.total, secret.masks = group, groups, total, masks
             secret.round, secret.since, secret.started = max(since - 1, 0), since, not since
+            secret.rounds, secret.lost = 0, False
         return shared_rows.queries(group, groups, self.party.secrets("query", since))
 
     def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:
@@ -209,9 +216,9 @@ class ClientRow(Component):
         """
         from_hub(self.party, msg, src)
         secret, party = self.secret, self.party
-        if secret.group < 0 or msg.sealed_in <= secret.round:
+        if secret.group < 0 or msg.sealed_in <= secret.round or msg.rounds <= secret.rounds:
             raise PeerError(f"a row of round {msg.sealed_in}, after that of round {secret.round}")
-        verify_rows(party, helper, msg.sealed_in, msg.nonces, msg.row_names, msg.signature)
+        verify_rows(party, helper, (msg.sealed_in, msg.rounds), msg.nonces, msg.row_names, msg.signature)
         parts = [msg.ours]
         if secret.groups > 1:
             opening, bound = (
@@ -227,7 +234,7 @@ class ClientRow(Component):
             raise PeerError("the servers' answers give another row than both have sealed")
         size = shared_rows.NONCE_BYTES
         nonces = msg.nonces[:size], msg.nonces[size:]
-        secret.round, secret.started = msg.sealed_in, True
+        secret.round, secret.rounds, secret.started = msg.sealed_in, msg.rounds, True
         return shared_rows.unmasked(row, secret.masks, nonces)
 
 
@@ -262,15 +269,17 @@ def context_of(party: Any, name: str, r: int, groups: int) -> bytes:
     return digest("coterie/hidden sum/1", party.common.roster.session, name, r, groups, party.spec.size)
 
 
-def verify_rows(party: Any, helper: str, r: int, nonces: bytes, row_names: bytes, signature: bytes) -> None:
-    """Raises PeerError (a SignatureError) unless the helper has signed these sealed rows."""
+def verify_rows(
+    party: Any, helper: str, when: tuple[int, int], nonces: bytes, row_names: bytes, signature: bytes
+) -> None:
+    """Raises PeerError (a SignatureError) unless the helper has signed these rows. when: ``sealed_in, rounds``."""
     if len(nonces) != 2 * shared_rows.NONCE_BYTES:
         raise PeerError(f"{len(nonces)} bytes are no two nonces")
-    verify_key(party.common, helper).verify(signature, *said(party, r, nonces, row_names))
+    verify_key(party.common, helper).verify(signature, *said(party, when, nonces, row_names))
 
 
-def said(party: Any, r: int, nonces: bytes, row_names: bytes) -> tuple[bytes | int | str, ...]:
-    return "sealed rows", party.common.roster.session, r, nonces, row_names
+def said(party: Any, when: tuple[int, int], nonces: bytes, row_names: bytes) -> tuple[bytes | int | str, ...]:
+    return "sealed rows", party.common.roster.session, *when, nonces, row_names
 
 
 def answer_context(party: Any, r: int, sealed_in: int) -> tuple[bytes | int | str, ...]:

@@ -38,6 +38,18 @@ def test_rounds_are_shorter_and_everybody_is_asked_again() -> None:
     experiment.close()
 
 
+def test_clients_that_are_away_anyway_use_up_who_may_be_left_out() -> None:
+    """Two may be away. If two did not answer last time, the round would be skipped without the slow one, too."""
+    experiment = made(budget_s=0.15)
+    experiment.round(1)
+    hub = experiment.federation.alter("hub")
+    slow = next(name for name, (_, seconds) in hub.state.paces.items() if seconds > 0.15)
+    hub.state.silent = dict.fromkeys([name for name in experiment.common.clients if name != slow][:2], 1)
+    assert experiment.round(2)["notes"]["asked"] == 12
+    assert experiment.round(3)["notes"]["asked"] == 11
+    experiment.close()
+
+
 def test_no_choice_of_absences_leaves_a_group_with_too_few() -> None:
     """Against all choices: the bound is the most that any of them can do, and the helper applies it, too."""
     for smallest, fewest in ((4, 2), (5, 3), (3, 1), (4, 4)):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from coterie.protocol.errors import UserError
+from coterie.protocol.steps import NoAnswerError
+from coterie.protocols.hidden_servers import HubRows
 from coterie.protocols.hidden_sums import ClientRow
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import Experiment, build
@@ -52,6 +54,26 @@ def test_turns_cancel_in_a_groups_sum_with_unequal_steps_weights_and_clipped_cha
     turns = np.stack([party.state.control - party.state.drift for party in parties])
     weights = np.array([party.sums.secret.weight for party in parties], float)
     assert len(set(weights)) > 1
+    assert np.abs(weights @ turns / weights.sum()).max() < 1e-4
+    assert np.abs(turns).max() > 1e-2
+
+
+def test_turns_cancel_after_a_round_that_was_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has moved no model, so it counts neither for the clients nor for the group."""
+    adding = HubRows.add
+
+    def add(self: Any, r: int, *rest: Any) -> Any:
+        if r == 3:
+            raise NoAnswerError("too few uploads")
+        return (yield from adding(self, r, *rest))
+
+    monkeypatch.setattr(HubRows, "add", add)
+    settings = {"lr": 0.3, "clip": 0.5, "slowest": 0.2, "control_variates": 0.9}
+    experiment = played("coterie", 5, "dirichlet:0.3", **QUIET, **settings)
+    parties = clients(experiment).values()
+    turns = np.stack([party.state.control - party.state.drift for party in parties])
+    weights = np.array([party.sums.secret.weight for party in parties], float)
+    assert {party.row.secret.rounds for party in parties} == {4}
     assert np.abs(weights @ turns / weights.sum()).max() < 1e-4
     assert np.abs(turns).max() > 1e-2
 

@@ -127,6 +127,17 @@ def test_a_model_is_the_mean_of_its_group(seen: Seen, monkeypatch: pytest.Monkey
             assert np.abs(moved - np.mean(clipped, axis=0)).max() < 3 * 0.5 / grid.steps + 1e-6
 
 
+def test_clients_without_a_place_do_not_make_the_others_steps_longer(seen: Seen) -> None:
+    """Twelve of 18 make the groups, and all of these answer: rows move by their sum, not by 18/12 of it."""
+    coming = {"noise": 0.0, "founders": 12, "newcomers": 6, "join_every": 9}
+    with played(made(coming, clients=18), 1) as (groups, _):
+        assert len(seen.opened) == 12
+        for (name, _), total in seen.opened.items():
+            members = [other for other, k in groups.items() if k == groups[name]]
+            sent = sum(seen.x[other, 1].view(np.int32).astype(np.int64) for other in members)
+            assert (total == shared_rows.PARTS * sent).all()
+
+
 def test_noise_of_both_servers_is_in_every_row(seen: Seen) -> None:
     z = 0.05
     experiment = made({"noise": z})

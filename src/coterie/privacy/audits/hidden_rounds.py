@@ -14,7 +14,7 @@ from coterie.crypto.one_hot import SEED_BYTES, fold, seeds_of
 from coterie.privacy.audits import Recorded
 from coterie.privacy.views import by_round
 from coterie.protocols.hidden_sums import Counted, HiddenUpdate, RowsSealed, SealRows, Shares, opened_from
-from coterie.protocols.sealed_groups import Join
+from coterie.protocols.sealed_groups import Join, Queries
 
 Floats = NDArray[np.float64]
 NO_KEYS = "the keys of a real run's clients follow from no seed: record the run with --crypto emulated"
@@ -46,14 +46,14 @@ def added(run: Recorded, hub: str, helper: str) -> list[Added]:
     """The rounds that were added, from both servers' views of an emulated run, whose keys follow from its seed."""
     uploads = {(seen.src, one.round): one for seen, one in run.views[hub].messages(HiddenUpdate)}
     masked, sealed = by_round(run.views[helper], SealRows), by_round(run.views[hub], RowsSealed)
-    party = run.federation.look(helper)
+    party, placed = run.federation.look(helper), by_round(run.views[hub], Queries)
     rounds, before = list[Added](), None
     for r in sorted(masked.keys() & sealed.keys()):
         of, on_time = _counted(run, hub, helper, r)
         opened = [joined(party, *one, uploads[one]) for one in of]
         rows = _rows(run, party, masked[r][hub], sealed[r][helper])
         before = np.zeros_like(rows) if before is None else before
-        expected = run.settings.expected(len(run.clients))
+        expected = run.settings.expected(len({name for q in placed if q <= r for name in placed[q]}))
         weights = [shared_rows.upload_weight(r - made, expected, on_time) for _, made in of]
         step = shared_rows.upload_weight(0, expected, on_time)
         groups, updates = zip(*opened, strict=True)

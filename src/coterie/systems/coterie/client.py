@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,9 +34,10 @@ class Client(fl.Party, role=CLIENT):
 
         uploads: the rounds in which it has sent one.  wholes: those in which it was a whole model.
         start: (d,) the model to which its group's sum is added.
-        alarmed: the group's sum left the range in which it cannot have wrapped, so the model stayed as it was. Or
-            training gave no numbers, so zeros were uploaded.
-        control, drift: with control variates, how far this client and its group move in a round, by the last ones.
+        alarmed: the group's sum left the range in which it cannot have wrapped, so the model stays as it was. Or
+            training gave no numbers, so zeros were uploaded. Or the whole model was too far from the first to be sent.
+        control, drift: with control variates, how far this client and its group move in a round, by the last ones that
+            were added up.  latest: the client's by its last training, which may belong to a round that is skipped.
         """
 
         weights: fl.Vector = fl.initial
@@ -47,6 +47,7 @@ class Client(fl.Party, role=CLIENT):
         start: fl.Vector = fl.initial
         alarmed: bool = False
         control: fl.Vector | None = None
+        latest: fl.Vector | None = None
         drift: fl.Vector | None = None
 
     state: State
@@ -97,10 +98,11 @@ class Client(fl.Party, role=CLIENT):
         if self.config.foundings > 1:
             x = np.append(x, np.uint32(0))
         if isinstance(msg, TrainWhole):
-            x = x + self.grid.whole(start.astype(np.float64) - self.common.initial, weight, len(self.clients))
+            whole, cut = self.grid.whole(start.astype(np.float64) - self.common.initial, weight, len(self.clients))
+            x, self.state.alarmed = x + whole, self.state.alarmed or cut
         if self.config.control_variates:
             length = float(np.linalg.norm(change[~self.spec.buffers]))
-            self.state.control = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
+            self.state.latest = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
         self.state.round = msg.round
         self.state.uploads = tuple(dict.fromkeys((*uploads, msg.round)))
         update = self.row.upload(x, msg.round, HELPER)
@@ -111,10 +113,11 @@ class Client(fl.Party, role=CLIENT):
     @fl.on(GroupRow, answers=RowOpened)
     def take(self, msg: GroupRow, src: str) -> RowOpened:
         """Open its group's sum, which says the model."""
-        begins, before = not self.row.secret.started, self.row.secret.round
+        row = self.row.secret
+        begins, before, added = not row.started, row.round, row.rounds
         total = self.row.opened(msg, src, HELPER)
-        if shared_rows.may_wrap(total):
-            self.state.alarmed = True  # unsaid: whose sum it is would show who is in its group
+        if shared_rows.may_wrap(total) or row.lost:  # a sum that has wrapped may come back into range
+            self.state.alarmed = row.lost = True  # unsaid: whose sum it is would show who is in its group
         else:
             change, d = self.grid.change(total, self.row.secret.total), self.spec.size
             if begins:
@@ -122,7 +125,8 @@ class Client(fl.Party, role=CLIENT):
             model = not_below_zero(self.spec, self.state.start + change[:d]).astype(np.float32)
             if self.config.control_variates:
                 steps = [self.config.server_step(r) for r in range(before + 1, msg.sealed_in + 1)]
-                self.state.drift = self._drift(self.state.weights - model, steps)
+                self.state.control = self.state.latest
+                self.state.drift = self._drift(self.state.weights - model, msg.rounds - added, float(np.mean(steps)))
             self.state.weights = model
         return RowOpened(msg.round)
 
@@ -133,12 +137,13 @@ class Client(fl.Party, role=CLIENT):
             return np.zeros(self.spec.size, np.float32)
         return np.asarray(self.config.control_variates * (control - drift), np.float32)
 
-    def _drift(self, moved: fl.Vector, steps: Sequence[float]) -> fl.Vector:
-        """(d,) how far the group moves in a round if all take part. moved: back, in rounds of these ``server_step``.
+    def _drift(self, moved: fl.Vector, rounds: int, step: float) -> fl.Vector:
+        """(d,) how far the group moves in a round if all take part.
 
-        If a round asks a share p of the clients, all have been asked after 1/p rounds, so that many count.
+        moved: back, in so many rounds that were not skipped, of this ``server_step`` on average. If a round asks a
+        share p of the clients, all have been asked after 1/p rounds, so that many count.
         """
         share, last = self.config.participation, self.state.drift
-        now = moved / np.float32(share * sum(steps))
-        kept = np.float32((1 - share) ** len(steps))
+        now = moved / np.float32(share * step * rounds)
+        kept = np.float32((1 - share) ** rounds)
         return now if last is None else kept * last + (1 - kept) * now

@@ -56,8 +56,10 @@ class Hub(fl.Party, role=HUB):
         """One sum in every group. A round whose sums would show too little of a crowd is skipped."""
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
         if self.config.budget_s is not None:
-            most = self.config.may_leave_out(self.rows.secret.members, self.rows.groups)
-            out = left_out(self.state.paces, self.config.budget_s, r, most)
+            there = frozenset(gathering.asked) & self.state.founded.joined - self.state.silent.keys()
+            away = self.rows.secret.members - len(there)
+            most = self.config.may_leave_out(self.rows.secret.members, self.rows.groups) - away
+            out = left_out(self.state.paces, self.config.budget_s, r, max(most, 0))
             gathering.asked = tuple(name for name in gathering.asked if name not in out)
         renewed = yield from self._renew(r, gathering)
         if not self.rows.begins:  # else newcomers, who have no model yet, would add theirs
