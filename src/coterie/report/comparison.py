@@ -341,7 +341,7 @@ def _told(row: Mapping[str, Any]) -> str:
             share = leak["mean"]
             grade = 0 if share >= _ALL else 1 if share >= _LITTLE else 2
             parts.append(f"{words[grade]} ({100 * max(share, 0.0):.0f} %)")
-    return f"; its servers {', '.join(parts)}" if parts else ""
+    return f"; its servers {', '.join(parts)}" if parts else "; the attacks cannot tell what its servers learned"
 
 
 # -- whether training together helps each client ----------------------------------------------------------------------

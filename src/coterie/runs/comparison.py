@@ -141,7 +141,7 @@ MEASURES = (
     "virtual_seconds",
 )
 OnRound = Callable[[str, int, Line], None]
-Learned = Callable[[Path], Mapping[str, float]]
+Learned = Callable[[Path], Mapping[str, float | None]]
 """What attacks on the views of a run folder found out: by topic, from 0 for chance to 1 for everything."""
 
 
