@@ -151,8 +151,11 @@ def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: 
         except CoterieError as error:
             done[folder]["not_kept"] = str(error)
     if not done:
-        why = "\n".join(f"  {folder}: {error}" for folder, error in left_out.items())
-        raise UserError(f"none of these {len(folders)} runs can be audited:\n{why}")
+        alike: dict[str, list[str]] = {}
+        for folder, why in left_out.items():
+            alike.setdefault(why.replace(str(folder), ""), []).append(f"  {folder}: {why}")
+        said = [first + (f"\n  and {len(more)} more likewise" if more else "") for first, *more in alike.values()]
+        raise UserError("\n".join([f"none of these {len(folders)} runs can be audited:", *said]))
     if len(folders) == 1:
         return done[folders[0]]
     return together(done, left_out)

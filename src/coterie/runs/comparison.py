@@ -225,7 +225,7 @@ def _labels(methods: Sequence[str], usual: str) -> dict[str, tuple[str, str]]:
             raise UserError(f"compare takes different methods, each once, not: {' '.join(methods)}")
         labels[label] = name, mode
     if not labels:
-        raise UserError("compare takes different methods, each once, not: none")
+        raise UserError("compare needs methods, such as: coterie compare coterie fedavg (coterie list systems)")
     if usual not in modes:
         raise unknown("mode", usual, modes)
     return labels
