@@ -65,6 +65,7 @@ def test_the_nearest_name_is_another_word_for_it_or_one_that_is_written_alike(
         ("audit --actve", "did you mean --active?"),
         ("reproduce --lr 3", "no option --lr. See coterie reproduce --help"),
         ("run fedavg --set learning_rate=3", "unknown setting of fedavg 'learning_rate'; did you mean 'lr'?"),
+        ("run fedprox --set mo=1", "unknown setting of fedprox 'mo'; did you mean 'mu'?"),
         ("run fedavg --set num_clients=3", "num_clients is no setting of fedavg but probably the option of the run"),
         ("run fedavg --set clients=3", "clients is no setting of fedavg but an option of the run: give --clients"),
         ("run fedavg --data mnst", "did you mean 'mnist'?"),
@@ -215,3 +216,9 @@ def test_a_command_that_is_to_ignore_its_end_ignores_it() -> None:
         assert one.stdout.readline() == "begun\n"
         one.send_signal(signal.SIGTERM)
         assert one.wait(30) == 0
+
+
+def test_a_system_in_a_file_of_ones_own_is_written_with_its_attribute(cli: Command) -> None:
+    Path("mine.py").write_text("")
+    assert "for the one in mine.py write mine:SYSTEM" in cli("run", "mine").err
+    assert "compare needs methods, such as" in cli("compare").err

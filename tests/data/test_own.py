@@ -307,7 +307,8 @@ def test_clients_that_do_not_fit_together_are_named(clients: Clients, folder: Pa
         own({"odd": object()})
     (folder / "west.csv").write_text(text(x, y, "age,bmi,height,label"))
     with pytest.raises(
-        UserError, match=r"west.csv lacks the column 'sugar': all clients must have the columns of .*east"
+        UserError,
+        match=r"west.csv lacks the column 'sugar': all clients must have the columns of .*east.*; add it with empty",
     ):
         load(str(folder))
     (folder / "notes.txt").write_text("x")

@@ -200,6 +200,22 @@ def test_a_long_cell_is_refused_and_does_not_widen_its_column() -> None:
     assert parts[0].y.dtype == object
 
 
+@pytest.mark.parametrize(
+    ("cells", "gaps", "words"),
+    [
+        ([*"123456789", "?"], False, r"'\?' is no number; the column's others are: leave the cell empty, .*--gaps"),
+        ([*"12", "", "", "n/a", "high"], True, "the column's others are: leave the cell empty"),
+        (["", "", "", "", "m", "f", "m", "f"], True, "'m' is no number; say categories=a"),
+        ([f"name {i}" for i in range(10)], False, "'name 0' is no number; nearly every row has another word: drop"),
+        ([*"mfmfmfmfm", "1"], False, "'m' is no number; say categories=a .*--partition by:a"),
+    ],
+)
+def test_words_in_a_column_of_numbers_are_no_categories(cells: list[str], gaps: bool, words: str) -> None:
+    path = table("./a.csv", "a,label", [f"{cell},{i % 2}" for i, cell in enumerate(cells)])
+    with pytest.raises(UserError, match=words):
+        load(path, own={"gaps": "mean"} if gaps else {})
+
+
 def test_a_line_is_that_of_the_file() -> None:
     Path("a.csv").write_text('a,b,label\n\n1,2,x\n\n1,"2\n",y\n1,high,y\n')
     with pytest.raises(UserError, match=r"a.csv, column 'b', line 7: 'high' is no number"):

@@ -111,6 +111,8 @@ def test_hostile_words_in_a_ledger_stay_words(tmp_path: Path) -> None:
 def test_the_command_line_says_what_has_an_epsilon_and_what_has_none() -> None:
     both, noisy, model = (statements({"a": kinds}, DELTA) for kinds in ([NOISY, MODEL], [NOISY], [MODEL]))
     assert released(both) == "vector: epsilon 4 for one sample (delta 1e-05); no proof for: model"
+    listed = statements({"a": [NOISY, MODEL, replace(MODEL, what="counts, by label")]}, DELTA)
+    assert released(listed).endswith("no proof for: model; counts, by label")
     once = "vector: epsilon 4 for one sample (delta 1e-05); together 4, after one more round 5.992"
     assert released(noisy) == once
     assert released(model) == "no proof for: model"
@@ -192,3 +194,10 @@ def test_large_numbers_have_no_exponent_and_are_sorted_by_value(tmp_path: Path) 
     assert released(statements({"a": [one], "b": [two]}, DELTA)).endswith(
         "its paper claims epsilon 954,000 to 1,446,000"
     )
+
+
+def test_a_reason_with_many_names_is_one(tmp_path: Path) -> None:
+    result = json.loads((folder(tmp_path, a=[NOISY]) / "result.json").read_text())
+    spent = {f"client/Train: client/{i} has spent its budget": 1 for i in range(240)}
+    found = dict(results(CALM | result | {"refused": 241, "refused_why": {**spent, "csp/Fold: bad": 1}}))
+    assert found["refused"] == "240 × client/Train: client/0 has spent its budget; and for 1 other reason"

@@ -13,7 +13,13 @@ from command import QUICK, Command
 
 import coterie
 from coterie.protocol.errors import CoterieWarning
-from coterie.runs.advice import absent_to_the_end, no_better_than_chance, surplus_clusters, without_effect
+from coterie.runs.advice import (
+    absent_to_the_end,
+    no_better_than_chance,
+    numbers_of_patients,
+    surplus_clusters,
+    without_effect,
+)
 from coterie.runs.config import RunConfig, resolve
 
 FAST = [*QUICK, "--samples", "200", "--model", "linear"]
@@ -61,6 +67,13 @@ def test_clients_that_never_join(rounds: int, told: str | None) -> None:
     found = absent_to_the_end(config)
     assert (found or "").startswith(f"{told} never join: 5 take part") if told else found is None
     assert absent_to_the_end(FEDAVG) is None
+
+
+def test_features_that_number_patients() -> None:
+    found = numbers_of_patients(("age", "ID", "visit_id", "patient_no", "idle", "covid", "sex_id=1", "unpaid"))
+    assert (found or "").startswith("'ID', 'visit_id', 'patient_no' are features of the model")
+    assert numbers_of_patients(("age", "covid")) is None
+    assert (numbers_of_patients(("id",)) or "").endswith("drop it")
 
 
 def chance(global_accuracy: float | None, local_accuracy: float | None, counts: Any = EVEN, **more: Any) -> str | None:

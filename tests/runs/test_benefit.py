@@ -214,3 +214,13 @@ def test_other_tasks_and_methods_without_fine_tuning_have_gains_too(tmp_path: Pa
     mixed = coterie.compare(["fedem"], "heart", seeds=1, rounds=1, out=str(tmp_path / "m"), progress=False)
     assert [one["tuned"] for one in mixed.benefits] == [False]
     assert coterie.compare(["fedavg"], "heart", seeds=1, rounds=1, local=False, out=str(tmp_path / "n")).benefits == []
+
+
+def test_few_test_samples_of_own_tables_are_worth_folds(cli: Command) -> None:
+    Path("own").mkdir()
+    for name in ("north", "south"):
+        rows = "".join(f"{i},{i % 2}\n" for i in range(20))
+        Path(f"own/{name}.csv").write_text(f"age,label\n{rows}")
+    words = ["compare", "fedavg", "--data", "own", "--model", "linear", "--rounds", "1"]
+    assert "Only 8 samples are tested; without a column split, --folds 5 --seeds 5 tests all." in cli(*words).out
+    assert "samples are tested" not in cli(*words, "--folds", "5", "--out", "folded").out

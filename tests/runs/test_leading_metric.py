@@ -49,7 +49,8 @@ def test_few_positives_are_compared_by_auroc(cli: Command, tmp_path: Path) -> No
         assert "right on" not in line
     head, *_ = [line for line in ended.out.splitlines() if line.startswith("fedavg: ")]
     ours, alone = (rows[method]["metrics"]["fine_tuned_local_auroc"]["values"] for method in ("fedavg", "local"))
-    assert f"{100 * np.mean(np.subtract(ours, alone)):.1f} ± " in head.replace("+", "")
+    gain = f"{100 * np.mean(np.subtract(ours, alone)):.1f} points against training alone (2 seeds"
+    assert gain in head.replace("+", "")
     assert "Warning" not in ended.err
     rounds = [line for line in ended.err.splitlines() if "round 2 of 2" in line]
     assert len(rounds) == 4
@@ -108,17 +109,19 @@ def test_lower_is_better_in_every_conclusion(cli: Command, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("measure", "ours", "alone", "said"),
     [
-        (RMSE, (1.0, 1.1, 0.9), (2.0, 2.1, 2.2), "b: RMSE 1 on each client's own kind of data; 1.1 ± 0.43 better than"),
+        (RMSE, (1.0, 1.1, 0.9), (2.0, 2.1, 2.2), "RMSE 1 on each client's own kind of data; on average over the "),
         (RMSE, (2.0, 2.1, 2.2), (1.0, 1.1, 0.9), "1.1 ± 0.43 worse than training alone, and lower is better"),
         (RMSE, (2.0, 1.0, 3.0), (1.9, 1.2, 2.6), "shown (higher by 0.1 ± 0.745, and lower is better)"),
         (
             AUROC,
             (0.8, 0.81, 0.79),
             (0.6, 0.61, 0.59),
-            "b: AUROC 80.0 % on each client's own kind of data; 20.0 ± 0.0 poi",
+            "b: AUROC 80.0 % on each client's own kind of data; on average over the clients, 20.0 ± 0.0 points better",
         ),
         (AUROC, (0.6, 0.61, 0.59), (0.8, 0.81, 0.79), "20.0 ± 0.0 points worse than training alone"),
-        (ACCURACY, (0.8, 0.81), (0.7, 0.71), "b: right on 80.5 % of each client's own kind of data; 10.0 ± 0.0 points"),
+        (ACCURACY, (0.8, 0.81, 0.79), (0.7, 0.71, 0.69), "on average over the clients, 10.0 ± 0.0 points better than"),
+        (ACCURACY, (0.8, 0.81), (0.7, 0.71), "+10.0 points against training alone (2 seeds, so"),
+        (ACCURACY, (0.8,), (0.7,), "+10.0 points against training alone (1 seed, so"),
     ],
 )
 def test_the_sentence_follows_the_first_metric(measure: Any, ours: Any, alone: Any, said: str) -> None:
@@ -133,6 +136,10 @@ def test_the_sentence_follows_the_first_metric(measure: Any, ours: Any, alone: A
     content = {"measures": [measure, ACCURACY], "rows": [row("b", ours), row("local", alone)]}
     first, _ = comparison.sentences(content)
     assert said in first.replace("\u202f", " ")
+    for one in content["rows"]:
+        one[f"fine_tuned_{field}"] = one["metrics"][field]
+    tuned, _ = comparison.sentences(content)
+    assert "; after fine-tuning, on average over the clients, " in tuned
 
 
 @pytest.mark.parametrize("measure", [RMSE, AUROC])

@@ -61,6 +61,13 @@ def test_the_slow_attacks_run_in_some_rounds_only() -> None:
     assert best_by_topic([every, some], SERVERS) == {"labels": pytest.approx(0.3), "samples": pytest.approx(0.6)}
 
 
+def test_where_no_attack_could_tell_is_not_nothing() -> None:
+    unsure, sure, none = (finding("csp", "labels", *values) for values in ((0.0, 1.0), (0.5,), (0.0,)))
+    assert unsure.verdict == "cannot tell"
+    assert best_by_topic([none, unsure], SERVERS) == {"labels": None}
+    assert best_by_topic([unsure, sure], SERVERS)["labels"] == pytest.approx(0.5)
+
+
 def told(**learned: float) -> str:
     row = {
         "method": "m",
@@ -71,6 +78,13 @@ def told(**learned: float) -> str:
     }
     (sentence,) = sentences({"rows": [row]})
     return sentence
+
+
+def test_a_sentence_says_where_the_attacks_cannot_tell() -> None:
+    rows = [
+        {"method": "m", "system": "m", "local_accuracy": {"mean": 0.5, "values": [0.5]}, "learned": {"labels": None}}
+    ]
+    assert "the attacks cannot tell what its servers learned" in next(iter(sentences({"rows": rows})))
 
 
 def test_a_sentence_says_all_only_of_all() -> None:

@@ -217,6 +217,8 @@ def line(r: int = 1, **notes: Any) -> dict[str, Any]:
          "no model changed: client/Train: no (2 times); csp/Cluster: why"),
         ({"refused": {"a": 1, "b": 2, "c": 3}, "lost": {"x": "offline", "y": "offline"}}, ["k"],
          "no model changed: k; c (3 times); b (2 times); and 2 more reasons"),
+        ({"refused": {**{f"client/Train: client/{i} spent": 2 for i in range(240)}, "client/Train: no": 1}}, [],
+         "no model changed: client/Train: client/0 spent (480 times); client/Train: no"),
     ],
 )  # fmt: skip
 def test_why_no_model_moved(changed: dict[str, Any], kept: list[str], words: str) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _HEADS = {"identity": "links", "groups": "alike"}
 """The heads of columns, by topic of ``report/comparison.py``, that differ from its name."""
 _CIPHER = "cipher"
+_FEW_TESTED = 50
+"""Test samples of a client, below which folds are worth their runs."""
 Row = Mapping[str, Any]
 """Of a method in ``compare.json``."""
 
@@ -96,12 +98,7 @@ def compare(
     )
     report, content, shell = done.report(), done.content, console(140)
     if content["benefits"]:
-        shell.print(comparison.help_title(content), markup=False)
-        for line in comparison.help_sentences(content):
-            shell.print(f"  {line}", markup=False)
-        if comparison.help_rows(content):
-            shell.print(benefit_table(content))
-        shell.print(comparison.help_note(content), markup=False)
+        _print_help(content, given, shell)
     said = [comparison.budget(content), comparison.attack(content), *comparison.not_shared(content)]
     for line in filter(None, said):
         shell.print(line, markup=False)
@@ -114,6 +111,33 @@ def compare(
     if audit:
         _print_audits(done)
     shell.print(f"\nReport: {report}", markup=False)
+
+
+def _print_help(content: Row, given: Mapping[str, Any], shell: Console) -> None:
+    """Whether training together helps each client."""
+    from coterie.report import comparison
+
+    shell.print(comparison.help_title(content), markup=False)
+    for line in comparison.help_sentences(content):
+        shell.print(f"  {line}", markup=False)
+    if comparison.help_rows(content):
+        shell.print(benefit_table(content))
+    shell.print(comparison.help_note(content), markup=False)
+    if hint := folds_hint(content, given):
+        shell.print(hint, markup=False)
+
+
+def folds_hint(content: Row, given: Mapping[str, Any]) -> str | None:
+    """A line about folds, if clients of one's own data have few test samples. given: options of the comparison."""
+    from coterie.data.own import is_path
+
+    clients = content["benefits"][0]["clients"]
+    tested = [one["samples"] for one in clients if one["name"]]
+    if not is_path(content["data"]) or min(tested, default=_FEW_TESTED) >= _FEW_TESTED:
+        return None
+    if given.get("folds") or given.get("test_share"):
+        return None
+    return f"Only {sum(tested)} samples are tested; without a column split, --folds 5 --seeds 5 tests all."
 
 
 def _print_audits(done: Comparison) -> None:

@@ -63,7 +63,7 @@ def export(
 @guarded
 def predict(
     source: Annotated[Path, typer.Argument(metavar="RUN", help=f"Folder of a run, {_HOME}, or an exported model.")],
-    samples: Annotated[Path, typer.Argument(metavar="FILE.npz", help="New samples x, and labels y if they are known.")],
+    samples: Annotated[Path, typer.Argument(metavar="FILE", help="New samples: csv, parquet or npz.")],
     client: Annotated[str | None, typer.Option("--client", help=_CLIENT)] = None,
     out: Annotated[
         Path | None,

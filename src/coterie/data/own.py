@@ -289,9 +289,10 @@ def _aligned(part: Samples, first: Samples) -> Samples:
         return part
     ours, theirs = set(part.features), set(first.features)
     if ours != theirs:
-        words = [f"lacks the column {name!r}" for name in sorted(theirs - ours)]
-        words += [f"has the column {name!r}, too" for name in sorted(ours - theirs)]
-        raise UserError(f"{part.where} {words[0]}: all clients must have the columns of {first.where}")
+        lacks, more = sorted(theirs - ours), sorted(ours - theirs)
+        said = f"lacks the column {lacks[0]!r}" if lacks else f"has the column {more[0]!r}, too"
+        hint = "; add it with empty cells, and say gaps=mean (--gaps)" if lacks else ""
+        raise UserError(f"{part.where} {said}: all clients must have the columns of {first.where}{hint}")
     place = {name: i for i, name in enumerate(part.features)}
     order = [place[name] for name in first.features]
     return replace(part, x=part.x[:, order], features=first.features)

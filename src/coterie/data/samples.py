@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -360,9 +360,11 @@ def _label_columns(table: Mapping[str, Any], target: str | None, by: str | None,
     )
 
 
-def _numbers(table: Table, name: str) -> NDArray[np.float64]:
-    """A column (N,) of finite numbers; raises UserError with the row."""
+def _numbers(table: Table, name: str, gaps: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+    """A column (N,) of finite numbers, 0 in ``gaps`` (N,); raises UserError with the row."""
     column = table.columns[name]
+    if gaps is not None and gaps.any():
+        column = np.where(gaps, 0, column.astype(object))
     if column.ndim != 1:
         raise UserError(
             f"{table.where}, column {name!r}: it holds arrays of shape {column.shape[1:]}: give them as x of an npz"
@@ -378,13 +380,25 @@ def _numbers(table: Table, name: str) -> NDArray[np.float64]:
         if not str(value).strip():
             raise UserError(f"{table.at(name, row)}: the cell is empty; {_GAPS}") from None
         raise UserError(
-            f"{table.at(name, row)}: {str(value)!r} is no number; say categories={name} (--categories), drop "
-            f"the column, or if it names clients, deal by it with --partition by:{name}"
+            f"{table.at(name, row)}: {str(value)!r} is no number; {_what_to_do(name, table.columns[name])}"
         ) from None
     if not (finite := np.isfinite(values)).all():
         row = int(np.argmin(finite))
         raise UserError(f"{table.at(name, row)}: {column[row]} is no finite number; clean it first")
     return values
+
+
+def _what_to_do(name: str, column: NDArray[Any]) -> str:
+    """With a column (N,) that holds words."""
+    known = [word for cell in column if (word := str(cell).strip()).lower() not in MISSING]
+    if 2 * sum(map(is_number, known)) >= len(known):
+        return "the column's others are: leave the cell empty, and say gaps=mean (--gaps)"
+    if 2 * len(set(known)) > len(known) > 2:
+        return "nearly every row has another word: drop the column"
+    return (
+        f"say categories={name} (--categories), drop the column, or if it names clients, deal by it with "
+        f"--partition by:{name}"
+    )
 
 
 def _cells(table: Table, name: str, prepared: Prepared) -> NDArray[Any]:
@@ -396,8 +410,7 @@ def _cells(table: Table, name: str, prepared: Prepared) -> NDArray[Any]:
     if name in prepared.categories:
         found[:] = [word_of(cell) for cell in cells]
     else:
-        filled = np.where(gaps, 0, cells.astype(object)) if gaps.any() else cells
-        found[:] = _numbers(replace(table, columns={name: filled}), name)
+        found[:] = _numbers(table, name, gaps)
     found[gaps] = None
     return found
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 
 class CoterieError(Exception):
@@ -85,13 +86,23 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     plain = word.lower().replace("-", "_")
     if plain in known or (plain := _MEANT.get(plain, "")) in known:
         return plain
-    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.6)), None)
+    cutoff = 0.6 if len(word) > 2 else 0.5  # or one letter of two
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of an error's sentence: ``"; did you mean 'lr'?"``, or ``"."`` if no known word is close."""
     close = nearest(word, known)
     return f"; did you mean {close!r}?" if close else "."
+
+
+def by_kind(counts: Mapping[str, int]) -> Counter[str]:
+    """Counts of reasons. Those that differ by parties' names alone count as one, in the words of the first."""
+    found: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for reason, count in counts.items():
+        found[first.setdefault(re.sub(r"\b([a-z_]+)/\d+", r"\1", reason), reason)] += count
+    return found
 
 
 def to_install(extra: str) -> str:

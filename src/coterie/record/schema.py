@@ -31,7 +31,7 @@ class AttackRecord(msgspec.Struct, frozen=True):
     """What one attack found: a row of ``runs.audited``."""
 
     name: str
-    verdict: Literal["nothing found", "a little", "much", "everything"]
+    verdict: Literal["nothing found", "cannot tell", "a little", "much", "everything"]
     leak: float
     error: Annotated[float, msgspec.Meta(ge=0)]
     metric: str

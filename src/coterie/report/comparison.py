@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from coterie.record.comparison import ACCURACY, Measure
 from coterie.record.load import Run
 from coterie.record.schema import EMULATED
-from coterie.report.words import MISSING, metric, percent
+from coterie.report.words import MISSING, metric, percent, plural
 from coterie.runs.config import OPTIONS, SIDES
 from coterie.runs.intervals import mean_and_interval, spread
 from coterie.runs.metrics import score
@@ -290,9 +290,14 @@ def with_interval(spread: Mapping[str, Any] | None, share: bool) -> str:
     return f"{mean:{form}} [{mean - scale * interval:{form}}, {mean + scale * interval:{form}}]"
 
 
+_FEWEST_SEEDS = 3
+"""For the word better or worse: an interval over two is of little worth."""
+
+
 def _against(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
     field, share = f"local_{measure['name']}", measure["share"]
     ours, theirs = (score(one, f"fine_tuned_{field}") or score(one, field) for one in (row, alone))
+    when = f"{'after fine-tuning, ' if score(row, f'fine_tuned_{field}') else ''}on average over the clients"
     mean, interval = mean_and_interval([a - b for a, b in zip(ours["values"], theirs["values"], strict=True)])
     lower = "" if measure["higher"] else ", and lower is better"
     unit = " points" if share else ""
@@ -301,12 +306,13 @@ def _against(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[
         return f"{100 * difference:{form}.1f}" if share else f"{difference:{form}.3g}"
 
     signed = shown(mean, "+") if measure["higher"] else f"{'lower' if mean < 0 else 'higher'} by {shown(abs(mean))}"
-    if interval is None:
-        return f"{signed}{unit} against training alone{lower} (one seed, so this shows no difference)"
+    if interval is None or len(ours["values"]) < _FEWEST_SEEDS:
+        few = plural(len(ours["values"]), "seed")
+        return f"{when}, {signed}{unit} against training alone{lower} ({few}, so this shows no difference)"
     if abs(mean) <= interval:
-        return f"no difference to training alone is shown ({signed} ± {shown(interval)}{unit}{lower})"
-    better = (mean > 0) == measure["higher"]
-    return f"{shown(abs(mean))} ± {shown(interval)}{unit} {'better' if better else 'worse'} than training alone{lower}"
+        return f"{when}, no difference to training alone is shown ({signed} ± {shown(interval)}{unit}{lower})"
+    better = "better" if (mean > 0) == measure["higher"] else "worse"
+    return f"{when}, {shown(abs(mean))} ± {shown(interval)}{unit} {better} than training alone{lower}"
 
 
 _LEARNED = {
@@ -341,7 +347,7 @@ def _told(row: Mapping[str, Any]) -> str:
             share = leak["mean"]
             grade = 0 if share >= _ALL else 1 if share >= _LITTLE else 2
             parts.append(f"{words[grade]} ({100 * max(share, 0.0):.0f} %)")
-    return f"; its servers {', '.join(parts)}" if parts else ""
+    return f"; its servers {', '.join(parts)}" if parts else "; the attacks cannot tell what its servers learned"
 
 
 # -- whether training together helps each client ----------------------------------------------------------------------

@@ -23,12 +23,12 @@ def released(ledgers: Any) -> str:
         for row in found["rows"]
         if row["epsilon"] != NO_PROOF
     ]
-    parts = [f"{', '.join(proved)} (delta {found['delta']})"] if proved else []
+    parts = [f"{'; '.join(proved)} (delta {found['delta']})"] if proved else []
     parts += [f"together {epsilon} against {' and '.join(names)}" for epsilon, names in found["against"].items()]
     if proved and not found["open"]:
         parts.append(f"together {found['together']}, after one more round {found['further']}")
     if found["open"]:
-        parts.append(f"no proof for: {', '.join(found['open'])}")
+        parts.append(f"no proof for: {'; '.join(found['open'])}")
     parts += [f"its paper claims epsilon {row['claimed']}" for row in found["rows"] if row["claimed"] != MISSING]
     return "; ".join(parts)
 

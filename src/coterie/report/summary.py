@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from coterie.protocol.errors import by_kind
 from coterie.record.schema import DetectionRecord, NoiseRecord
 from coterie.report.comparison import measures
 from coterie.report.ledger import noise_table, released
@@ -118,9 +119,9 @@ def _mishaps(summary: Summary) -> Iterable[Row]:
     if summary["refused"] or summary["lost"] or summary["late"]:
         yield "messages", f"{summary['refused']} refused, {summary['lost']} lost, {summary['late']} late"
     if summary["refused_why"]:
-        why, times = max(summary["refused_why"].items(), key=lambda item: item[1])
-        others = len(summary["refused_why"]) - 1
-        yield "refused", f"{times} × {why}" + (f"; and for {others} other reasons" if others else "")
+        reasons = by_kind(summary["refused_why"])
+        (why, times), others = reasons.most_common(1)[0], len(reasons) - 1
+        yield "refused", f"{times} × {why}" + (f"; and for {plural(others, 'other reason')}" if others else "")
     if summary["outliers"]:
         who = ", ".join(f"{name} in {times} rounds" for name, times in summary["outliers"].items())
         yield "updates that stand out", who

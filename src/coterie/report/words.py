@@ -101,7 +101,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
-def listed(numbers: Sequence[int], limit: int = 24) -> str:
+def listed(numbers: Sequence[int | str], limit: int = 24) -> str:
     """``1, 3, 8``; the middle of a long list is left out, with its length."""
     if len(numbers) <= limit:
         return ", ".join(map(str, numbers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -50,6 +51,17 @@ def surplus_clusters(config: Resolved) -> str | None:
     return (
         f"{config.system} has more clusters ({clusters}) than clients ({clients}), and the surplus has no effect: set "
         f"clusters to {clients} or fewer, or take more clients"
+    )
+
+
+def numbers_of_patients(features: Sequence[str]) -> str | None:
+    """A sentence about features that by their names are numbers of patients or rows."""
+    found = [name for name in features if re.fullmatch(r"id|.*_id|patient[^=]*", name.strip().lower())]
+    if not found:
+        return None
+    return (
+        f"{', '.join(map(repr, found))} {'is a feature' if len(found) == 1 else 'are features'} of the model: if it "
+        "numbers patients, drop it"
     )
 
 

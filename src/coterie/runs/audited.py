@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from coterie.privacy.attacks.result import VERDICTS, verdict
+from coterie.privacy.attacks.result import CANNOT_TELL, VERDICTS, verdict
 from coterie.privacy.audits import Finding, Recorded
 from coterie.privacy.fields import NotJudged, field_findings, watched
 from coterie.privacy.plain import plain_findings
@@ -151,8 +151,11 @@ def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: 
         except CoterieError as error:
             done[folder]["not_kept"] = str(error)
     if not done:
-        why = "\n".join(f"  {folder}: {error}" for folder, error in left_out.items())
-        raise UserError(f"none of these {len(folders)} runs can be audited:\n{why}")
+        alike: dict[str, list[str]] = {}
+        for folder, why in left_out.items():
+            alike.setdefault(why.replace(str(folder), ""), []).append(f"  {folder}: {why}")
+        said = [first + (f"\n  and {len(more)} more likewise" if more else "") for first, *more in alike.values()]
+        raise UserError("\n".join([f"none of these {len(folders)} runs can be audited:", *said]))
     if len(folders) == 1:
         return done[folders[0]]
     return together(done, left_out)
@@ -223,8 +226,8 @@ def _mean(rows: Sequence[Row]) -> Row:
     error = sum(row["error"] ** 2 for row in rows) ** 0.5 / len(rows)
     keys = ("value", "first", "last", "chance", "closed_form")
     said = verdict(leak, noise({"interval": interval, "error": error}))
-    same = rows[0]["verdict"]
-    if all(row["verdict"] == same and row["closed_form"] is not None for row in rows):  # theory has no noise
+    same, exact = rows[0]["verdict"], all(row["closed_form"] is not None for row in rows)  # theory has no noise
+    if exact and same != CANNOT_TELL and all(row["verdict"] == same for row in rows):
         said = max(said, same, key=VERDICTS.index)
     return {
         **rows[0],
@@ -246,12 +249,12 @@ def kept(folder: str | Path) -> Content | None:
 # -- a few numbers for what servers learned on their own, with which methods are compared ------------------------------
 
 
-def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
+def learned(folder: Path, data_dir: str | None = None) -> dict[str, float | None]:
     """How much a server alone learned, by topic: 0 for chance or for what luck explains, 1 for everything.
 
     The best attack of each topic counts, by its mean over the rounds; a round without a result counts 0. Curious
-    clients are left out. Empty if no server receives anything to attack. Keeps the whole audit in ``result.json``.
-    Raises UserError for a folder without views.
+    clients are left out. None where no attack could tell. Empty if no server receives anything to attack.
+    Keeps the whole audit in ``result.json``. Raises UserError for a folder without views.
     """
     run = read_recorded(folder, data_dir)
     if run.stopped is not None:
@@ -266,12 +269,13 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
     return best_by_topic(attacks.found, set(role_of.values()) - clients)
 
 
-def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict[str, float]:
+def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict[str, float | None]:
     """The largest mean leak of each topic among the findings of one server. servers: their roles.
 
-    A leak that luck explains (verdict "nothing found") counts 0.
+    A leak that luck explains (verdict "nothing found") counts 0. None: one attack cannot tell, and none found any.
     """
     found: dict[str, float] = {}
+    unsure: set[str] = set()
     findings = list(findings)
     rounds = max((len(finding.results) for finding in findings), default=0)
     for finding in findings:
@@ -280,6 +284,8 @@ def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict
         topic = finding.topic
         partly = len(finding.results) < rounds - 1 and topic != "samples"  # pairs of rounds are one fewer
         leak = sum(result.leak for result in finding.results) / (rounds if partly else len(finding.results))
-        leak = 0.0 if finding.verdict == VERDICTS[0] else leak
+        if finding.verdict == CANNOT_TELL:
+            unsure.add(topic)
+        leak = 0.0 if finding.verdict in (VERDICTS[0], CANNOT_TELL) else leak
         found[topic] = max(leak, found.get(topic, leak))
-    return found
+    return {topic: None if topic in unsure and not leak > 0 else leak for topic, leak in found.items()}

@@ -141,7 +141,7 @@ MEASURES = (
     "virtual_seconds",
 )
 OnRound = Callable[[str, int, Line], None]
-Learned = Callable[[Path], Mapping[str, float]]
+Learned = Callable[[Path], Mapping[str, float | None]]
 """What attacks on the views of a run folder found out: by topic, from 0 for chance to 1 for everything."""
 
 
@@ -225,7 +225,7 @@ def _labels(methods: Sequence[str], usual: str) -> dict[str, tuple[str, str]]:
             raise UserError(f"compare takes different methods, each once, not: {' '.join(methods)}")
         labels[label] = name, mode
     if not labels:
-        raise UserError("compare takes different methods, each once, not: none")
+        raise UserError("compare needs methods, such as: coterie compare coterie fedavg (coterie list systems)")
     if usual not in modes:
         raise unknown("mode", usual, modes)
     return labels

@@ -237,7 +237,7 @@ def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> No
         if key in known:
             continue
         word = key.rpartition(".")[2]
-        option = nearest(word, [*known, *OPTIONS])
+        option = nearest(word, known if word not in OPTIONS and nearest(word, known) else [*known, *OPTIONS])
         if option is None or option in known:
             raise unknown(what, str(key), known)
         raise UserError(

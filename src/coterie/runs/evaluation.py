@@ -28,7 +28,7 @@ from torch import Tensor
 from coterie.data.targets import Targets
 from coterie.privacy.attacks.active.samples import TARGET, triggered
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import RunError, UserError, by_kind
 from coterie.protocol.randomness import rng
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.runs.metrics import Metric, metrics_of
@@ -443,7 +443,7 @@ def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
     """Why a round moved no model, in words. line: of ``metrics.jsonl``.  kept: clients' reasons to keep models."""
     notes = line["notes"]
     reasons = list(kept)
-    for found in (Counter(line["refused"]), Counter(line["lost"].values())):
+    for found in (by_kind(line["refused"]), by_kind(Counter(line["lost"].values()))):
         reasons += [f"{reason} ({count} times)" if count > 1 else reason for reason, count in found.most_common()]
     reasons += [f"{len(line['late'])} answers are late"] if line["late"] else []
     if notes.get("asked") == 0:

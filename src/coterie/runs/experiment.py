@@ -51,6 +51,7 @@ class Experiment:
     label_counts: (evaluated clients, classes) training samples, with the labels of their tasks.  dealt, dealt_counts:
     data and counts at the start, before a drift.  attackers: misbehaving clients; scores are of the others.
     owns: what each party alone is told.  devices: the clients' profiles.  sample_numbers: of one sample.
+    features: names of these, of a table.
     fingerprint: of data, partition, traces, initial weights and own code.  inputs_digest: of the data, own model and
     own loss, the same for every seed and system.  own_code: digests of one's own modules.
     founded: roster and identities of a resumed run.  scored: the honest clients, when they were last scored here.
@@ -81,6 +82,7 @@ class Experiment:
         self.shown = shown_of(config, names)
         self.devices = listed(names, fleet(config.devices, self.split.clients, seed))
         self.sample_numbers = prod(inputs.dataset.input_shape)
+        self.features = inputs.dataset.features
         self.traces, self.pace_s = traces_of(config, names, self.split.names)
         self.attackers = Attackers.of(config, names)
         self.system = self.attackers.among(self.system)

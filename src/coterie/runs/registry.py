@@ -8,6 +8,7 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from coterie.protocol.errors import UserError
@@ -78,6 +79,8 @@ def get(name: str) -> System:
     try:
         return SYSTEMS[name]
     except KeyError:
+        if Path(f"{name}.py").is_file():
+            raise UserError(f"there is no system {name!r}: for the one in {name}.py write {name}:SYSTEM") from None
         raise unknown("system", name, SYSTEMS) from None
 
 

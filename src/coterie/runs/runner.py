@@ -25,7 +25,7 @@ from coterie.record.files import Log, atomic_write, locked, writing
 from coterie.record.load import read_summary
 from coterie.record.summary import Line, write_result
 from coterie.runs import benefit, checkpoint
-from coterie.runs.advice import absent_to_the_end, advise, no_better_than_chance, surplus_clusters
+from coterie.runs.advice import absent_to_the_end, advise, no_better_than_chance, numbers_of_patients, surplus_clusters
 from coterie.runs.attackers import NoAttackError
 from coterie.runs.config import Resolved, RunConfig, differences, resolve, to_toml
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
@@ -107,6 +107,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
         held.callback(experiment.close)
         advise(surplus_clusters(experiment.config))
         advise(absent_to_the_end(experiment.config))
+        advise(numbers_of_patients(experiment.features))
         if resume:
             return _Running(experiment, out, kept, on_round).to_the_end()
         out = claim(experiment.config)

@@ -34,19 +34,21 @@ class AttackResult:
         return (self.value - self.chance) / room if room else 0.0
 
 
-VERDICTS = ("nothing found", "a little", "much", "everything")
-"""What an attack found, in words, from the least to the most."""
+CANNOT_TELL = "cannot tell"
+VERDICTS = ("nothing found", CANNOT_TELL, "a little", "much", "everything")
+"""What an attack found, in words, from the least to the most. ``CANNOT_TELL``: luck could pass for everything."""
 _LEAST, _MUCH, _ALL = 0.02, 0.3, 0.995
 
 
 def verdict(leak: float, noise: float = 0.0) -> str:
     """A leak in words. noise: half of its 95 % interval; a leak within it counts as chance.
 
-    ``a little`` is less than 0.3 and ``everything`` at least 0.995. Less than 0.02 always counts as nothing.
+    ``a little`` is less than 0.3 and ``everything`` at least 0.995. Less than 0.02 always counts as nothing. With a
+    noise of 0.98 or more no leak could be told from chance.
     """
     if not leak > max(noise, _LEAST):
-        return VERDICTS[0]
-    return VERDICTS[1 + (leak >= _MUCH) + (leak >= _ALL)]
+        return CANNOT_TELL if noise >= 1 - _LEAST else VERDICTS[0]
+    return VERDICTS[2 + (leak >= _MUCH) + (leak >= _ALL)]
 
 
 @dataclass(frozen=True)
