@@ -102,6 +102,14 @@ def test_clients_are_linked_by_their_order_and_ties_are_luck() -> None:
     assert abs(constant.value - constant.chance) < 3 * constant.chance_sd
 
 
+def test_chance_links_a_group_of_one_always() -> None:
+    labels, draw = np.repeat([0, 1, 2], [20, 1, 3]), np.random.default_rng(2)
+    found = [linked(*draw.normal(size=(2, 24)), labels) for _ in range(2000)]
+    values = [one.value for one in found]
+    assert np.mean(values) == pytest.approx(found[0].chance, abs=0.005)
+    assert np.std(values) == pytest.approx(found[0].chance_sd, rel=0.06)
+
+
 @pytest.mark.parametrize("ratio", [0.05, 1.0, 5.0])
 def test_a_planted_row_asks_for_one_label(ratio: float) -> None:
     """Whatever else a client has, its gain with the row says whether it has the label, from one sample on."""

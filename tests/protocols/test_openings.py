@@ -138,7 +138,11 @@ LIES: dict[str, tuple[Callable[[Rig, Statements], Statements], str]] = {
     ),
     "another attempt, by other weights": (
         lambda run, file: more(run, file, weights=(2, 1, 1, 1, 1), cipher=OTHER),
-        "round 1, key sum: 2 sums, which together show fewer than 3 vectors",
+        "round 1, key sum: 2 sums, which together may show fewer than 3 vectors",
+    ),
+    "another attempt, by weights of which no combination is of few": (
+        lambda run, file: more(run, file, weights=(1, 2, 3, 4, 5), cipher=OTHER),
+        "round 1, key sum: 2 sums, which together may show fewer than 3 vectors",
     ),
     "changed after signing": (
         lambda run, file: change(file, openings=(change(file.openings[0], round=7), *file.openings[1:])),

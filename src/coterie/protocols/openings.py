@@ -261,7 +261,9 @@ def _together(sums: Sequence[Opening], fewest: int) -> list[str]:
             continue
         if comb(alike, few - 1) > _MOST:
             found.append(f"{said} are too many to say what they show")
-        elif any(one.weights for one in each.values()) or shows_few(senders, few):
+        elif any(one.weights for one in each.values()):
+            found.append(f"{said} may show fewer than {few} vectors, being weighted differently")
+        elif shows_few(senders, few):
             found.append(f"{said} show fewer than {few} vectors")
     return found
 

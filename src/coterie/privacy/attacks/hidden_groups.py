@@ -121,7 +121,8 @@ def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResul
         first, second = (rng.permutation(members) for _ in range(2))
         hits += int((first[np.argsort(one[first])] == second[np.argsort(other[second])]).sum())
     n, k = len(labels), len(groups)
-    return AttackResult("clients that are linked (share)", hits / n, k / n, 1.0, n, float(np.sqrt(k)) / n)
+    sd = sum(len(members) > 1 for members in groups) ** 0.5 / n  # a group of one is certain, each other adds 1
+    return AttackResult("clients that are linked (share)", hits / n, k / n, 1.0, n, sd)
 
 
 def planted_row(label: int, of: ResidualSpread, strength: float) -> Floats:
