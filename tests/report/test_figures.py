@@ -8,9 +8,11 @@ import math
 import re
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -87,6 +89,16 @@ def test_classes_are_shares_in_the_order_of_the_clusters(run: Run) -> None:
         assert {tuple(pixel) for pixel in painted(strip)[:, column].tolist()} == {
             rgba(colour(k)) for k in members[client]
         }
+
+
+def test_clusters_name_clients_as_their_owner_does(run: Run) -> None:
+    members = clusters.final_members(run)
+    assert members is not None
+    numbers = [row["clients"] for row in tables.cluster_table(run, members)]
+    names = tuple(f"h{i}" for i in range(8))
+    named = replace(run, partition=msgspec.structs.replace(run.partition, names=names))
+    found = [row["clients"] for row in tables.cluster_table(named, members)]
+    assert found == [[names[i] for i in of] for of in numbers]
 
 
 def test_the_agreement_is_that_of_the_evaluated_rounds(run: Run) -> None:
