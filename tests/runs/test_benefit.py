@@ -115,6 +115,33 @@ def test_a_metric_that_is_not_defined_is_not_judged() -> None:
     assert (found.alone, found.gain, found.verdict, found.samples) == (None, None, None, 4)
 
 
+@pytest.mark.parametrize("rarer", [4, 8])
+def test_intervals_of_an_auroc_hold_the_truth_where_a_class_is_rare(rarer: int) -> None:
+    """Both models are equally good, so the truth is 0. Quantiles as for 60 samples hold .91 and .92 of the time."""
+    labels, held = (np.arange(60) < rarer).astype(int), []
+    for trial in range(400):
+        draw = np.random.default_rng(trial)
+        base = draw.normal(size=60) + labels
+        one, other = (predicted(np.arange(60), labels, base + draw.normal(size=60)) for _ in range(2))
+        found = gain(CLASSES["auroc"], [(one, other)], "", 300, f"client/{trial}")
+        assert found.low is not None
+        assert found.high is not None
+        held.append(found.low <= 0 <= found.high)
+    assert 0.925 <= np.mean(held) <= 0.985
+
+
+def test_a_ranking_counts_the_samples_of_the_rarer_class() -> None:
+    labels = np.array([0] * 7 + [1] * 3)
+    assert CLASSES["accuracy"].counted(labels, 2) == 10
+    assert CLASSES["auroc"].counted(labels, 2) == CLASSES["auroc"].counted(1 - labels, 2) == 3
+    assert CLASSES["auroc"].counted(labels * 0, 2) == 0
+    three = np.array([0] * 6 + [1] * 3 + [2] * 2)  # of the 11, each class against the rest: 5, 3, 2
+    assert CLASSES["auroc"].counted(three, 3) == pytest.approx(3 / (1 / 5 + 1 / 3 + 1 / 2))
+    assert CLASSES["auroc"].counted(np.eye(3)[three][:, 1:], 2) == pytest.approx(2 / (1 / 3 + 1 / 2))
+    single = predicted(np.arange(10), (np.arange(10) == 0).astype(int), np.linspace(0, 1, 10))
+    assert gain(CLASSES["auroc"], [(single, single)], "", 100, "client/0").verdict is None
+
+
 @pytest.mark.long
 def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
     """Five folds of a hospital with 200 patients, and models that differ from fold to fold."""

@@ -133,24 +133,26 @@ def gain(metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str
     sign = 1 if metric.higher else -1
     values = np.array([[metric(one.labels, one.scores[form]) for one in pair] for pair in pairs])
     known = values[~np.isnan(values).any(axis=1)]
-    samples = len(np.unique(np.concatenate([one.rows for one, _ in pairs])))
+    rows, first = np.unique(np.concatenate([one.rows for one, _ in pairs]), return_index=True)
+    samples, labels = len(rows), np.concatenate([one.labels for one, _ in pairs])[first]
     if not len(known):
         return Gain(client=client, samples=samples)
     alone, together = known.mean(axis=0).tolist()
     one = Gain(client=client, samples=samples, alone=alone, together=together, gain=sign * (together - alone))
     gains = sign * drawn_differences(metric, pairs, form, draws, client)
     gains = gains[~np.isnan(gains)]
-    if not len(gains) or samples < 2:
+    counted = metric.counted(labels, pairs[0][0].scores[form].shape[1])
+    if not len(gains) or counted < 2:
         return one
-    tail = _tail(samples)
+    tail = _tail(counted)
     low, high = np.quantile(gains, (tail, 1 - tail)).tolist()
     return replace(one, low=low, high=high, verdict="better" if low > 0 else "worse" if high < 0 else "undecided")
 
 
-def _tail(samples: int) -> float:
+def _tail(samples: float) -> float:
     """The share of draws beyond each end of a 95 % interval; below .025, for few samples scatter too little.
 
-    "Expanded percentile" (Hesterberg, The American Statistician 2015, 5.3).
+    "Expanded percentile" (Hesterberg, The American Statistician 2015, 5.3).  samples: ``Metric.counted``.
     """
     from scipy.stats import norm, t
 
@@ -164,7 +166,8 @@ def drawn_differences(
 
     A draw takes as many of the client's test samples as there are in all runs, with replacement, and the same ones in
     every run. Among runs that test the same samples, and so differ by their training alone, it draws, too. Runs that
-    test different samples are all in each draw: their differences have the samples' noise already.
+    test different samples are all in each draw. An interval over such runs is over samples, for these trained models:
+    the randomness of training is not in it.
     """
     rows, places = np.unique(np.concatenate([one.rows for one, _ in pairs]), return_inverse=True)
     parts = np.split(places, np.cumsum([len(one.rows) for one, _ in pairs])[:-1])

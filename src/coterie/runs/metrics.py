@@ -27,6 +27,7 @@ class Metric:
     higher: whether more is better.  measure: computes it, NaN where undefined (no sample of some class).
     chance: its best mean for a constant answer over test sets, by their shares of classes, (sets, classes); None where
     the shares do not decide it.  drawn: computes it on many draws at once (``on_draws``); None for one by one.
+    ranks: whether it ranks the samples of each class against the rest.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Metric:
     higher: bool = True
     chance: Callable[[Doubles], float] | None = None
     drawn: Callable[[NDArray[Any], Doubles, NDArray[np.int64]], Doubles] | None = None
+    ranks: bool = False
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -56,6 +58,17 @@ class Metric:
         if not np.isfinite(scores).all():
             return np.full(len(counts), self.worst)
         return self.drawn(labels, np.asarray(scores, np.float64), counts)
+
+    def counted(self, labels: NDArray[Any], classes: int) -> float:
+        """How many samples its error follows, of these labels: all, or of a ranking those of the rarer class.
+
+        Of several classes, each against the rest: the harmonic mean. 0 where there is no other class.
+        """
+        if not self.ranks:
+            return len(labels)
+        own = _against_the_rest(labels, classes).sum(axis=0)
+        rarer = np.minimum(own, len(labels) - own)
+        return float(1 / (1 / rarer[rarer > 0]).mean()) if rarer.any() else 0.0
 
     def __call__(self, labels: NDArray[Any], scores: Doubles) -> float:
         """Its value; NaN where undefined, the worst value for non-finite scores.
@@ -115,10 +128,17 @@ def _macro(measure: Callable[..., float]) -> Measure:
     return value
 
 
+def _against_the_rest(labels: NDArray[Any], classes: int) -> NDArray[np.bool_]:
+    """(n, k) who is of each class; of two classes, the second alone."""
+    if labels.ndim > 1:
+        return np.asarray(labels > 0.5)
+    return np.asarray(labels[:, None] == np.arange(1 if classes == 2 else 0, classes))
+
+
 def _ranked(measure: Callable[..., float], labels: NDArray[Any], scores: Doubles) -> float:
-    one_hot = labels[:, None] == np.arange(scores.shape[1]) if labels.ndim == 1 else labels > 0.5
-    columns = [1] if labels.ndim == 1 and scores.shape[1] == 2 else range(scores.shape[1])
-    values = [measure(one_hot[:, k], scores[:, k]) for k in columns if 0 < one_hot[:, k].sum() < len(labels)]
+    one_hot = _against_the_rest(labels, scores.shape[1])
+    columns = zip(one_hot.T, scores[:, -one_hot.shape[1] :].T, strict=True)
+    values = [measure(of_class, own) for of_class, own in columns if 0 < of_class.sum() < len(labels)]
     return float(np.mean(values)) if values else float("nan")
 
 
@@ -130,13 +150,12 @@ def _drawn_accuracy(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.in
 
 def _drawn_auroc(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.int64]) -> Doubles:
     """As ``_ranked``: the share of pairs of a sample of the class and another one that are in order, a tie half."""
-    one_hot = labels[:, None] == np.arange(scores.shape[1]) if labels.ndim == 1 else labels > 0.5
-    columns = [1] if labels.ndim == 1 and scores.shape[1] == 2 else range(scores.shape[1])
+    one_hot = _against_the_rest(labels, scores.shape[1])
     areas = []
-    for k in columns:
-        order = np.argsort(scores[:, k], kind="stable")
-        of_class = one_hot[order, k]
-        ties = np.flatnonzero(np.diff(scores[order, k], prepend=-np.inf))
+    for with_class, own in zip(one_hot.T, scores[:, -one_hot.shape[1] :].T, strict=True):
+        order = np.argsort(own, kind="stable")
+        of_class = with_class[order]
+        ties = np.flatnonzero(np.diff(own[order], prepend=-np.inf))
         with_it, others = (np.add.reduceat(counts[:, order] * chosen, ties, axis=1) for chosen in (of_class, ~of_class))
         below = np.cumsum(others, axis=1) - others / 2
         with np.errstate(invalid="ignore"):
@@ -185,8 +204,8 @@ _COMMON = (
     Metric("f1", _macro(_sklearn("f1_score")), chance=_best(lambda p: 2 * p / (1 + p))),
     Metric("precision", _macro(_sklearn("precision_score")), chance=_best(lambda p: p)),
     Metric("recall", _macro(_sklearn("recall_score")), chance=_RECALL),
-    Metric("auroc", partial(_ranked, _sklearn("roc_auc_score")), chance=lambda p: 0.5, drawn=_drawn_auroc),
-    Metric("average_precision", partial(_ranked, _sklearn("average_precision_score")), chance=_prevalence),
+    Metric("auroc", partial(_ranked, _sklearn("roc_auc_score")), chance=lambda p: 0.5, drawn=_drawn_auroc, ranks=True),
+    Metric("average_precision", partial(_ranked, _sklearn("average_precision_score")), chance=_prevalence, ranks=True),
 )
 _CLASSES = (
     *_COMMON,
