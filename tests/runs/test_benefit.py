@@ -117,7 +117,7 @@ def test_a_metric_that_is_not_defined_is_not_judged() -> None:
 
 @pytest.mark.parametrize("rarer", [4, 8])
 def test_intervals_of_an_auroc_hold_the_truth_where_a_class_is_rare(rarer: int) -> None:
-    """Both models are equally good, so the truth is 0. Quantiles as for 60 samples would hold .88 of the time for 4."""
+    """Both models are equally good, so the truth is 0. Quantiles as for 60 samples hold .91 and .92 of the time."""
     labels, held = (np.arange(60) < rarer).astype(int), []
     for trial in range(400):
         draw = np.random.default_rng(trial)
