@@ -120,7 +120,10 @@ def _opened(found: Row) -> Iterator[Text]:
     """What holders state that they have opened, in words."""
     holders, lacking = found["openings"], found["unstated"]
     yield Text(f"{sum(holders.values())} openings, stated and signed by {', '.join(holders) or 'nobody'}.")
-    yield Text(f"Operator's key: {found['operator']}. Compare it with operator.pub of your deployment.")
+    if found["operator"]:
+        yield Text(f"Operator's key: {found['operator']}. Compare it with operator.pub of your deployment.")
+    else:
+        yield Text("The roster is not signed, as in a simulation: this proves nothing of who made these statements.")
     if found["sums"]:
         many = f"{found['senders']} vectors or more (by weights, no fewer than {found['effective']:.3g})"
         yield Text(f"{found['sums']} sums, which holders have added up themselves, of {many}.")

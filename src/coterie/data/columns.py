@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from coterie.data.targets import is_number
 from coterie.protocol.errors import UserError
 
+MOST_CATEGORIES = 1000
 Cells = NDArray[Any]
 """Rows (n, columns) of objects: floats, words of categories, and None in gaps."""
 
@@ -29,8 +30,9 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def word_of(cell: Any) -> str:
-    """The value of a category in a cell; ``1`` and ``1.0`` are one."""
-    return f"{float(cell):g}" if is_number(cell) else str(cell).strip()
+    """The value of a category in a cell; ``1`` and ``1.0`` are one, ``007`` and ``7`` are two."""
+    word = str(cell).strip()
+    return word[:-2] if word.endswith(".0") and word[:-2].lstrip("-").isdigit() else word
 
 
 def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], where: str) -> tuple[Column, ...]:
@@ -47,6 +49,11 @@ def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], whe
             found.append(msgspec.structs.replace(column, fill=float(np.mean(known))))
             continue
         values = {cell for cell in cells if cell is not None}
+        if len(values) > MOST_CATEGORIES:
+            raise UserError(
+                f"{where}, column {column.name!r}: {len(values)} categories, each an input of its own; at most "
+                f"{MOST_CATEGORIES}. Leave the column out, or give it fewer"
+            )
         order = sorted(values, key=lambda word: (0, float(word), "") if is_number(word) else (1, 0.0, word))
         found.append(msgspec.structs.replace(column, values=tuple(order)))
     return tuple(found)

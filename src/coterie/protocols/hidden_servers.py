@@ -175,7 +175,7 @@ class ServerRows(Component):
         self.secret.queries[client] = query
 
     def context(self, name: str, r: int) -> bytes:
-        return context_of(self.party, name, r, self.groups)
+        return context_of(self.party, name, r, self.groups, self.secret.since)
 
     def add_one(self, fresh: Words, adding: Adding, name: str, r: int, seeds: bytes, word: Words) -> None:
         """Add an upload to ``fresh``, and its name to ``adding``. Raises PeerError for a client's second one."""
@@ -362,7 +362,7 @@ class HelperRows(ServerRows):
         from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         for name, sealed in zip(names, unbundle(msg.queries, len(names)), strict=True):
-            self.queried(name, opened_from(self.party, name, sealed, "query", msg.round))
+            self.queried(name, opened_from(self.party, name, sealed, "query", msg.round, self.secret.since))
         if not msg.round:
             self.secret.founders |= frozenset(names)
         return Enlisted(msg.round)

@@ -203,7 +203,7 @@ class ClientRow(Component):
         secret, party = self.secret, self.party
         if secret.group < 0:
             raise PeerError(f"{party.name} has no group yet")
-        context = context_of(party, party.name, r, secret.groups)
+        context = context_of(party, party.name, r, secret.groups, secret.since)
         shares = one_hot.shared(x, secret.group, secret.groups, context, party.secrets("seeds of shares", r))
         word = shares.word.tobytes()
         seeds = sealed_to(party, helper, shares.seeds, "upload", r, shares.check, one_hot.word_name(word))
@@ -264,9 +264,9 @@ def opened_from(party: Any, sender: str, data: bytes, *bound: bytes | int | str)
     return OpeningKey.load(party.own.identity.opening).open(sealed, sender, party.name, *bound)
 
 
-def context_of(party: Any, name: str, r: int, groups: int) -> bytes:
-    """32 bytes that an upload's tag is bound to. r: the round that asked for it."""
-    return digest("coterie/hidden sum/1", party.common.roster.session, name, r, groups, party.spec.size)
+def context_of(party: Any, name: str, r: int, groups: int, since: int) -> bytes:
+    """32 bytes that an upload's tag is bound to. r: the round that asked for it.  since: that of the groups."""
+    return digest("coterie/hidden sum/1", party.common.roster.session, name, r, groups, since, party.spec.size)
 
 
 def verify_rows(

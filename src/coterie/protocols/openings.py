@@ -156,9 +156,9 @@ class Statements(msgspec.Struct, frozen=True):
 class Checked(msgspec.Struct, frozen=True):
     """What is wrong with statements, in words, and what they state.
 
-    operator: hexadecimal, of the key that has signed the roster.  openings: by holder.  sums: different ones whose
-    senders holders have verified.  senders: of the smallest.  effective: the least effective number of senders by their
-    weights.  vectors, scalars: those opened on the hub's word.
+    operator: hexadecimal, of the key that has signed the roster, or "" if none has.  openings: by holder.
+    sums: different ones whose senders holders have verified.  senders: of the smallest.  effective: the least effective
+    number of senders by their weights.  vectors, scalars: those opened on the hub's word.
     unstated: by a holder that others name, how many openings its own statements lack.
     """
 
@@ -198,6 +198,10 @@ def check(files: Sequence[Statements], fewest: int = 0) -> Checked:
     roster, faults = files[0].roster, list[str]()
     if any((file.roster.session, file.roster.operator) != (roster.session, roster.operator) for file in files):
         raise UserError("these statements are of different runs, or of different operators: audit each run alone")
+    if not any(file.openings for file in files):
+        faults.append("there are no statements")
+    if len(files) > 1 and not all(file.roster.signature for file in files):
+        faults.append("a roster is not signed, so anybody can have made its statements")
     good = list({one.signature: one for file in files for one in _genuine(file, faults)}.values())
     counts = Counter(one.holder for one in good)
     for holder, count in counts.items():
@@ -212,7 +216,7 @@ def check(files: Sequence[Statements], fewest: int = 0) -> Checked:
     faults += _together(sums, fewest)
     on_word = {(one.key, one.round, one.cipher): one for one in good if not one.senders}.values()
     return Checked(
-        roster.operator.hex(),
+        roster.operator.hex() if roster.signature else "",
         dict(counts),
         len({(one.key, one.round, one.cipher) for one in sums}),
         min((len(one.senders) for one in sums), default=None),
@@ -240,6 +244,8 @@ def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening]:
             VerifyKey.load(roster.by_name[one.holder].verify_key).verify(one.signature, *one.signed(roster.session))
             if not set(one.senders) <= set(roster.by_name) or len(set(one.senders)) < len(one.senders):
                 raise PeerError("its senders are not on the roster, each once")
+            if min(one.length, one.ciphers) < 1 or one.fewest < bool(one.senders):
+                raise PeerError("a number below 1")
             if one.weights and (len(one.weights) != len(one.senders) or min(one.weights) < 1):
                 raise PeerError(f"{len(one.weights)} weights of {len(one.senders)} vectors, or one below 1")
         except PeerError as error:

@@ -194,7 +194,7 @@ class HelperGroups(ServerGroups):
 
     def lasts(self, secret: GroupsFound) -> None:
         super().lasts(secret)
-        self.secret.grouped = secret.grouped
+        self.secret.grouped, self.secret.under_way = secret.grouped, None
 
     @on(OpenRows, answers=RowsRead)
     def open(self, msg: OpenRows, src: str) -> RowsRead:
@@ -238,7 +238,7 @@ class HelperGroups(ServerGroups):
             if len(keys) < self.fewest():
                 raise PeerError(f"{len(keys)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
             self.begin(msg.placing)
-            secret.under_way = UnderWay(msg.placing, self.nonce(msg.round), np.stack(shares))
+            secret.under_way = UnderWay(msg.round, msg.placing, self.nonce(msg.round), np.stack(shares))
         return RowsRead(msg.round, np.array(list(secret.opened), np.int64))
 
     @on(Step, answers=Stepped)
@@ -247,6 +247,8 @@ class HelperGroups(ServerGroups):
         from_hub(self.party, msg, src)
         running, now = self._running(), self.secret.under_way
         assert now is not None
+        if msg.round != now.round:
+            raise PeerError(f"a step in round {msg.round} of a grouping of round {now.round}")
         if msg.number != running.number:
             raise PeerError(f"step {msg.number} of a grouping after step {running.number}")
         answer, self.party.running = running.data, None  # a step that fails ends the program, which is then made again
@@ -274,7 +276,10 @@ class HelperGroups(ServerGroups):
         from_hub(self.party, msg, src)
         secret, rows = self.secret, self.party.rows
         described = [DESCRIBED.unpack(data) for data in secret.opened.values()]
-        anew = secret.under_way is not None and secret.under_way.placing < 0
+        now = secret.under_way
+        if now is not None and msg.round != now.round:
+            raise PeerError(f"places of round {msg.round} in a grouping of round {now.round}")
+        anew = now is not None and now.placing < 0
         labels = self._labels(len(described))
         if anew or not secret.weights:
             weights = np.bincount(labels, weights=[weight for _, weight in described])
@@ -423,4 +428,4 @@ class ClientGroups(Component):
             raise PeerError(f"{len(msg.masks)} bytes of masks for {groups} groups")
         ours = msg.masks[KEY_BYTES * group : KEY_BYTES * (group + 1)]
         to_hub, to_helper = self.party.row.join(group, groups, total, (ours, theirs), since)
-        return Queries(msg.round, to_hub, sealed_to(self.party, self.helper, to_helper, "query", msg.round))
+        return Queries(msg.round, to_hub, sealed_to(self.party, self.helper, to_helper, "query", msg.round, since))

@@ -127,11 +127,13 @@ class Shared(msgspec.Struct):
 
 
 class UnderWay(msgspec.Struct):
-    """SECRET: a grouping that is under way at the helper. nonce: for the toss.  rows: its share, (n, length).
+    """SECRET: a grouping that is under way at the helper, in ``round`` alone, of one attempt.
 
-    heard: the hub's side of all steps so far, from which a party that is restarted makes its own side again.
+    nonce: for the toss.  rows: its share, (n, length).  heard: the hub's side of all steps so far, from which a party
+    that is restarted makes its own side again.
     """
 
+    round: int
     placing: int
     nonce: bytes
     rows: Words64

@@ -87,7 +87,7 @@ def test_an_upload_that_is_not_one_hot_is_not_counted_and_costs_nobody_else(
 
     from coterie.protocols import hidden_sums
 
-    mine = hidden_sums.context_of(party(spoilt, bad), bad, 1, 2)
+    mine = hidden_sums.context_of(party(spoilt, bad), bad, 1, 2, 0)
     monkeypatch.setattr(one_hot, "shared", sharing)
     notes = spoilt.round(1)["notes"]
     assert notes["added"] == 7
@@ -306,7 +306,7 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
     hub, helper = party(experiment, "hub"), party(experiment, "helper")
     experiment.round(1)
     client = party(experiment, experiment.common.clients[0])
-    client.row.secret.round = 0
+    client.row.secret.round = client.row.secret.rounds = 0
     from coterie.protocols.hidden_sums import Fetch
 
     half = helper.rows.fetch(Fetch(9, client.name), "hub").answer
@@ -316,6 +316,7 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
         "nonces": flipped(good.nonces, 5),
         "signature": flipped(good.signature, 5),
         "sealed_in": 2,
+        "rounds": 2,
         "ours": flipped(good.ours, 5),
         "theirs": flipped(good.theirs, 5),
     }.items():
@@ -425,9 +426,14 @@ def test_steps_of_a_grouping_come_in_order_and_from_the_hub() -> None:
         helper.groups.step(Step(0, 0, b""), "client/0")
     with pytest.raises(PeerError, match="step 1 of a grouping after step 0"):
         helper.groups.step(Step(0, 1, b""), "hub")
+    with pytest.raises(PeerError, match="a step in round 1 of a grouping of round 0"):
+        helper.groups.step(Step(1, 0, b""), "hub")
     for _ in range(2):  # a step that fails leaves the grouping where it was
         with pytest.raises(PeerError, match="0 bytes where"):
             helper.groups.step(Step(0, 0, b""), "hub")
+    helper.groups.lasts(helper.groups.secret)  # another attempt: other steps on what was dealt would show more
+    with pytest.raises(PeerError, match="no grouping is under way"):
+        helper.groups.step(Step(0, 0, b""), "hub")
     experiment.close()
 
 

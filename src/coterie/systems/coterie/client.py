@@ -70,11 +70,15 @@ class Client(fl.Party, role=CLIENT):
     @fl.on(Train, fl.training, answers=HiddenUpdate)
     def train(self, msg: Train, src: str) -> fl.Work[HiddenUpdate]:
         """Train for a round, once. An upload that is made again has the same numbers, in fresh shares."""
+        if not self.row.secret.started:
+            raise fl.PeerError("a change is wanted of a model whose group has not begun")
         return (yield from self._trained(msg))
 
     @fl.on(TrainWhole, fl.training, answers=HiddenUpdate, when=lambda config, mode: config.foundings > 1)
     def train_whole(self, msg: TrainWhole, src: str) -> fl.Work[HiddenUpdate]:
-        """The same, with its whole model on top."""
+        """The same, with its whole model on top: once, before its group's first row."""
+        if self.row.secret.started:
+            raise fl.PeerError("a whole model is wanted of new groups alone, before their first row")
         update = yield from self._trained(msg)
         self.state.wholes = (*self.state.wholes, msg.round)
         return update
