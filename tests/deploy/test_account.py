@@ -160,7 +160,7 @@ def test_export_states_the_epsilon_of_the_home(cli: Command, tmp_path: Path) -> 
     FileStore(home.state).save(pack(kept, now, now))
     ended = cli("export", str(home.path), "--out", "a.safetensors")
     assert (ended.code, ended.err) == (0, "")
-    assert f"Released of its data so far: no proof for: {UPDATE.what}, score local_loss." in ended.out
+    assert f"Released of its data so far: no proof for: {UPDATE.what}; score local_loss." in ended.out
     assert "statements" not in ended.out
 
 

@@ -70,7 +70,7 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
             assert said(one, name)[0].startswith("Connected. Waiting for the hub to begin.")
             *before, released, last = said(one, name)[1:]
             assert (before, last) == (rounds, "The run has ended.")
-            assert released.startswith("Released of its data so far: no proof for: score local_accuracy, ")
+            assert released.startswith("Released of its data so far: no proof for: score local_accuracy; ")
         assert said(one, hub)[2:] == [*rounds, "The run has ended: 2 rounds done."]
         assert "Epsilon is not reported: each party's own log and coterie export state" in deploy("status", folder)
         assert deploy("party", "--home", str(folders["a"])).endswith("The run has ended.")

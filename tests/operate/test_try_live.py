@@ -89,7 +89,7 @@ def its_owner_has_the_model(tmp_path: Path, deployed: Live, steps: int) -> None:
     first, second = said.stdout.splitlines()
     assert first == f"Model of {NAMES[0]} after round 2: {tmp_path / 'm.safetensors'}"
     assert second.startswith("Released of its data so far: no proof for: ")
-    assert "score local_accuracy, score local_loss" in second
+    assert "score local_accuracy; score local_loss" in second
     *_, last = (line for line in read_log(homes[NAMES[0]].log) if line["event"] == "privacy")
     assert set(last["epsilon"].values()) == {"infinite"}  # models, and scores, have no proof
     assert last["released"]["score local_accuracy"] == steps

@@ -76,7 +76,7 @@ def test_plain_updates_are_releases_without_a_proof(name: str, what: list[str], 
         assert {row["count"] for row in own["releases"]} == {2}
         assert own["releases"][0]["rounds"] == [1, 2]
         assert set(own["epsilon"].values()) == {"infinite"}
-    assert released(ledger) == f"no proof for: {', '.join(what)}"
+    assert released(ledger) == f"no proof for: {'; '.join(what)}"
 
 
 SUMS = "model, in sums"

@@ -294,6 +294,8 @@ class HubRows(ServerRows):
 
     def _sealed(self, helper: str, r: int, totals: Words, nonce: bytes, own: Words, said: RowsSealed) -> None:
         """Keep the rows that both hold. Raises PeerError unless the helper has signed their names."""
+        if said.round != r:
+            raise PeerError(f"rows of round {said.round} in round {r}")
         rows = own + self.words(said.rows, *own.shape)
         nonces = nonce + said.nonce
         verify_rows(self.party, helper, (r, self.rounds + 1), nonces, shared_rows.row_names(rows), said.signature)

@@ -200,7 +200,8 @@ class HelperGroups(ServerGroups):
     def open(self, msg: OpenRows, src: str) -> RowsRead:
         """Open what was relayed, and begin to group it. A client counts once, wherever the hub puts it."""
         from_hub(self.party, msg, src)
-        if msg.placing < -1 or (msg.placing == -1 and self.secret.weights and self.party.config.clusters != 1):
+        one = self.party.config.clusters == 1
+        if msg.placing < -1 or (one and msg.placing >= 0) or (msg.placing == -1 and self.secret.weights and not one):
             raise PeerError(f"placing {msg.placing} with {len(self.secret.weights)} groups")
         return self._opened(msg, self.secret.shared.epoch)
 
