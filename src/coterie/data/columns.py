@@ -17,6 +17,7 @@ from coterie.data.targets import is_number
 from coterie.protocol.errors import UserError
 
 MOST_CATEGORIES = 1000
+"""Of a column: each is an input of its own."""
 Cells = NDArray[Any]
 """Rows (n, columns) of objects: floats, words of categories, and None in gaps."""
 
