@@ -124,6 +124,8 @@ def test_a_column_of_gaps_alone_is_refused_and_inputs_have_names() -> None:
     with pytest.raises(UserError, match=r"north, column 'a': no training sample of any client has a value"):
         fitted(columns, x, np.array([True, True, False, False]), "north")
     x[0, 0] = 4.0
+    with pytest.raises(UserError, match=r"north: two inputs are called 'b=x'.*rename one"):
+        fitted((Column("b=x"), columns[1]), x, train, "north")
     found = fitted(columns, x, train, "north")
     assert inputs_of(found) == ("a", "b=2", "b=10", "b=x")
     assert encoded(found, x).tolist() == [[4, 0, 1, 0], [6, 0, 0, 0], [7, 0, 0, 1], [8, 1, 0, 0]]

@@ -9,6 +9,7 @@ import typer
 import coterie
 from coterie.cli import auditing, comparing, deploying, listing, predicting, reporting, reproducing, running
 from coterie.cli.command import Command, CommandGroup
+from coterie.cli.guard import say
 
 _EPILOG = """
 Examples:
@@ -44,7 +45,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"coterie {coterie.__version__}")
+        say(f"coterie {coterie.__version__}")
         raise typer.Exit
 
 

@@ -12,7 +12,7 @@ import typer
 from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.command import Command
-from coterie.cli.guard import guarded
+from coterie.cli.guard import guarded, say
 from coterie.cli.running import conclude, configured
 from coterie.protocol.errors import UserError
 from coterie.report.progress import show_progress
@@ -80,10 +80,10 @@ def hub(
         serve = partial(serving, metrics)
     plan = current_plan(open_folder(folder))
     _say_plan(plan.roster.hub, "the hub", plan)
-    typer.echo(f"Watch it with coterie deploy status {folder} --watch")
+    say(f"Watch it with coterie deploy status {folder} --watch")
     as_hub(folder, serve=serve, stderr=verbose, say=_say)
     if read_status(folder).phase == "ended":
-        typer.echo(f"Its numbers: coterie report {folder / 'run'}")
+        say(f"Its numbers: coterie report {folder / 'run'}")
 
 
 @guarded
@@ -106,13 +106,13 @@ def party(home: Home, verbose: Verbose = False) -> None:
 
 
 def _say(words: str) -> None:
-    typer.echo(f"{time.strftime('%H:%M:%S')}  {words}")
+    say(f"{time.strftime('%H:%M:%S')}  {words}")
 
 
 def _say_plan(name: str, role: str, plan: Any) -> None:
     from coterie.deploy.plan import plan_hash, shown
 
-    typer.echo(f"{name}, {role}. Plan: {shown(plan.version, plan_hash(plan))}")
+    say(f"{name}, {role}. Plan: {shown(plan.version, plan_hash(plan))}")
 
 
 @guarded

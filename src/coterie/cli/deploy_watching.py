@@ -18,7 +18,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli.guard import console, guarded
+from coterie.cli.guard import console, guarded, say
 from coterie.report.words import MISSING, duration, percent, plural, size
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def status(
     if json_:
         import msgspec
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(read_status(folder)), indent=1).decode())
+        say(json.dumps(msgspec.to_builtins(read_status(folder)), indent=1))
         return
     if not watch:
         for line in _lines(read_status(folder), time.time(), shell):
@@ -222,7 +222,7 @@ def logs(
 
     def show(line: dict[str, Any]) -> None:
         if watching.at_least(line, least):
-            typer.echo(json.dumps(line, ensure_ascii=False) if json_ else watching.line_in_words(line))
+            say(json.dumps(line) if json_ else watching.line_in_words(line))
 
     paths = watching.log_files(place)
     ends = {path: path.stat().st_size for path in paths}

@@ -11,7 +11,7 @@ import typer
 
 from coterie.cli import deploy_running, deploy_watching
 from coterie.cli.command import Command, CommandGroup
-from coterie.cli.guard import guarded
+from coterie.cli.guard import console, guarded, say
 from coterie.cli.options import listed
 from coterie.protocol.errors import RunError, UserError
 from coterie.report.words import plural
@@ -149,7 +149,7 @@ def _say_founded(folder: Path, plan: Any, trained: str) -> None:
     from coterie.deploy.plan import grouped
     from coterie.operate import folder as places
 
-    say, key = typer.echo, places.operator_of(places.Folder(folder))
+    key = places.operator_of(places.Folder(folder))
     say(f"Founded {folder} for {len(plan.members)} members. The hub, {plan.roster.hub}, has its home in {folder}/hub.")
     say(f"Parties train {trained}.")
     say(f"Operator's key: {grouped(key.hex()[:32])}")
@@ -180,9 +180,9 @@ def invite(
     """
     from coterie.operate import authority
 
-    typer.echo(authority.invite(folder, name, again=again, hours=hours), nl=False)
+    say(authority.invite(folder, name, again=again, hours=hours), nl=False)
     valid = f"{hours:g} hour{'s' * (hours != 1)}"
-    typer.echo(f"An invitation for {name}, valid for {valid}. It is a secret: hand it to {name} alone.", err=True)
+    say(f"An invitation for {name}, valid for {valid}. It is a secret: hand it to {name} alone.", err=True)
 
 
 @guarded
@@ -218,7 +218,7 @@ def join(
     from coterie.deploy.plan import fingerprint, grouped
     from coterie.operate import joining, tokens
 
-    text, say = _text(paper), typer.echo
+    text = _text(paper)
     if tokens.kind_of(text) == tokens.CERTIFICATE:
         if data is not None or report or epochs is not None:
             raise UserError(f"{paper} is a certificate: --data, --report and --epochs are given with the invitation")
@@ -242,7 +242,7 @@ def _accept(home: Path, certificate: str) -> None:
     from coterie.deploy.plan import grouped, plan_hash, shown
     from coterie.operate import joining, watching
 
-    place, say = read_home(home), typer.echo
+    place = read_home(home)
     plan = joining.accept(place, certificate)
     say(f"{place.name} has joined as {place.role}: {watching.joined_in_words(plan)}")
     say(f"Operator's key: {grouped(place.about.operator[:32])}")
@@ -284,7 +284,7 @@ def approve(
     from coterie.deploy.plan import fingerprint, plan_hash, shown
     from coterie.operate import authority, watching
 
-    text, say = _text(request), typer.echo
+    text = _text(request)
     keys, invitation = authority.examine(folder, text)
     say(f"{keys.name} asks to join as {keys.role}, with the keys {fingerprint(keys.entry)}")
     if invitation is None:
@@ -325,7 +325,7 @@ def revoke(
     before = current_plan(open_folder(folder)).version
     plan = authority.revoke(folder, name)
     done = f"{name} was revoked already" if plan.version == before else f"Revoked {name}"
-    typer.echo(f"{done}: version {plan.version} of the plan says so.")
+    say(f"{done}: version {plan.version} of the plan says so.")
     _tell_server(folder, offline)
 
 
@@ -334,10 +334,10 @@ def _tell_server(folder: Path, offline: bool) -> None:
     from coterie.operate.server import apply
 
     if offline:
-        typer.echo(f"The server was not told: run coterie deploy server {folder}")
+        say(f"The server was not told: run coterie deploy server {folder}")
         return
     apply(open_folder(folder))
-    typer.echo("The server knows of it.")
+    say("The server knows of it.")
 
 
 def _text(path: Path) -> str:
@@ -375,11 +375,11 @@ def server(
 
     place = open_folder(folder)
     if start:
-        nats.serve(place, typer.echo)
+        nats.serve(place, say)
         return
     _tell_server(folder, offline=False)
     for of, to, count in nats.waiting(place)[:_MOST]:
-        typer.echo(f"From {of} to {to}: {count} part{'s' * (count != 1)} of packets wait{'s' * (count == 1)}")
+        say(f"From {of} to {to}: {count} part{'s' * (count != 1)} of packets wait{'s' * (count == 1)}")
 
 
 @guarded
@@ -410,7 +410,6 @@ def doctor(
 
       coterie deploy doctor /srv/coterie/a --broker
     """
-    from rich.console import Console
     from rich.text import Text
 
     from coterie.deploy.engines import check_apart
@@ -418,12 +417,12 @@ def doctor(
     from coterie.operate.server import clock_s
 
     style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
-    console = Console(highlight=False, soft_wrap=True)
     found = looked(
         places, ahead_s=clock_s if clock else None, check_apart=partial(check_apart, connect_s=5.0) if broker else None
     )
+    shell = console()
     for one in found:
-        console.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
+        shell.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
     if any(one.level == "problem" for one in found):
         raise typer.Exit(1)
 
@@ -453,7 +452,7 @@ def files(
     for kind in (kind for kind, given in wanted.items() if given):
         at = service_files(folder, kind)
         for host in sorted(at.iterdir()):
-            typer.echo(f"{host}: {', '.join(sorted(one.name for one in host.iterdir()))}")
+            say(f"{host}: {', '.join(sorted(one.name for one in host.iterdir()))}")
 
 
 def _positive(option: str, value: float) -> float:

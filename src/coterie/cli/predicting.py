@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from coterie.cli.guard import guarded, loading
-from coterie.protocol.errors import UserError
+from coterie.cli.guard import guarded, loading, say
+from coterie.protocol.errors import UserError, printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,16 +48,16 @@ def export(
 
     model, after = _of_folder(source, client)
     export_model(model, out)
-    typer.echo(f"Model of {model.facts.name or model.facts.client} after round {after}: {out}")
+    say(f"Model of {model.facts.name or model.facts.client} after round {after}: {out}")
     if _is_home(source):
         from coterie.operate.own_model import own_account, own_openings
         from coterie.record.files import atomic_write
 
-        typer.echo(f"Released of its data so far: {own_account(source)}.")
+        say(f"Released of its data so far: {own_account(source)}.")
         if (stated := own_openings(source)) is not None:
             place = out.with_suffix(".openings.json")
             atomic_write(place, msgspec.json.encode(stated))
-            typer.echo(f"Signed statements of {len(stated.openings)} openings, for coterie audit: {place}")
+            say(f"Signed statements of {len(stated.openings)} openings, for coterie audit: {place}")
 
 
 @guarded
@@ -100,14 +100,14 @@ def predict(
     labels = trained.labels(found)
     right = None if y is None else labels == trained.checked_labels(y, len(labels), f"{samples}: y")
     if out is None:
-        typer.echo(_csv(trained, found, _shown), nl=False)
+        say(_csv(trained, found, printable), nl=False)
     else:
         names = trained.facts.class_names or range(found.shape[1])
         npz = out.suffix == ".npz"
         atomic_write(out, _npz(label=labels, scores=found, names=names) if npz else _csv(trained, found, str).encode())
-        typer.echo(f"Predictions of {len(labels):,} samples: {out}")
+        say(f"Predictions of {len(labels):,} samples: {out}")
     if right is not None:
-        typer.echo(f"Accuracy on {len(labels):,} samples: {right.mean():.1%}", err=True)
+        say(f"Accuracy on {len(labels):,} samples: {right.mean():.1%}", err=True)
 
 
 def _source(source: Path, client: str | None) -> TrainedModel:
@@ -165,12 +165,7 @@ def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[A
     return arrays["x"], arrays.get("y")
 
 
-def _shown(label: object) -> str:
-    """A label for a terminal, without control characters of a foreign name."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(label))
-
-
-def _csv(trained: TrainedModel, scores: NDArray[Any], shown: Callable[[object], str]) -> str:
+def _csv(trained: TrainedModel, scores: NDArray[Any], shown: Callable[[str], str]) -> str:
     """A row for each sample: its class and probability, or for other tasks the score of each label or number."""
     names: Iterable[object] = trained.facts.class_names or range(scores.shape[1])
     text = io.StringIO()
@@ -178,9 +173,9 @@ def _csv(trained: TrainedModel, scores: NDArray[Any], shown: Callable[[object], 
     if trained.facts.task == "classes":
         writer.writerow(["label", "probability"])
         found = zip(trained.labels(scores), scores.max(axis=1), strict=True)
-        writer.writerows((shown(label), f"{p:.6g}") for label, p in found)
+        writer.writerows((shown(str(label)), f"{p:.6g}") for label, p in found)
     else:
-        writer.writerow([shown(name) for name in names])
+        writer.writerow([shown(str(name)) for name in names])
         writer.writerows([f"{score:.6g}" for score in row] for row in scores)
     return text.getvalue()
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from coterie.cli.guard import guarded
+from coterie.cli.guard import guarded, say
 
 
 @guarded
@@ -31,4 +30,4 @@ def report(
         if len(folders) > 1:
             raise UserError("a report on several folders needs a file of its own: name it with --out")
         out = folders[0] / "report.html"
-    Console(soft_wrap=True, highlight=False).print(f"Report: {render(folders, out)}", markup=False)
+    say(f"Report: {render(folders, out)}")

@@ -6,6 +6,8 @@ the mean of the column over all training samples that have it. Clients could add
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -39,7 +41,7 @@ def word_of(cell: Any) -> str:
 def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], where: str) -> tuple[Column, ...]:
     """The columns with the values that all rows have, and the means of the training rows, (n,) ``train``.
 
-    Raises UserError for a column of gaps alone.
+    Raises UserError for a column of gaps alone, and for two inputs of one name.
     """
     found = []
     for column, cells in zip(columns, rows.T, strict=True):
@@ -57,7 +59,26 @@ def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], whe
             )
         order = sorted(values, key=lambda word: (0, float(word), "") if is_number(word) else (1, 0.0, word))
         found.append(msgspec.structs.replace(column, values=tuple(order)))
+    if twice := _twice(inputs_of(found)):
+        raise UserError(
+            f"{where}: two inputs are called {twice!r}, since a category's are called COLUMN=VALUE: rename one"
+        )
     return tuple(found)
+
+
+def check_columns(columns: Sequence[Column]) -> None:
+    """Raises ValueError unless these can be what ``fitted`` gives."""
+    if twice := _twice([column.name for column in columns]) or _twice(inputs_of(columns)):
+        raise ValueError(f"columns: two columns or inputs are called {twice!r}")
+    for column in columns:
+        if not math.isfinite(column.fill):
+            raise ValueError(f"columns: {column.name!r} has the fill {column.fill}")
+        if column.values is not None and not ("" not in column.values and 1 <= len(column.values) <= MOST_CATEGORIES):
+            raise ValueError(f"columns: {column.name!r} has {len(column.values)} values, or an empty one")
+
+
+def _twice(names: Sequence[str]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def encoded(columns: Sequence[Column], rows: Cells) -> NDArray[np.float64]:

@@ -203,8 +203,8 @@ class Drifted(msgspec.Struct, frozen=True):
 class Partition(msgspec.Struct, frozen=True):
     """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client.
 
-    groups: each client's groups in the data, if any.  names: the clients' own, or ().  drift: which clients exchanged
-    these during the run.
+    groups: each client's groups in the data, if any.  names: the clients' own, or ().  class_names: of the columns of
+    label_counts, or ().  drift: which clients exchanged these during the run.
     """
 
     label_counts: tuple[tuple[Count, ...], ...] | None = None
@@ -212,7 +212,11 @@ class Partition(msgspec.Struct, frozen=True):
     samples: tuple[Count, ...] | None = None
     epochs: tuple[Seconds, ...] | None = None
     names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
     drift: Drifted | None = None
+
+    def class_name(self, label: int) -> str:
+        return self.class_names[label] if self.class_names else str(label)
 
     def after(self, rounds: int) -> Partition:
         if self.drift is None or rounds < self.drift.round:

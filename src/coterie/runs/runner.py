@@ -297,6 +297,7 @@ def write_partition(out: Path, experiment: Experiment) -> None:
         "samples": [len(e.dealt.data[name].y) for name in names],
         "epochs": [e.owns[name].epochs for name in names],
         "label_counts": e.dealt_counts,
+        "class_names": e.tasks[0].dataset.targets.names or (),
         "groups": e.groups(e.dealt.split),
         "tasks": [task.words for task in e.tasks],
         "public": e.common.public,

@@ -37,7 +37,7 @@ class Hub(fl.Party, role=HUB):
         client the round that asked it last, and the seconds that it took.
         """
 
-        founded: Grouping = Grouping()
+        founded: Grouping = fl.field(default_factory=Grouping)
         owed: dict[str, tuple[int, ...]] = fl.field(default_factory=dict)
         behind: frozenset[str] = frozenset()
         started: frozenset[str] = frozenset()
