@@ -98,10 +98,10 @@ def test_the_file_that_the_others_are_made_of_is_right() -> None:
             for columns, error in (
                 ([{"name": "a"}, {"name": "a"}, {"name": "b"}], "columns or inputs are called 'a'"),
                 ([{"name": "a=1"}, {"name": "a", "values": ["1", "2"]}], "columns or inputs are called 'a=1'"),
-                ([{"name": "a"}, {"name": "b", "values": ["x", "x"]}], "columns or inputs are called 'b=x'"),
-                ([{"name": "a"}, {"name": "b", "values": ["x", ""]}], "'b' has 2 values, or an empty one"),
-                ([{"name": x, "values": []} for x in "abc"], "'a' has 0 values"),
-                ([{"name": "b", "values": [str(i) for i in range(1001)]}], "'b' has 1001 values"),
+                ([{"name": "a"}, {"name": "b", "values": ["x", "x"]}], "'b' needs different values"),
+                ([{"name": "a"}, {"name": "b", "values": ["x", ""]}], "'b' needs different values, none empty"),
+                ([{"name": x, "values": []} for x in "abc"], "'a' has no value"),
+                ([{"name": "b", "values": [str(i) for i in range(1001)]}], "'b' needs different values"),
                 ([{"name": "a"}, {"name": "b"}], "columns make 2 inputs"),
             )
         ),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import coterie
-from coterie.cli import auditing, comparing, deploying, listing, predicting, reporting, reproducing, running
+from coterie.cli import auditing, comparing, deploying, listing, predicting, preparing, reporting, reproducing, running
 from coterie.cli.command import Command, CommandGroup
 from coterie.cli.guard import say
 
@@ -66,6 +66,7 @@ app.command("report", cls=Command)(reporting.report)
 app.command("export", cls=Command)(predicting.export)
 app.command("predict", cls=Command)(predicting.predict)
 app.command("list", cls=Command)(listing.show)
+app.add_typer(preparing.app)
 app.add_typer(deploying.app)
 
 

@@ -81,6 +81,10 @@ def init(
         str | None, typer.Option(metavar="CxHxW", help="Of one sample, such as 1x28x28 or 30. [that of the data set]")
     ] = None,
     outputs: Annotated[int | None, typer.Option(help="Classes, or a model's outputs. [those of the data set]")] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(help="Schema of all parties' tables, which `coterie prepare` proposes (TOML). It gives both."),
+    ] = None,
     public: Annotated[
         Path | None, typer.Option(help="Public samples of the hub, where its system needs some (npz).")
     ] = None,
@@ -124,12 +128,16 @@ def init(
       coterie deploy init study --config run.toml --members members.toml --server nats://hub.example.org:4222
 
       coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --shape 30 --outputs 2
+
+      coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --schema schema.toml
     """
+    from coterie.data.preparing import read_schema
     from coterie.deploy.plan import Settings
     from coterie.operate import deployable, founding
     from coterie.operate.members import read_members
 
-    run, facts = deployable.read_config(config, shape, outputs)
+    stated = None if schema is None else read_schema(schema)
+    run, facts = deployable.read_config(config, shape, outputs, stated)
     settings = Settings(
         server=server,
         patience_s=_positive("--patience", patience),
@@ -195,7 +203,11 @@ def join(
         ),
     ],
     data: Annotated[
-        Path | None, typer.Option(help="The party's samples, as an .npz file: x and y, and perhaps x_test and y_test.")
+        Path | None,
+        typer.Option(
+            help="The party's samples: a csv or parquet file if the plan has a schema, or an .npz file with x, y and "
+            "perhaps x_test and y_test."
+        ),
     ] = None,
     report: Report = None,
     epochs: Annotated[int | None, typer.Option(help="Local epochs in a round. [as many as the plan has]")] = None,
@@ -205,8 +217,8 @@ def join(
 
     With an invitation this makes the home and writes NAME.request for the operator, which holds no secret. With the
     certificate that comes back the party is ready. Keys never leave the home. Samples are copied into it, as the
-    model's inputs: scale them as all parties agreed. Bytes are divided by 255. Without x_test every fifth sample of
-    each class is kept for tests.
+    model's inputs. The plan's schema prepares a table; scale arrays as all parties agreed. Bytes are divided by 255.
+    Without x_test every fifth sample of each class is kept for tests.
 
     Examples:
 

@@ -13,6 +13,7 @@ import msgspec
 
 from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.data.columns import Schema, inputs_of
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.setup_info import Entry, Roster
 from coterie.runs.config import Resolved, from_text
@@ -30,11 +31,25 @@ class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The form of all parties' samples, to check data and build models.
 
     input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
+    schema: of tables, whose inputs and classes these are.
     """
 
     input_shape: tuple[Size, ...]
     outputs: Size
     task: str = "classes"
+    schema: Schema | None = None
+
+    def __post_init__(self) -> None:
+        if self.schema is not None and (self.input_shape, self.outputs, self.task) != _form_of(self.schema):
+            raise ValueError("the form of the samples is not that of their schema")
+
+    @classmethod
+    def of(cls, schema: Schema) -> SampleForm:
+        return cls(*_form_of(schema), schema=schema)
+
+
+def _form_of(schema: Schema) -> tuple[tuple[int, ...], int, str]:
+    return (len(inputs_of(schema.columns)),), len(schema.classes), "classes"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -157,6 +157,21 @@ class Sizes(msgspec.Struct, frozen=True):
     sizes: tuple[Seconds, ...] | None = None
 
 
+class CalibrationBin(msgspec.Struct, frozen=True):
+    probability: Share
+    share: Share
+    samples: AtLeastOne
+
+
+class CalibrationRecord(msgspec.Struct, frozen=True):
+    """How often the class ``positive`` is true beside its probability (``runs.explained.calibration``)."""
+
+    positive: str
+    brier: Share
+    samples: AtLeastOne
+    bins: tuple[CalibrationBin, ...]
+
+
 class ChoiceRecord(msgspec.Struct, frozen=True):
     """A cluster's choice in a round: which clients, their expected reward, or why it was skipped."""
 
@@ -339,6 +354,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     evaluated: AtLeastOne | None = None
     test_sample: SampleRecord | None = None
     train_sample: SampleRecord | None = None
+    calibration: CalibrationRecord | None = None
     devices: str | None = None
     availability: str | None = None
     emulated: bool = False
