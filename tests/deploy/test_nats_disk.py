@@ -31,7 +31,7 @@ from coterie.deploy.engines import connect
 from coterie.deploy.home import plan_of
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_parts import MESSAGE, PART, Assembly, PacketPart, Stored, parts_of
-from coterie.deploy.nats_stream import STORE, WAITING, waits
+from coterie.deploy.nats_stream import STORE, room, waits
 from coterie.runs.config import RunConfig
 
 PARTIES = ("hub", *(f"client/{number}" for number in range(1, 8)))
@@ -284,8 +284,8 @@ def interrupted(engine: NatsEngine, to: str, size: int) -> None:
 
 
 def test_a_pair_has_room_for_two_of_the_largest_packets_and_for_a_third_of_all_at_most() -> None:
-    assert 2 * parts_of(1 << 30) + 100 < WAITING
-    assert 3 * WAITING * MESSAGE < STORE
+    assert 2 * parts_of(1 << 30) + 100 < room(1 << 30)
+    assert 3 * room(1 << 30) * MESSAGE < STORE
 
 
 def test_one_that_fills_its_share_stops_no_other(tmp_path: Path) -> None:

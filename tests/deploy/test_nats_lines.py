@@ -81,7 +81,7 @@ def five_send(of: Scene) -> Took:
 def hub_sends_to_many(of: Scene) -> Took:
     recipients = [of.engine(name, slow=False) for name in CLIENTS]
     size = SIZE // 5 // of.by
-    return sent([of.engine("hub", slow=True)], recipients, size, of.line, lambda: of.line.up, 60 / of.by)
+    return sent([of.engine("hub", slow=True)], recipients, size, of.line, lambda: of.line.up, 60)
 
 
 def as_fast_as_the_line(of: Scene, took: Took, count: int) -> None:
@@ -113,7 +113,7 @@ def test_a_packet_of_several_parts_comes_in_few_round_trips(far: Scene) -> None:
 def test_a_short_packet_does_not_wait_for_a_long_one_to_another_party(small: Scene) -> None:
     hub, short = small.engine("hub", slow=True), small.engine("client/2", slow=False)
     packets = [
-        OutgoingPacket("client/1", "long", bytes(SIZE // small.by)),
+        OutgoingPacket("client/1", "long", bytes(4 * SIZE // small.by)),
         OutgoingPacket("client/2", "short", bytes(10**5)),
     ]
     came = list[float]()

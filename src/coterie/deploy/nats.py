@@ -21,10 +21,10 @@ import json
 import secrets
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Collection, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import nats.errors
 import nats.js.errors
@@ -45,14 +45,12 @@ from coterie.deploy.engine import (
     subject,
 )
 from coterie.deploy.names import safe
-from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, NO_STREAM, NOT_STORED, Link, Pulls, Window, connected
+from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, LEAST, NO_STREAM, NOT_STORED, Link, Pulls, Window, connected
 from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, PacketPart, Stored, Upload, parts_of
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
 SMALL = 1 << 13
 """Parts of at most so many bytes do not wait for room on the line."""
-RECIPIENTS = 32
-"""To so many parties packets are on their way at the same time."""
 PULL_S = 2.0
 """A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
 PRESENCE_S = 2.0
@@ -91,17 +89,9 @@ class _Begun:
     server: str
     key: str
     size: int
-    upload: str
     missing: dict[int, str]
-    fresh_s: float
-
-    @classmethod
-    def of(cls, server: str, dst: str, src: str, key: str, size: int) -> _Begun:
-        identities = [secrets.token_hex(16) for _ in range(parts_of(size) - 1)]
-        # hashed: to a wrong expectation the server tells any party the last identity that it has stored
-        identities.append(hashlib.sha256(f"{subject(dst, src)} {key}".encode()).hexdigest()[:32])
-        missing = dict(enumerate(identities))
-        return cls(server, key, size, secrets.token_hex(8), missing, time.time() + STALE_S / 2)
+    upload: str = field(default_factory=lambda: secrets.token_hex(8))
+    fresh_s: float = field(default_factory=lambda: time.time() + STALE_S / 2)
 
 
 class _Handle(NamedTuple):
@@ -202,19 +192,17 @@ class NatsEngine(Engine):
 
     async def _push_all(self, parcels: Sequence[OutgoingPacket]) -> list[EngineError | None]:
         found: list[EngineError | None] = [None] * len(parcels)
-        among = asyncio.Semaphore(RECIPIENTS)
 
         async def to_one(places: Sequence[int]) -> None:
-            async with among:
-                problem: EngineError | None = None
-                for at in places:
-                    if problem is None or isinstance(problem, UndeliverableError):
-                        try:
-                            await self._push(parcels[at].dst, parcels[at].body, parcels[at].key)
-                            problem = None
-                        except EngineError as error:
-                            problem = error
-                    found[at] = problem
+            problem: EngineError | None = None
+            for at in places:
+                if problem is None or isinstance(problem, UndeliverableError):
+                    try:
+                        await self._push(parcels[at].dst, parcels[at].body, parcels[at].key)
+                        problem = None
+                    except EngineError as error:
+                        problem = error
+                found[at] = problem
 
         by: dict[str, list[int]] = {}
         for at, parcel in enumerate(parcels):
@@ -234,7 +222,11 @@ class NatsEngine(Engine):
             or (packet.server, packet.key, packet.size) != (server, key, len(body))
             or packet.fresh_s < time.time()
         ):
-            packet = self._begun[dst] = _Begun.of(server, dst, self.name, key, len(body))
+            identities = [secrets.token_hex(16) for _ in range(parts_of(len(body)) - 1)]
+            # hashed: to a wrong expectation the server tells any party the last identity that it has stored
+            identities.append(hashlib.sha256(f"{subject(dst, self.name)} {key}".encode()).hexdigest()[:32])
+            packet = _Begun(server, key, len(body), dict(enumerate(identities)))
+            self._begun[dst] = packet
         *parts, last = list(packet.missing)
         await self._send(dst, packet, body, parts)
         await self._send(dst, packet, body, [last])
@@ -290,7 +282,7 @@ class NatsEngine(Engine):
                     raise FullError(f"{where} takes no more to {dst} at present: {error.description}") from None
                 problem = str(error.description)
             except (TimeoutError, nats.errors.Error, OSError) as error:
-                self._window.lost()
+                self._window.size = LEAST
                 problem = NOT_STORED if isinstance(error, TimeoutError) else str(error) or problem
             await asyncio.sleep(0.1)
         if absent is not None:
@@ -377,7 +369,9 @@ class NatsEngine(Engine):
             if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
             self._resets, self._reset_s, self._delivered = self._resets + 1, time.monotonic(), 0
-            self._pulls = await Pulls.of(self._link.client, self._token, PULL_S)
+            inbox = self._link.client.new_inbox()
+            subscription = await self._link.client.subscribe(f"{inbox}.*")
+            self._pulls = Pulls(self._link.client, self._token, PULL_S, inbox, subscription)
             self._seen, self._absent = connection, None
         return self._pulls
 
@@ -452,7 +446,8 @@ class NatsEngine(Engine):
         replies = [handle.reply for handle in handles if handle.era == self._era()]
         with contextlib.suppress(OSError):
             for begin in range(0, len(replies), 64):
-                await self._link.whole(_all(self._confirmed(reply) for reply in replies[begin : begin + 64]))
+                some = replies[begin : begin + 64]
+                await asyncio.gather(*(self._link.whole(self._confirmed(reply)) for reply in some))
 
     def _era(self) -> tuple[int, int]:
         return self._link.connections, self._resets
@@ -475,12 +470,3 @@ class NatsEngine(Engine):
             await asyncio.sleep(ACK_WAIT_S / 5)
             waiting = (message for upload in self._ready for message in upload.messages.values())
             await self._keep((*waiting, *self._assembly.messages()))
-
-
-async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
@@ -13,15 +14,19 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
+from urllib.parse import ParseResult, unquote, urlparse
+from urllib.request import getproxies, proxy_bypass
 
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 from nats.js import JetStreamContext
 
 from coterie.deploy.engine import OWN_RIGHTS, PRESENCE, STREAM, EngineError, NotAdmittedError, Tls, UndeliverableError
+from coterie.deploy.names import bracketed, is_loopback
 
 T = TypeVar("T")
 
@@ -41,6 +46,7 @@ NOT_STORED = (
     "start it again: it stores nothing until then"
 )
 """Of a server that is connected and gives no answer to a packet."""
+HTTPS = 443
 NEEDS = (2, 14)
 """The first server that can reset a consumer."""
 NEEDS_PAYLOAD = 1 << 20
@@ -51,6 +57,41 @@ LEAST, MOST = 2, 64
 """Messages of a window: the one is sent while the other is answered; a long fast line has up to 8 MiB on it."""
 CALM_S = 1.0
 """A window grows while answers come within this, and shrinks when they take twice as long."""
+
+
+class Tunnel(TcpTransport):
+    """A TCP connection. To a server at port 443 it goes as HTTPS goes: through the proxy of ``HTTPS_PROXY``, unless
+    ``NO_PROXY`` names the host.
+
+    The proxy is told host and port (CONNECT), and passes on TLS, which it cannot read.
+    """
+
+    def __bool__(self) -> bool:  # or the client library would make one of its own
+        return True
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        host, proxy = str(uri.hostname), getproxies().get("https", "")
+        if uri.port != HTTPS or not proxy or proxy_bypass(host) or is_loopback(host):
+            await super().connect(uri, buffer_size, connect_timeout)
+            return
+        via = urlparse(proxy if "://" in proxy else f"http://{proxy}")
+        if via.scheme != "http":
+            raise ConnectionError(f"HTTPS_PROXY is a proxy of kind {via.scheme}: name one as http://host:port")
+        async with asyncio.timeout(connect_timeout):
+            reader, writer = await asyncio.open_connection(via.hostname, via.port or 80, limit=buffer_size)
+            self._bare_io_reader, self._bare_io_writer = self._io_reader, self._io_writer = reader, writer
+            target = f"{bracketed(host)}:{uri.port}"
+            lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+            if via.username:
+                user = f"{unquote(via.username)}:{unquote(via.password or '')}"
+                lines.append(f"Proxy-Authorization: Basic {base64.b64encode(user.encode()).decode()}")
+            writer.write("\r\n".join([*lines, "", ""]).encode())
+            said = (await reader.readline()).decode(errors="replace").strip()
+            if re.match(r"HTTP/1\.[01] 200\b", said) is None:
+                writer.close()
+                raise ConnectionError(f"the proxy {via.hostname} does not let it through: {said[:80] or 'no answer'}")
+            while (await reader.readline()).strip():
+                pass
 
 
 class Link:
@@ -67,7 +108,7 @@ class Link:
         self._loop = asyncio.new_event_loop()
         self._broken: asyncio.Future[EngineError] = self._loop.create_future()  # each call is raced with it
         self._lost: asyncio.Future[None] = self._loop.create_future()  # when this connection breaks
-        self.client = Client()
+        self.client = self._new()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"nats {token}", daemon=True)
         self._thread.start()
         try:
@@ -152,6 +193,12 @@ class Link:
         self._thread.join()
         self._loop.close()
 
+    @staticmethod
+    def _new() -> Client:
+        client = Client()
+        client._transport = Tunnel()  # type: ignore[no-untyped-call]  # it offers no other place for a proxy
+        return client
+
     async def _raced(self, work: Coroutine[Any, Any, T]) -> T:
         broken = self._broken
         return await self._first(work, broken, lambda: self._complaint(broken))
@@ -204,7 +251,7 @@ class Link:
             if attempt.cancelled() or clock() > deadline:
                 raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}")
             await asyncio.sleep(AGAIN_S)
-            self.client = Client()
+            self.client = self._new()
         self.client.options["allow_reconnect"] = True
         version = self.client.connected_server_version
         if (version.major, version.minor) < NEEDS or self.client.max_payload < NEEDS_PAYLOAD:
@@ -311,14 +358,12 @@ class Window:
         elif now_s - sent_s > 2 * CALM_S and sent_s > self._halved_s:  # what was sent before has waited for the same
             self.size, self._halved_s = max(LEAST, self.size // 2), now_s
 
-    def lost(self) -> None:
-        self.size = LEAST
-
 
 class Pulls:
     """What comes from a party's own consumer over one connection. token: of the party.
 
-    wait_s: after which the server ends a request.  window: of messages that are asked for.
+    subscription: of what is below the inbox.  wait_s: after which the server ends a request.  window: of messages that
+    are asked for.
     """
 
     def __init__(self, client: Client, token: str, wait_s: float, inbox: str, subscription: Subscription) -> None:
@@ -326,11 +371,6 @@ class Pulls:
         self._client, self._inbox, self._subscription, self._wait_s = client, inbox, subscription, wait_s
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{token}"
         self._asked: deque[float] = deque()  # when, for each message that is still to come
-
-    @classmethod
-    async def of(cls, client: Client, token: str, wait_s: float) -> Pulls:
-        inbox = client.new_inbox()
-        return cls(client, token, wait_s, inbox, await client.subscribe(f"{inbox}.*"))
 
     async def next(self, more: bool) -> Msg | None:
         """The next message; None if none is to come, and none to be asked for (more).
@@ -343,7 +383,7 @@ class Pulls:
             if not self._asked:
                 return None
             try:
-                message = await self._subscription.next_msg(timeout=2 * self._wait_s)
+                message = await self._subscription.next_msg(timeout=self._wait_s + ANSWER_S)
             except TimeoutError:  # the server has forgotten the requests
                 self._asked.clear()
                 raise
