@@ -25,6 +25,9 @@ _PURPOSE, _NONE = "plan", "are no plan"
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+GIB = 1 << 30
+MOST_GIB = 3.0
+"""A packet is one byte string of msgpack, which has less than 4 GiB."""
 
 
 class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +63,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     founded, for all.
     retries: how often an attempt of a round is repeated.  scores: those that parties may report if their owners allow
     it.  public: the hub's own samples.  rehearsal: everything runs on one machine, with one shared seed and a virtual
-    clock.  begins_s, not_after_s: Unix times; a plan is valid between them.
+    clock.  begins_s, not_after_s: Unix times; a plan is valid between them.  packet_gib: of one packet.  store_gib: of
+    all that wait at the server.
     """
 
     server: str
@@ -73,6 +77,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rehearsal: bool = False
     begins_s: float = 0.0
     not_after_s: float = 0.0
+    packet_gib: Annotated[float, msgspec.Meta(gt=0, le=MOST_GIB)] = 1.0
+    store_gib: Positive = 8.0
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

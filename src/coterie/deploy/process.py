@@ -24,7 +24,7 @@ from coterie.deploy.logs import Journal, NodeObserver, Say, event
 from coterie.deploy.node import Node
 from coterie.deploy.packet_queue import NodeLimits
 from coterie.deploy.packets import Era, PlanUpdate, unwrap
-from coterie.deploy.plan import Plan, plan_hash
+from coterie.deploy.plan import GIB, Plan, plan_hash
 from coterie.deploy.recorder import Recorder
 from coterie.deploy.status import RunStatus, at_words
 from coterie.deploy.store import FileStore, unpack
@@ -183,11 +183,12 @@ def _started(home: Home) -> Plan:
 
 def _options(built: BuiltParty, observer: NodeObserver, kill: Kill | None) -> dict[str, Any]:
     of, doomed = built.plan.settings, observer if kill is None else Doomed(kill, observer)
+    most = int(2 * GIB * of.packet_gib)
     return {
         "effects": DoomedEffects(built.effects, doomed) if isinstance(doomed, Doomed) else built.effects,
         "observer": doomed,
         "clock": built.clock(),
-        "limits": NodeLimits(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries),
+        "limits": NodeLimits(of.patience_s, of.grace_s, of.retries, most_bytes=most),
         "samples": built.samples,
     }
 

@@ -12,7 +12,7 @@ from coterie.data.columns import Schema
 from coterie.data.neighbourhoods import as_nodes
 from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
-from coterie.deploy.plan import SampleForm
+from coterie.deploy.plan import GIB, MOST_GIB, SampleForm, Settings
 from coterie.protocol.errors import UserError
 from coterie.runs.config import Resolved, RunConfig, defaults_for, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
@@ -105,6 +105,24 @@ def deployable(
     found = resolve(config)
     found.definition.check_deployed(found.own, inf if rehearsal else patience_s)
     return found if rehearsal else replace(found, data_dir=None)
+
+
+def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Settings) -> None:
+    """Raises UserError if packets cannot hold this model, or the server not those of all clients.
+
+    A message with a model has its 4 bytes for each parameter, in ciphers at least twice as many.
+    """
+    model = build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss)
+    least = model.spec.size * (8 if config.definition.encrypts(config.mode) else 4) / GIB
+    for what, need, allowed, option in (
+        ("a packet with it", least, settings.packet_gib, f"--packet-gib (at most {MOST_GIB:g})"),
+        (f"what waits at the server for {clients} clients", clients * least, settings.store_gib, "--store-gib"),
+    ):
+        if need > allowed:
+            raise UserError(
+                f"the model {config.model} has {model.spec.size:,} parameters: {what} has {need:.3g} GiB or more, and "
+                f"{allowed:g} GiB are allowed. Give a larger {option}, and machines with this room, or a smaller model"
+            )
 
 
 def read_config(

@@ -16,7 +16,7 @@ from coterie.deploy.home import About, Home, make_home, read_private, write_priv
 from coterie.deploy.own_data import OwnSamples, read_data, write_data
 from coterie.deploy.plan import Plan, SampleForm, Settings
 from coterie.operate import certificates
-from coterie.operate.deployable import deployable, scores_of
+from coterie.operate.deployable import check_room, deployable, scores_of
 from coterie.operate.folder import Authority, Folder, Joined, new_authority, write_joined
 from coterie.operate.members import PlannedMember, check_members
 from coterie.operate.server import admit, make_server_key
@@ -50,6 +50,7 @@ def init(
     now_s = time.time() if now_s is None else now_s
     check_new(path, "a deployment")
     resolved, ordered = _checked(config, members, settings)
+    check_room(resolved, facts, _clients(ordered), settings)
     samples = _public_samples(resolved, public, facts, settings.rehearsal)
     settings = msgspec.structs.replace(
         settings,

@@ -79,6 +79,7 @@ def configuration(access: Access, listen: Listen) -> str:
         "max_subscriptions": 16,
         "ping_interval": "5s",
         "ping_max": 2,
+        "write_deadline": "30s",  # a line that gets slow is not cut off: pings tell whether somebody is there
         "jetstream": {"store_dir": str(listen.store), "max_file_store": listen.largest_store},
         "tls": {**tls, "verify_and_map": True, "handshake_first": True, "timeout": 5, **pinned},
         "accounts": _accounts(access),

@@ -19,7 +19,7 @@ from coterie.deploy.engine import STREAM, Access, EngineError, Tls
 from coterie.deploy.engines import check_installed
 from coterie.deploy.home import read_private, write_private
 from coterie.deploy.names import ENGINE, OPERATOR, addresses, bracketed, hosts_of, is_loopback, urls
-from coterie.deploy.plan import Plan
+from coterie.deploy.plan import GIB, Plan
 from coterie.operate import certificates
 from coterie.operate.folder import Authority, Folder, current_plan, joined_members
 from coterie.operate.nats_server import Listen, NatsServer, ServerCluster, binary, configuration
@@ -89,6 +89,7 @@ def listen_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> Liste
         host=listening(host),
         name=f"coterie-{number + 1}",
         cluster=ServerCluster(port + ROUTES, others, [own]) if others else None,
+        largest_store=int(1.25 * GIB * plan.settings.store_gib),
     )
 
 
@@ -113,12 +114,19 @@ def serving(server: NatsServer, folder: Folder) -> Iterator[None]:
 
     try:
         server.start()
-        provision([server.url], folder.operator_tls, server.access)
+        provision([server.url], folder.operator_tls, server.access, **_room(current_plan(folder)))
         yield
     except EngineError as error:
         raise RunError(str(error)) from None
     finally:
         server.stop()
+
+
+def _room(plan: Plan) -> dict[str, int]:
+    from coterie.deploy.nats_stream import room
+
+    settings = plan.settings
+    return {"largest_store": int(GIB * settings.store_gib), "waiting": room(int(GIB * settings.packet_gib))}
 
 
 CONNECT_S = 5.0
@@ -141,7 +149,7 @@ def apply(folder: Folder) -> None:
     from coterie.deploy.nats_stream import provision
 
     try:
-        provision(urls(plan.settings.server), own, access_of(folder), connect_s=CONNECT_S)
+        provision(urls(plan.settings.server), own, access_of(folder), connect_s=CONNECT_S, **_room(plan))
     except EngineError as error:
         raise RunError(
             f"the server does not know of it yet: {error}. Start it: coterie deploy server {folder.path} --start tells "
