@@ -12,9 +12,10 @@ from deployments import CLIENTS, FACTS, NOW_S, Study, asked, everything, members
 
 from coterie.crypto.roster import entry
 from coterie.crypto.signing import SigningKey
+from coterie.deploy import certificates
 from coterie.deploy.home import hub_home, plan_of, take_plan
 from coterie.deploy.plan import fingerprint
-from coterie.operate import authority, certificates, founding, joining, tokens
+from coterie.operate import authority, founding, joining, tokens
 from coterie.operate.folder import Folder, current_plan, read_joined
 from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import PeerError, UserError

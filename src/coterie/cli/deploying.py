@@ -14,7 +14,7 @@ from coterie.cli.command import Command, CommandGroup
 from coterie.cli.guard import console, guarded, say
 from coterie.cli.options import listed
 from coterie.protocol.errors import RunError, UserError
-from coterie.report.words import plural
+from coterie.report.words import plural, size
 
 _EPILOG = """
 A first look, with all parties on this machine:
@@ -107,13 +107,13 @@ def init(
     store_gib: Annotated[
         float, typer.Option(metavar="GIB", help="How much may wait at the server, for all parties together.")
     ] = 8.0,
-    days: Annotated[float, typer.Option(help="How long keys and certificates are valid.")] = 365.0,
+    days: Annotated[float, typer.Option(help="How long certificates are valid, until deploy renew.")] = 365.0,
 ) -> None:
     """Found a deployment: the operator's keys, the hub's home, the first plan, and the server's files.
 
     DIR/authority holds the operator's secret keys. Keep it on a medium of its own: only init, invite, approve, revoke,
-    server and doctor --clock need it. DIR/nats is for the host of the NATS server. The config is that of coterie run,
-    without what makes sense in a simulation only. members.toml has a table for each party:
+    renew, server and doctor --clock need it. DIR/nats is for the host of the NATS server. The config is that of coterie
+    run, without what makes sense in a simulation only. members.toml has a table for each party:
 
       [[member]]
 
@@ -403,6 +403,76 @@ def server(
 
 
 @guarded
+def renew(
+    folder: Folder,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Members. [all that it is time for]")
+    ] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Also those that end later than in 30 days.")] = False,
+    days: Annotated[float, typer.Option(help="How long the new certificates are valid.")] = 365.0,
+    offline: Offline = False,
+) -> None:
+    """Renew, with the same keys, the certificates that end within 30 days: the parties', the server's, the operator's.
+
+    The hub brings each party its new certificate before the next attempt of a round, and nobody has to stop. A party
+    whose certificate has ended is sent its NAME.cert, for coterie deploy join NAME.cert --home H.
+
+    Examples:
+
+      coterie deploy renew study
+
+      coterie deploy renew study hospital-a
+    """
+    from coterie.operate import authority
+
+    renewed = authority.renew(folder, names or (), everyone=everyone, days=_positive("--days", days))
+    if not renewed:
+        say("No certificate ends within 30 days: nothing to renew. (--all renews them all the same.)")
+        return
+    say(f"Renewed: {', '.join(renewed)}. The hub brings parties theirs.")
+    _tell_server(folder, offline)
+
+
+@guarded
+def backup(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it. Replaces an earlier one.")],
+    authority: Annotated[bool, typer.Option("--authority", help="Also the operator's keys.")] = False,
+) -> None:
+    """Copy the operator's folder and the hub in it to one file, also while the hub runs.
+
+    The file holds the hub's keys and state: keep it as secret as the hub's disk. It holds no other party's home.
+
+    Examples:
+
+      coterie deploy backup study --out /backup/study.tgz
+    """
+    from coterie.operate.backup import back_up
+
+    written = back_up(folder, out, authority=authority)
+    say(f"Wrote {out} ({size(written)}), {'with' if authority else 'without'} the operator's keys: a secret.")
+
+
+@guarded
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `deploy backup` has written.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+) -> None:
+    """Put a backup back. The rounds since are lost, and the run goes on after them with the hub's older model.
+
+    The hub that was backed up must never run again.
+
+    Examples:
+
+      coterie deploy restore /backup/study.tgz study
+    """
+    from coterie.operate import backup
+
+    backup.restore(file, folder)
+    say(f"Restored {folder}. Next: coterie deploy server {folder}, and coterie deploy hub {folder}")
+
+
+@guarded
 def doctor(
     places: Annotated[list[Path], typer.Argument(metavar="DIR", help="The operator's folder, or homes, or both.")],
     clock: Annotated[
@@ -487,7 +557,7 @@ def _at_least(least: int, option: str, value: int) -> int:
     return value
 
 
-for _command in (init, invite, join, approve, revoke, server, doctor, files):
+for _command in (init, invite, join, approve, revoke, renew, server, backup, restore, doctor, files):
     app.command(_command.__name__, cls=Command)(_command)
 app.command("hub", cls=Command)(deploy_running.hub)
 app.command("party", cls=Command)(deploy_running.party)

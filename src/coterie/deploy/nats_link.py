@@ -98,7 +98,8 @@ class Link:
     """A connection to NATS on a loop of its own in one thread, for callers that block."""
 
     def __init__(self, token: str, servers: Sequence[str], tls: Tls, connect_s: float) -> None:
-        self.token, self.servers = token, servers
+        self.token, self.servers, self._tls = token, servers, tls
+        self._context = tls.context()
         self.connections = 0
         self._last: str = ""
         self._mute = 0  # connections in a row that the server has taken and ended without a word
@@ -112,7 +113,7 @@ class Link:
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"nats {token}", daemon=True)
         self._thread.start()
         try:
-            self.run(self._connect(tls.context(), connect_s))
+            self.run(self._connect(connect_s))
         except BaseException:
             self.close()
             raise
@@ -219,14 +220,14 @@ class Link:
         finally:
             await _ended(task)
 
-    async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
+    async def _connect(self, connect_s: float) -> None:
         clock = self._loop.time
         deadline = clock() + connect_s
         while True:
             attempt = asyncio.ensure_future(
                 self.client.connect(
                     [re.sub(r"^(nats|tls)://|^", "tls://", server, count=1) for server in self.servers],
-                    tls=context,
+                    tls=self._context,
                     tls_handshake_first=True,  # else a machine in between could ask for a connection without TLS
                     inbox_prefix=f"_INBOX.{self.token}",
                     connect_timeout=5,
@@ -268,6 +269,8 @@ class Link:
 
     async def _on_leave(self) -> None:
         self._up.clear()
+        with contextlib.suppress(OSError):  # the certificate may have been renewed
+            self._context.load_cert_chain(self._tls.certificate, self._tls.key)
         if not self._lost.done():
             self._lost.set_result(None)
 
@@ -441,10 +444,16 @@ def kept_apart(link: Link) -> bool:
 
     Raises EngineError if the server does not say.
     """
+    return bool(rights(link).get("account") == link.token)
+
+
+def rights(link: Link) -> dict[str, Any]:
+    """What the server says of this connection's user, account and permissions; {} if it may not ask, with the
+    configuration of an earlier version. Raises EngineError.
+    """
     try:
-        answer = link.run(link.client.request(OWN_RIGHTS, timeout=ANSWER_S))
-        return bool(json.loads(answer.data)["data"]["account"] == link.token)
-    except UndeliverableError:  # it may not ask: with the configuration of an earlier version
-        return False
+        return dict(json.loads(link.run(link.client.request(OWN_RIGHTS, timeout=ANSWER_S)).data)["data"])
+    except UndeliverableError:
+        return {}
     except (TimeoutError, nats.errors.Error, ValueError, KeyError, TypeError) as error:
-        raise EngineError(f"{link.place()} does not say which account is that of {link.token}: {error}") from None
+        raise EngineError(f"{link.place()} does not say which rights {link.token} has: {error}") from None

@@ -87,7 +87,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: TOML text of a resolved ``RunConfig``.  roster: the parties that have joined, also revoked ones, since the
     numbers of the others must not change.  members: all that are to join, with their roles, in the roster's order.
     signed_s: when it was signed, Unix time.  revoked: parties of which nothing is believed.
-    enrolled: how often a party has joined, if more than once.
+    enrolled: how often a party has joined, if more than once.  certificates: TLS certificates (PEM) that the operator
+    has renewed, by party.
     """
 
     version: Size
@@ -99,6 +100,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signed_s: float = 0.0
     revoked: tuple[str, ...] = ()
     enrolled: dict[str, Size] = {}
+    certificates: dict[str, bytes] = {}
 
     @property
     def session(self) -> str:
