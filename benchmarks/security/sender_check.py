@@ -1,6 +1,6 @@
 """The masked-sum check: whether senders know what their ciphertexts under a joint key hold. No system uses it.
 
-Joint pads (``protocols/threshold_pads``) need senders that hold shares. Here anybody sends whole ciphertexts. A sender
+Joint pads (``protocols/threshold/pads``) need senders that hold shares. Here anybody sends whole ciphertexts. A sender
 that adds K to the second polynomial of one has it open to K s more (``privacy/attacks/key_in_sum``), which it doesn't
 know. So it is asked for a combination of what its ciphertexts hold:
 
@@ -43,8 +43,8 @@ from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import ANY, message
 from coterie.protocol.party import Component, from_hub, on
 from coterie.protocol.steps import Steps
-from coterie.protocols.threshold_keys import Lost, OfKey, gather
-from coterie.protocols.threshold_opening import Closed, open_closed
+from coterie.protocols.threshold.keys import Lost, OfKey, gather
+from coterie.protocols.threshold.opening import Closed, open_closed
 
 SEED_BYTES = 32
 FORGED = "its ciphertexts do not hold what it knows"

@@ -15,8 +15,8 @@ from joint_parts import ALL, BOTH, CLIENTS, HOLDERS, KEY, drive, halves, keyed, 
 from coterie.crypto.roster import signing_key
 from coterie.protocol.errors import UserError
 from coterie.protocols.openings import Opening, Statements, check, collected, read, stated
-from coterie.protocols.threshold_halves import signed
-from coterie.protocols.threshold_pads import open_padded
+from coterie.protocols.threshold import open_padded
+from coterie.protocols.threshold.halves import signed
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 change = msgspec.structs.replace

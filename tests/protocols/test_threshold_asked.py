@@ -31,10 +31,10 @@ from coterie.crypto.threshold_pads import sum_dec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import bundle
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols.threshold_holder import AskTurns, Begin, Exchange, JointKey, Pass, Piece, Reveal
-from coterie.protocols.threshold_keys import Consent, text
-from coterie.protocols.threshold_making import hand_over
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials
+from coterie.protocols.threshold import hand_over
+from coterie.protocols.threshold.holder import AskTurns, Begin, Exchange, JointKey, Pass, Piece, Reveal
+from coterie.protocols.threshold.keys import Consent, text
+from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 

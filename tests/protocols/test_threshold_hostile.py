@@ -30,10 +30,10 @@ from coterie.crypto import threshold_generation
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.party import To
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocols.threshold_holder import AskTurns, Begin, Committed, Exchange, JointKey, Pass, Piece, Reveal
-from coterie.protocols.threshold_keys import text
-from coterie.protocols.threshold_making import hand_over, make_keys
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums
+from coterie.protocols.threshold import hand_over, make_keys, open_sums
+from coterie.protocols.threshold.holder import AskTurns, Begin, Committed, Exchange, JointKey, Pass, Piece, Reveal
+from coterie.protocols.threshold.keys import text
+from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 

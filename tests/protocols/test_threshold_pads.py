@@ -14,17 +14,8 @@ from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import bundle
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocols.threshold_pads import (
-    Answer,
-    AnswerFor,
-    Contribute,
-    Count,
-    complete_pads,
-    loaded,
-    open_padded,
-    open_weighted,
-    padding,
-)
+from coterie.protocols.threshold import complete_pads, loaded, open_padded, open_weighted, padding
+from coterie.protocols.threshold.pads import Answer, AnswerFor, Contribute, Count
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 

@@ -16,10 +16,10 @@ from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocol.errors import CryptoError, DecodeError, UserError
 from coterie.protocol.messages import bundle
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols.threshold_keys import TRIAL, Consent, Joint, pad_context, text
-from coterie.protocols.threshold_making import make_keys
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums
-from coterie.protocols.threshold_pads import Answer, AnswerFor, complete_pads, open_padded, open_weighted
+from coterie.protocols.threshold import Joint, complete_pads, make_keys, open_padded, open_sums, open_weighted
+from coterie.protocols.threshold.keys import TRIAL, Consent, pad_context, text
+from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
+from coterie.protocols.threshold.pads import Answer, AnswerFor
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 

@@ -23,15 +23,27 @@ from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness, Secrets
 from coterie.protocol.steps import for_each
 from coterie.protocol.system import System
-from coterie.protocols import threshold_keys
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
 from coterie.protocols.local_training import LocalTraining
-from coterie.protocols.threshold_halves import SignedSum, signed, taken, vouched
-from coterie.protocols.threshold_holder import KeyMaking
-from coterie.protocols.threshold_keys import Consent, Joint, JointGrant, JointKeys, text
-from coterie.protocols.threshold_making import make_keys
-from coterie.protocols.threshold_opening import Announce, Decrypt, KeyOpening, Partials, open_sum
-from coterie.protocols.threshold_pads import JointPads, loaded, padding
+from coterie.protocols.threshold import (
+    Joint,
+    JointGrant,
+    JointKeys,
+    JointPads,
+    KeyMaking,
+    KeyOpening,
+    SignedSum,
+    loaded,
+    make_keys,
+    open_sum,
+    padding,
+    taken,
+    vouched,
+)
+from coterie.protocols.threshold import keys as threshold_keys
+from coterie.protocols.threshold.halves import signed
+from coterie.protocols.threshold.keys import Consent, text
+from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 
 SMALL = "insecure-1024-threshold-sum"
 PRODUCTS = "insecure-1024-threshold-mul"

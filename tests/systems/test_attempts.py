@@ -21,9 +21,9 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import for_each
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.cluster_sums import ClusterModel
-from coterie.protocols.threshold_keys import Consent, text
-from coterie.protocols.threshold_making import hand_over, make_keys
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sum
+from coterie.protocols.threshold import hand_over, make_keys, open_sum
+from coterie.protocols.threshold.keys import Consent, text
+from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 from coterie.systems.fedepc.messages import Describe
 from coterie.systems.mingledpie.messages import Mingled
 from coterie.systems.pafed.messages import Compare, Invert, Refresh

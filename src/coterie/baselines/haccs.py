@@ -23,9 +23,7 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.clustering.histograms import Density, density_clusters, hellinger
 from coterie.dp.laplace import private_counts
-from coterie.dp.ledger import Release
 from coterie.protocols.averaging import MOST_SAMPLES
-from coterie.protocols.local_training import told
 from coterie.protocols.selecting import (
     SCORED,
     Scored,
@@ -189,15 +187,15 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
     return {"membership": fl.membership(federation.common.clients, state.clusters), "histograms": counts}
 
 
-def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
-    epsilon, found = federation.look(federation.hub).config.epsilon, dict[str, Sequence[Release]]()
+def ledger(federation: fl.Federation) -> Mapping[str, Sequence[fl.Release]]:
+    epsilon, found = federation.look(federation.hub).config.epsilon, dict[str, Sequence[fl.Release]]()
     for client in federation.of_role("client"):
-        state, releases = client.state, list[Release]()
+        state, releases = client.state, list[fl.Release]()
         if state.counts is not None:
             noise: Mapping[str, Any] = {"mechanism": "laplace", "pure_epsilon": epsilon} if epsilon < inf else {}
-            releases.append(Release("label histogram", sensitivity_l2=sqrt(2), round=state.described, **noise))
+            releases.append(fl.Release("label histogram", sensitivity_l2=sqrt(2), round=state.described, **noise))
         for r in state.trained:
-            releases += told(client.config, client.samples, client.epochs, SCORED, r)
+            releases += fl.told(client.config, client.samples, client.epochs, SCORED, r)
         found[client.name] = releases
     return found
 

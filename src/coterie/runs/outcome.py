@@ -14,13 +14,11 @@ from typing import Any
 
 import msgspec
 
+import coterie.method as fl
 from coterie.data.own import name_of
 from coterie.devices.traces import parse
 from coterie.dp.ledger import DELTA, Release, statements
-from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.names import each
-from coterie.protocol.setup_info import Own
-from coterie.protocol.system import Federation, System
 from coterie.protocols.local_training import told
 from coterie.record.schema import Joules, Used
 from coterie.record.summary import Line, last_line, stretches, totals
@@ -94,11 +92,11 @@ def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str
 
 
 def releases(
-    system: System,
+    system: fl.System,
     settings: Any,
     mode: str,
-    federation: Federation,
-    owns: Mapping[str, Own],
+    federation: fl.Federation,
+    owns: Mapping[str, fl.Own],
     sent: Iterable[tuple[int, Mapping[str, Sequence[str]]]],
 ) -> dict[str, list[Release]]:
     """By client, all that it has released, by its state and by what it was counted to send.
@@ -180,7 +178,7 @@ def _there_s(experiment: Experiment, name: str, from_s: float, until_s: float) -
     return until_s - from_s if experiment.traces is None else experiment.traces.present(name, from_s, until_s)
 
 
-def training_bytes(spec: ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
+def training_bytes(spec: fl.ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
     """Memory that training needs on a device, without code: a formula, not a measurement.
 
     Weights, gradients and one more vector; the activations of a batch with their gradients; the client's own samples;

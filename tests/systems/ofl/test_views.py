@@ -17,8 +17,9 @@ from coterie.protocol import codec
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.protocols.reports import StatusReport
-from coterie.protocols.threshold_keys import lines
-from coterie.protocols.threshold_pads import Contribute, Contributed, _pads, loaded
+from coterie.protocols.threshold import loaded
+from coterie.protocols.threshold.keys import lines
+from coterie.protocols.threshold.pads import Contribute, Contributed, _pads
 from coterie.systems.ofl import SYSTEM
 from coterie.systems.ofl.messages import (
     CLIENT,

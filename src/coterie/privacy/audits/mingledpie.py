@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks.identity import (
     MOST_SETS,
@@ -28,9 +29,6 @@ from coterie.privacy.attacks.result import AttackResult, Expected
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack
 from coterie.privacy.measures import profiles
 from coterie.privacy.views import by_round, held_key
-from coterie.protocol.errors import CryptoError, PeerError, UserError
-from coterie.protocol.messages import unbundle
-from coterie.protocol.system import Federation
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.layout import Rebuilding
 from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Parameters, Update
@@ -72,12 +70,12 @@ class Opener:
         try:
             opened = tuple(self._opened(message.ciphers, self.rebuild.layout.widths))
             return self.rebuild(opened, models, tuple(map(int, message.sizes)), message.participants).models
-        except (PeerError, CryptoError):  # one broken update can make such sums; clients then keep their models
+        except (fl.PeerError, fl.CryptoError):  # one broken update can make such sums; clients then keep their models
             return models
 
     def _opened(self, ciphers: bytes, lengths: Sequence[int]) -> list[Doubles]:
         """The vectors of a bundle; an empty part is a sum of nothing."""
-        parts = unbundle(ciphers, len(lengths))
+        parts = fl.unbundle(ciphers, len(lengths))
         public = self.key.public
         return [
             np.asarray(self.key.decrypt(public.from_bytes(part, n))) if part else np.zeros(n)
@@ -85,14 +83,14 @@ class Opener:
         ]
 
 
-def opener(federation: Federation, views: Mapping[str, View]) -> Opener:
+def opener(federation: fl.Federation, views: Mapping[str, View]) -> Opener:
     """Opens the ciphertexts of a recorded run, with the key in any client's view. federation: as the run built it.
 
     Raises UserError where recording began too late.
     """
     holder = next((view for view in views.values() if view.role == CLIENT), None)
     if holder is None:
-        raise UserError("no client's view holds the clients' key: record from the set-up on")
+        raise fl.UserError("no client's view holds the clients' key: record from the set-up on")
     return Opener(next(federation.of_role(CLIENT)).rebuild, held_key(holder, USER))
 
 
@@ -149,7 +147,7 @@ def recorded_rounds(
         for row, (name, message) in zip(sets, sent.items(), strict=True):
             model, indicator = opener.update(message)
             if sorted(np.rint(indicator)) != [*[0.0] * (config.clusters - 1), 1.0]:
-                raise UserError(f"round {r}: the indicator of {name} is not one-hot, so it has no true cluster")
+                raise fl.UserError(f"round {r}: the indicator of {name} is not one-hot, so it has no true cluster")
             row[message.identities if len(message.identities) else slice(None)] = True
             models.append(model)
             truth.append(int(np.argmax(indicator)))
@@ -291,11 +289,11 @@ def passive(run: Recorded) -> list[Finding]:
     Raises UserError for a record without updates, or without the key that scores the attacks.
     """
     if run.settings.keys == "threshold":
-        raise UserError("with keys=threshold no view holds a key to score them by: audit a run with keys=shared")
+        raise fl.UserError("with keys=threshold no view holds a key to score them by: audit a run with keys=shared")
     opens, start = opener(run.federation, run.views), _start(run.views, run.settings.clusters)
     opened = list(recorded_rounds(run.views, run.clients, run.settings, run.mode, opens))
     if not opened:
-        raise UserError("the server's view holds no updates: nothing was sent that could be attacked")
+        raise fl.UserError("the server's view holds no updates: nothing was sent that could be attacked")
     rounds = [one for one, _ in opened]
     found = by_one_set(rounds) + by_sizes(rounds)
     if any(one.law for one in rounds) or not all(one.sets.all() for one in rounds):
@@ -308,7 +306,7 @@ def _start(views: Mapping[str, View], clusters: int) -> NDArray[Any]:
     for view in views.values():
         for _, message in view.messages(Parameters):
             return np.asarray(message.start).reshape(clusters, -1)
-    raise UserError("no client's view holds the initial models: record from the set-up on")
+    raise fl.UserError("no client's view holds the initial models: record from the set-up on")
 
 
 def _last_by_keys(rounds: Sequence[IdentityRound]) -> list[IdentityRound]:

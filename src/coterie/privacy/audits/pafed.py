@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.crypto.keys import public_key
 from coterie.crypto.pads import Padded, completed, counterpart
 from coterie.crypto.seal import ring
@@ -33,9 +34,6 @@ from coterie.privacy.attacks.wrapping import wrap
 from coterie.privacy.audits import Audit, Finding, Measured, Meddle, Recorded, View, attack
 from coterie.privacy.measures import profiles
 from coterie.privacy.views import check_real, granted, held_key
-from coterie.protocol.errors import CoterieError, UserError
-from coterie.protocol.messages import unbundle
-from coterie.protocol.system import Federation
 from coterie.protocols.pads import PADS, Ratchet, dealt_pads, pad_key
 from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import layout_of
@@ -90,7 +88,7 @@ def recorded_rounds(
         elif isinstance(message, UPDATES) and now.number - message.round <= oldest:
             try:
                 found = update(opened(seen.src, message))
-            except CoterieError:
+            except fl.CoterieError:
                 continue  # the aggregator has refused it, or whoever trains on it will
             if message.round == now.number:
                 now.early.setdefault(seen.src, found)
@@ -125,7 +123,7 @@ def opener(views: Mapping[str, View]) -> Callable[[str, Any], Doubles]:
 def _scalars(view: View, key: Any, kind: Any, round: int, each: int) -> Doubles | None:
     """What the helper opened of a round's request, which counts groups of ``each``."""
     for _, message in view.messages(kind, round):
-        parts = unbundle(message.ciphers, each * message.count)
+        parts = fl.unbundle(message.ciphers, each * message.count)
         return np.array([float(_opened(key, part)[0]) for part in parts])
     return None
 
@@ -162,7 +160,7 @@ def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: boo
     signs = int((shown < 0).sum()), late, dummies
     try:
         return count_posterior(*signs, _classes(sums[0]))
-    except UserError:  # a class of so little weight that it looked empty: the signs say otherwise
+    except fl.UserError:  # a class of so little weight that it looked empty: the signs say otherwise
         return count_posterior(*signs)
 
 
@@ -259,7 +257,7 @@ def passive(run: Recorded) -> list[Finding]:
 
     rounds = recorded_rounds(views, settings.max_staleness, update)
     if not rounds:
-        raise UserError("the aggregator's view holds no updates: nothing was sent that could be attacked")
+        raise fl.UserError("the aggregator's view holds no updates: nothing was sent that could be attacked")
     counted = by_signs(rounds, settings.dummies if helped else 0, hidden=settings.signs == "hidden")
     under_mask = by_mask(views) if helped else by_real_mask(views, clients, settings.mask_bound)
     return counted + under_mask + by_both(rounds, run) + by_clients_key(views, clients, layout.packed(run.initial))
@@ -285,7 +283,7 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
     """A run with this client as a thief. play: runs it with changed parties."""
     thieves: list[KeyThief] = []
 
-    def meddle(federation: Federation, delays: Delays) -> None:
+    def meddle(federation: fl.Federation, delays: Delays) -> None:
         party: Any = federation.alter(client)
         summands = 2 if party.config.keys == "threshold" else 1
         thieves.append(KeyThief(party.spec, late=LATE, summands=summands))
@@ -311,7 +309,7 @@ def by_theft(theft: Theft) -> Iterator[Measured]:
     thief, client, run = theft
     truth = whole_key(run.views)
     if thief.guess is None:
-        raise UserError(f"{client} received no model after its forged update: take more rounds")
+        raise fl.UserError(f"{client} received no model after its forged update: take more rounds")
     agreement = key_agreement(thief.guess, key_coefficients(truth))
     yield Measured(f"{client}, deviating", "the helper's key", agreement, round=thief.round)
     if thief.key is None:
@@ -332,7 +330,9 @@ def asked_most(run: Recorded) -> str:
     asked = {name: [seen.round for seen, _ in run.views[name].messages(messages.Train)] for name in viewed}
     name = max(viewed, key=lambda name: (len(asked[name]), -min(asked[name], default=0)))
     if len(asked[name]) < 2:
-        raise UserError("no client was asked in two rounds, and it reads the key off the next model: take more rounds")
+        raise fl.UserError(
+            "no client was asked in two rounds, and it reads the key off the next model: take more rounds"
+        )
     return name
 
 

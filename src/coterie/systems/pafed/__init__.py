@@ -31,7 +31,6 @@ from typing import Any
 import coterie.method as fl
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.split_key import joined
-from coterie.protocol.system import PartyFactory
 from coterie.protocols.committee import Committee
 from coterie.protocols.key_centre import KEY_CENTRE, Grant, KeyCentre, Pair
 from coterie.protocols.late import DELTA
@@ -59,11 +58,11 @@ def key_centre(own: fl.Own, common: fl.Common, config: PAFedConfig) -> KeyCentre
     return KeyCentre(own, common, [users, service, *pads])
 
 
-def parties(config: PAFedConfig) -> Mapping[str, PartyFactory]:
+def parties(config: PAFedConfig) -> Mapping[str, fl.PartyFactory]:
     return {HUB: Aggregator, KEY_CENTRE: key_centre, HELPER: Helper, CLIENT: Client}
 
 
-def padded(config: PAFedConfig) -> Mapping[str, PartyFactory]:
+def padded(config: PAFedConfig) -> Mapping[str, fl.PartyFactory]:
     return {HUB: PaddedAggregator, KEY_CENTRE: key_centre, HELPER: PaddedHelper, CLIENT: PaddedClient}
 
 

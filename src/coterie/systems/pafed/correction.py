@@ -17,7 +17,6 @@ from coterie.aggregation.correction import Rates
 from coterie.aggregation.literal import product
 from coterie.crypto.ckks import SANITISING_BITS
 from coterie.crypto.vector import sum_ciphers
-from coterie.protocol.spool import Spool
 from coterie.systems.pafed.classification import (
     SUM_MASK_BITS,
     among_decoys,
@@ -39,7 +38,7 @@ def within(parts: Iterable[Any], terms: int) -> Any:
 
 
 class Late:
-    def __init__(self, spool: Spool, layout: Layout, key: Any) -> None:
+    def __init__(self, spool: fl.Spool, layout: Layout, key: Any) -> None:
         self._spool, self._layout, self._key = spool, layout, key
         self._tickets: list[int] = []
 
