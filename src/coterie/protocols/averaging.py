@@ -20,24 +20,15 @@ from numpy.typing import NDArray
 import coterie.protocol.core as fl
 from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
-from coterie.protocols.local_training import (
-    SteppedTraining,
-    ask_all,
-    ask_each,
-    ask_round,
-    asked_in,
-    check_model,
-    fit,
-    is_generator,
-    training_cost,
-)
+from coterie.protocols import local_training
+from coterie.protocols.local_training import fit
 from coterie.training.solvers import MOST_WEIGHT, largest
 
 Sends = Literal["model", "change"]
 
 
 @dataclass(frozen=True)
-class Averaging(SteppedTraining):
+class Averaging(local_training.SteppedTraining):
     """Local training with FedAvg's usual defaults: the mean itself is the next model."""
 
     lr: float = 0.01
@@ -130,7 +121,7 @@ class Gather:
         if not 1 <= samples <= MOST_SAMPLES:
             raise fl.PeerError(f"{name}: an update of {samples} samples; from 1 to {MOST_SAMPLES} are taken")
         try:
-            return check_model(self.spec, digest, values, self.models)
+            return local_training.check_model(self.spec, digest, values, self.models)
         except fl.PeerError as error:
             raise fl.PeerError(f"{name}: {error}") from None
 
@@ -189,11 +180,13 @@ class ModelClient(fl.Party, role="client"):
 
     def models(self, msg: Any) -> NDArray[np.float32]:
         """(k, d) the models in a message of the server. Raises PeerError for another shape."""
-        return self.keep(check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(-1, self.spec.size)
+        return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(
+            -1, self.spec.size
+        )
 
     def model(self, msg: Any) -> fl.Vector:
         """(d,) the model in a message. Raises PeerError for another shape."""
-        return self.keep(check_model(self.spec, msg.spec, msg.weights))
+        return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights))
 
     def keep(self, weights: fl.Vector) -> fl.Vector:
         """Keep these checked models if parties are on separate machines. Returns them."""
@@ -208,12 +201,12 @@ class ModelClient(fl.Party, role="client"):
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
 
     def fit(self, start: fl.Vector, r: int, **more: Any) -> fl.Fit:
-        own = self.local is not None and not is_generator(self.local)
+        own = self.local is not None and not local_training.is_generator(self.local)
         return fit(self, start, r, self.config.solver_of(self.local) if own else None, **more)
 
     def trained(self, start: fl.Vector, r: int) -> fl.Work[fl.Fitted]:
         fitted: fl.Fitted
-        if is_generator(self.local):
+        if local_training.is_generator(self.local):
             fitted = yield from self.local(self, start, r)
         else:
             fitted = yield self.fit(start, r)
@@ -232,10 +225,10 @@ def own_model(client: ModelClient) -> fl.Vector:
 
 
 class Client(ModelClient, role="client"):
-    config: SteppedTraining
+    config: local_training.SteppedTraining
     sends: ClassVar[Sends] = "model"
 
-    @fl.on(Train, training_cost, answers=Update)
+    @fl.on(Train, local_training.training_cost, answers=Update)
     def train(self, msg: Train, src: str) -> fl.Work[Update]:
         start = self.model(msg)
         fitted: fl.Fitted = yield from self.trained(start, msg.round)
@@ -266,7 +259,9 @@ class Server(fl.Party, role="server"):
     rule: ClassVar[Any] = None
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        notes, _ = yield from self.average(r, asked_in(self.clients, self.config, self.randomness.seed, r), Update)
+        notes, _ = yield from self.average(
+            r, local_training.asked_in(self.clients, self.config, self.randomness.seed, r), Update
+        )
         return notes
 
     def train(self, r: int) -> Train:
@@ -279,7 +274,7 @@ class Server(fl.Party, role="server"):
         self, r: int, request: fl.Message, reply: type[Any], fold: Callable[[str, Any], None]
     ) -> fl.Steps[dict[str, Any]]:
         """Ask the clients of round r and fold their answers, which state it."""
-        return (yield from ask_round(self, r, request, reply, fold))
+        return (yield from local_training.ask_round(self, r, request, reply, fold))
 
     def average(
         self, r: int, names: Sequence[str], reply: type[Any], learn: Callable[[str, Any], None] = lambda *_: None
@@ -297,7 +292,7 @@ class Server(fl.Party, role="server"):
             learn(name, update)
             gather.add(name, weights, update.samples)
 
-        answers = yield from ask_each(self, r, names, self.train(r), reply, fold)
+        answers = yield from local_training.ask_each(self, r, names, self.train(r), reply, fold)
         if self.rule is None:
             self.state.weights = gather.moved(old, step=config.server_step(r))
         elif gather.means[0].count:
@@ -338,9 +333,9 @@ class ServerOfGroups(Server, role="server"):
 
     def ask_own(self, r: int, fold: Callable[[str, Any], None]) -> fl.Steps[dict[str, Any]]:
         """Returns the round's first notes."""
-        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
+        asked = local_training.asked_in(self.clients, self.config, self.randomness.seed, r)
         own = fl.LazyMapping(asked, lambda name: Train(r, self.spec.digest, self.model_of(name)), held=1)
-        answers = yield from ask_all(self, r, own, Update, fold)
+        answers = yield from local_training.ask_all(self, r, own, Update, fold)
         return {"participants": len(answers.got), "asked": len(asked)}
 
 

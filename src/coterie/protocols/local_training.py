@@ -14,17 +14,8 @@ from msgspec import Meta
 import coterie.protocol.core as fl
 from coterie.dp.ledger import Release
 from coterie.protocol.names import each
-from coterie.training.solvers import (
-    LEAST_SECRET,
-    MOST_WEIGHT,
-    Objective,
-    OwnLoss,
-    Proximal,
-    Sgd,
-    is_private,
-    largest,
-    sampling,
-)
+from coterie.training import solvers
+from coterie.training.solvers import MOST_WEIGHT
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -117,24 +108,24 @@ class LocalTraining:
         if self.sample_noise is not None and self.pretraining() is not None:
             raise fl.UserError("a pre-training on the clients' data has no sample_noise: leave one of them out")
 
-    def solver(self) -> Sgd:
-        return self.solver_of(Sgd)
+    def solver(self) -> solvers.Sgd:
+        return self.solver_of(solvers.Sgd)
 
-    def solver_of(self, local: type[Sgd] | OwnLoss) -> Sgd:
+    def solver_of(self, local: type[solvers.Sgd] | solvers.OwnLoss) -> solvers.Sgd:
         """A local solver with these settings. Raises UserError for settings that it refuses.
 
         local: its class, whose other fields are settings, too; or a loss that SGD minimises, with these settings as its
         last argument.
         """
         if isinstance(local, type):
-            solver: Sgd = local(**{one.name: getattr(self, one.name) for one in fields(local)})
-            if self.sample_noise is not None and not is_private(solver):
+            solver: solvers.Sgd = local(**{one.name: getattr(self, one.name) for one in fields(local)})
+            if self.sample_noise is not None and not solvers.is_private(solver):
                 raise fl.UserError(f"{local.__name__} has no field sample_noise: leave the setting out")
             return solver
-        plain = {one.name: getattr(self, one.name) for one in fields(Sgd)}
-        return Objective(**plain, loss=local, settings=self)
+        plain = {one.name: getattr(self, one.name) for one in fields(solvers.Sgd)}
+        return solvers.Objective(**plain, loss=local, settings=self)
 
-    def objective(self, loss: OwnLoss) -> Sgd:
+    def objective(self, loss: solvers.OwnLoss) -> solvers.Sgd:
         return self.solver_of(loss)
 
     @property
@@ -152,7 +143,7 @@ class LocalTraining:
         """The server's step towards the mean in round r = 1, 2, ..."""
         return 1.0
 
-    def pretraining(self) -> tuple[Sgd, int] | None:
+    def pretraining(self) -> tuple[solvers.Sgd, int] | None:
         """Solver and epochs of a pre-training of the first models, outside any budget; or None."""
         return None
 
@@ -193,8 +184,8 @@ class ProximalTraining(SteppedTraining):
 
     mu: float = 0.01
 
-    def solver(self) -> Sgd:
-        return self.solver_of(Proximal)
+    def solver(self) -> solvers.Sgd:
+        return self.solver_of(solvers.Proximal)
 
 
 @dataclass(frozen=True)
@@ -226,10 +217,10 @@ class ClusterModels(LocalTraining):
     def models(self) -> int:
         return self.clusters
 
-    def pretraining(self) -> tuple[Sgd, int] | None:
+    def pretraining(self) -> tuple[solvers.Sgd, int] | None:
         if self.start == "random":
             return None
-        return Sgd(self.lr, self.pretrain_batch or 1 << 40), self.pretrain_epochs
+        return solvers.Sgd(self.lr, self.pretrain_batch or 1 << 40), self.pretrain_epochs
 
 
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> Mapping[str, int]:
@@ -313,11 +304,13 @@ def batch_seed(party: fl.Party, r: int) -> int:
     return int(party.rng("batches", r).integers(1 << 62))
 
 
-def fit(client: fl.Party, start: fl.Vector, r: int, solver: Sgd | None = None, **more: Any) -> fl.Fit:
+def fit(client: fl.Party, start: fl.Vector, r: int, solver: solvers.Sgd | None = None, **more: Any) -> fl.Fit:
     """The effect of a client's training in round r. more: further fields of ``Fit``."""
     given = {"solver": solver or client.config.solver(), "epochs": client.epochs, "seed": batch_seed(client, r), **more}
-    if is_private(given["solver"]):
-        given["secret"] = client.kept("training", b"", r).bytes(LEAST_SECRET)  # the engine mixes in what is trained on
+    if solvers.is_private(given["solver"]):
+        given["secret"] = client.kept("training", b"", r).bytes(
+            solvers.LEAST_SECRET
+        )  # the engine mixes in what is trained on
     return fl.Fit(start, **given)
 
 
@@ -330,7 +323,7 @@ def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -
     if getattr(config, "sample_noise", None) is None:
         return [Release(str(what), round=r) for what in words]
     trained = [what for what in words if isinstance(what, fl.FromTraining)][:1]
-    batches = sampling(samples, config.batch_size, epochs)
+    batches = solvers.sampling(samples, config.batch_size, epochs)
     others = [Release(what, round=r) for what in words if not isinstance(what, fl.FromTraining)]
     sensitivity = 2 * config.sample_clip / batches.size  # of a step's mean gradient
     return others + [
@@ -362,7 +355,7 @@ def check_model(spec: fl.ModelSpec, digest: bytes, weights: fl.Vector, models: i
         raise fl.PeerError(
             f"a model of {len(weights)} numbers or of another shape; expected {models * spec.size} of ours"
         )
-    if not (beyond := largest(weights)) <= MOST_WEIGHT:
+    if not (beyond := solvers.largest(weights)) <= MOST_WEIGHT:
         raise fl.PeerError(f"a model with a weight of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
     variances = weights.reshape(models, spec.size)[:, spec.variances]
     if variances.size and (least := float(variances.min())) < 0:

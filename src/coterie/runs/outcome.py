@@ -17,9 +17,8 @@ import msgspec
 import coterie.method as fl
 from coterie.data.own import name_of
 from coterie.devices.traces import parse
-from coterie.dp.ledger import DELTA, Release, statements
+from coterie.dp.ledger import DELTA, statements
 from coterie.protocol.names import each
-from coterie.protocols.local_training import told
 from coterie.record.schema import Joules, Used
 from coterie.record.summary import Line, last_line, stretches, totals
 from coterie.runs.experiment import Experiment
@@ -85,7 +84,7 @@ def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str
         return None
     rounds = [line.get("round", 0 if i == 0 else len(lines) - 1) for i, line in enumerate(lines)]
     sent = [(r, line.get("released", {})) for r, line in zip(rounds, lines, strict=True)]
-    found = {name: list[Release]() for name in experiment.shown}
+    found = {name: list[fl.Release]() for name in experiment.shown}
     owns = each(experiment.data.clients, lambda name: experiment.owns[name])
     found |= releases(system, settings, experiment.config.mode, experiment.seen, owns, sent)
     return statements(found, getattr(settings, "dp_delta", DELTA))
@@ -98,7 +97,7 @@ def releases(
     federation: fl.Federation,
     owns: Mapping[str, fl.Own],
     sent: Iterable[tuple[int, Mapping[str, Sequence[str]]]],
-) -> dict[str, list[Release]]:
+) -> dict[str, list[fl.Release]]:
     """By client, all that it has released, by its state and by what it was counted to send.
 
     owns: of the clients.  sent: by round, and kind of message that is counted, the senders.
@@ -110,7 +109,7 @@ def releases(
         for kind, senders in kinds.items():
             for name in senders:
                 if party := owns.get(name):
-                    more = told(settings, party.samples, party.epochs, words.get(kind, ()), r)
+                    more = fl.told(settings, party.samples, party.epochs, words.get(kind, ()), r)
                     found.setdefault(name, []).extend(more)
     return found
 

@@ -17,7 +17,7 @@ from coterie.dp.ledger import Ledger
 from coterie.dp.uploads import shared_set
 from coterie.protocol.errors import CoterieWarning, UserError
 from coterie.protocols.threshold import OpenedSum
-from coterie.runs.experiment import build
+from coterie.runs import build
 from coterie.runs.options import RunConfig
 from coterie.systems.ofl import ledger
 from coterie.systems.ofl.config import OFLConfig

@@ -15,16 +15,7 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.privacy.attacks.identity import (
-    MOST_SETS,
-    change_posterior,
-    cluster_posterior,
-    estimated_sizes,
-    expected_accuracy,
-    expected_after_change,
-    expected_by_estimates,
-    identity_accuracy,
-)
+from coterie.privacy.attacks import identity
 from coterie.privacy.attacks.result import AttackResult, Expected
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack
 from coterie.privacy.measures import profiles
@@ -159,7 +150,7 @@ def recorded_rounds(
 
 
 def _guessed(who: str, one: IdentityRound, prior: Doubles | None, form: Expected | None) -> Measured:
-    result = identity_accuracy(cluster_posterior(one.sets, prior), one.truth, prior)
+    result = identity.identity_accuracy(identity.cluster_posterior(one.sets, prior), one.truth, prior)
     return Measured(who, "true cluster", result, form)
 
 
@@ -172,7 +163,7 @@ def _guessed(who: str, one: IdentityRound, prior: Doubles | None, form: Expected
 def by_one_set(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Cluster-identity inference (A1) on each round alone, without a prior."""
     for one in rounds:
-        form = None if one.law is None else expected_accuracy(one.law, shares=one.sizes.astype(np.float64))
+        form = None if one.law is None else identity.expected_accuracy(one.law, shares=one.sizes.astype(np.float64))
         yield _guessed("server", one, None, form)
 
 
@@ -186,11 +177,11 @@ def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Where clients name no clusters the posterior is the prior, and no sizes can be estimated."""
     for one in rounds:
         law, sizes = one.law, one.sizes.astype(np.float64)
-        form = None if law is None else expected_accuracy(law, sizes)
+        form = None if law is None else identity.expected_accuracy(law, sizes)
         yield _guessed("server knowing the sizes", one, sizes, form)
         if law is not None and law.p_correct() < 1:
-            estimates = estimated_sizes(one.sets, law.p_correct())
-            form = expected_by_estimates(law, one.sets, one.truth)
+            estimates = identity.estimated_sizes(one.sets, law.p_correct())
+            form = identity.expected_by_estimates(law, one.sets, one.truth)
             yield _guessed("server estimating the sizes", one, estimates, form)
 
 
@@ -213,10 +204,10 @@ def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
         for m, one in enumerate(past):
             here, there = np.nonzero(now.who[:, None] == one.who)
             sets[m, here], truth[m, here] = one.sets[there], one.truth[there]
-        result = identity_accuracy(cluster_posterior(sets, home_share=_HOME), now.truth)
+        result = identity.identity_accuracy(identity.cluster_posterior(sets, home_share=_HOME), now.truth)
         laws = [one.law for one in past if one.law]
         stayed = (truth == now.truth).all() and len(laws) == count
-        form = expected_accuracy(laws, shares=now.sizes) if stayed else None
+        form = identity.expected_accuracy(laws, shares=now.sizes) if stayed else None
         yield Measured("server intersecting sets of several keys", "true cluster", result, form)
 
 
@@ -243,12 +234,12 @@ def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
         posterior = []
         for n in moved:
             others = [row for row in shown[int(now.who[n])].values() if (row != now.sets[n]).any()]
-            posterior.append(change_posterior(np.stack([now.sets[n], *others[: MOST_SETS - 1]]))[0])
-        result = identity_accuracy(cluster_posterior(now.sets[moved]), now.truth[moved])
+            posterior.append(identity.change_posterior(np.stack([now.sets[n], *others[: identity.MOST_SETS - 1]]))[0])
+        result = identity.identity_accuracy(identity.cluster_posterior(now.sets[moved]), now.truth[moved])
         yield Measured("server", "true cluster of who has changed, by the set of now", result)
         two_each = all(len(shown[int(now.who[n])]) == 2 for n in moved)
-        form = expected_after_change(now.law) if now.law is not None and two_each else None
-        result = identity_accuracy(np.stack(posterior), now.truth[moved])
+        form = identity.expected_after_change(now.law) if now.law is not None and two_each else None
+        result = identity.identity_accuracy(np.stack(posterior), now.truth[moved])
         yield Measured("server", "true cluster of who has changed, by all sets", result, form)
 
 

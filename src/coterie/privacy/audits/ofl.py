@@ -23,17 +23,10 @@ from coterie.crypto.roster import check_signed
 from coterie.devices.links import Delays
 from coterie.devices.resources import Status
 from coterie.dp.uploads import Standard, eligible, shared_set
+from coterie.privacy.attacks import labels
 from coterie.privacy.attacks.active.deviations import moved as lengthened
 from coterie.privacy.attacks.joint_key import LeaderThief
 from coterie.privacy.attacks.key_in_sum import key_agreement
-from coterie.privacy.attacks.labels import (
-    label_entropy,
-    label_shares,
-    pair_correlation,
-    rank_correlation,
-    selected_by_class,
-    share_correlation,
-)
 from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_distributed, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
@@ -197,7 +190,7 @@ def _by_reports(run: Recorded, of_round: Mapping[str, StatusReport]) -> Iterator
     reporting = run.numbers(of_round)
     samples = np.array([report.values[FIELDS.index("samples")] for report in of_round.values()])
     truth = run.label_counts[reporting].sum(axis=1)
-    yield tried(HUB, "number of samples, as reported", partial(rank_correlation, samples, truth, "samples"))
+    yield tried(HUB, "number of samples, as reported", partial(labels.rank_correlation, samples, truth, "samples"))
     if not (summed := [i for i, report in enumerate(of_round.values()) if report.update.any()]):
         return  # nobody has uploaded before
     rows = np.stack([report.update for report in of_round.values()])[summed].astype(np.float64)
@@ -219,19 +212,19 @@ def by_scalars(run: Recorded) -> Iterator[Measured]:
         if len(opened) < 3:
             continue
         counts, rows = pooled(run, note, list(opened)), np.array([*opened.values()])
-        entropy, samples = label_entropy(counts), counts.sum(axis=1)
+        entropy, samples = labels.label_entropy(counts), counts.sum(axis=1)
         for name, column in zip(SCALARS[run.settings.detection], rows.T, strict=True):
             for what, truth, of in (
                 ("variety of labels", entropy, "label entropy"),
                 ("number of samples", samples, "samples"),
             ):
-                score = partial(rank_correlation, column, truth, of)
+                score = partial(labels.rank_correlation, column, truth, of)
                 yield tried(HUB, f"{what} of a cluster, by {name} of its model", score)
         spread = rows.std(axis=0)
         rows = rows / np.where(spread > 0, spread, 1.0)
         near = -np.linalg.norm(rows[:, None] - rows, axis=2)
         what = "which pairs of clusters have similar labels, by the numbers of their models"
-        yield tried(HUB, what, partial(pair_correlation, near, counts), topic="groups")
+        yield tried(HUB, what, partial(labels.pair_correlation, near, counts), topic="groups")
 
 
 # -- one leader --------------------------------------------------------------------------------------------------------
@@ -265,17 +258,17 @@ FromUploads = Callable[[Sequence[Heard], fl.ModelSpec], Doubles]
 
 def by_steps(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
     """A guess from the values."""
-    return label_shares(np.stack([one.step() for one in uploads]), spec)
+    return labels.label_shares(np.stack([one.step() for one in uploads]), spec)
 
 
 def sent(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
     """A guess from what was selected."""
-    return selected_by_class(_masks([one.places for one in uploads], spec), spec)
+    return labels.selected_by_class(_masks([one.places for one in uploads], spec), spec)
 
 
 def asked(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
     """A guess from the wishes."""
-    return selected_by_class(_masks([one.wanted for one in uploads], spec), spec)
+    return labels.selected_by_class(_masks([one.wanted for one in uploads], spec), spec)
 
 
 def _masks(places: Sequence[Indices | None], spec: fl.ModelSpec) -> NDArray[np.bool_]:
@@ -299,7 +292,7 @@ def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads, *, place
         raise fl.UserError(UNKNOWN)
     members, leaders = [one.member for one in uploads], np.array([one.leader for one in uploads])
     counts = check_classes(run.label_counts)[members]
-    return share_correlation(guess(uploads, run.spec), counts, leaders)
+    return labels.share_correlation(guess(uploads, run.spec), counts, leaders)
 
 
 def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:

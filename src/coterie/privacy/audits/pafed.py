@@ -20,15 +20,8 @@ from coterie.crypto.pads import Padded, completed, counterpart
 from coterie.crypto.seal import ring
 from coterie.crypto.split_key import CommitteeShare, joined
 from coterie.devices.links import Delays
+from coterie.privacy.attacks import masks
 from coterie.privacy.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
-from coterie.privacy.attacks.masks import (
-    Classes,
-    count_accuracy,
-    count_among_decoys,
-    count_posterior,
-    telling_accuracy,
-    told_apart,
-)
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.privacy.audits import Audit, Finding, Measured, Meddle, Recorded, View, attack
@@ -150,21 +143,21 @@ def by_signs(rounds: Sequence[CosineRound], dummies: int, *, hidden: bool = Fals
         cosines, shown, sums = one.cosines(), one.shown, one.sums
         if shown is not None and sums is not None and len(shown) + len(sums) == len(cosines) + dummies + 1:
             believed = _counted(shown, sums, len(cosines), dummies, hidden)
-            yield Measured("helper", COUNTED, count_accuracy([believed], [int((cosines < 0).sum())]))
+            yield Measured("helper", COUNTED, masks.count_accuracy([believed], [int((cosines < 0).sum())]))
 
 
 def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: bool) -> Doubles:
     """(late + 1,) what the helper believes."""
     if hidden:
-        return count_among_decoys([_classes(one) for one in sums], late)
+        return masks.count_among_decoys([_classes(one) for one in sums], late)
     signs = int((shown < 0).sum()), late, dummies
     try:
-        return count_posterior(*signs, _classes(sums[0]))
+        return masks.count_posterior(*signs, _classes(sums[0]))
     except fl.UserError:  # a class of so little weight that it looked empty: the signs say otherwise
-        return count_posterior(*signs)
+        return masks.count_posterior(*signs)
 
 
-def _classes(sums: Doubles) -> Classes:
+def _classes(sums: Doubles) -> masks.Classes:
     """Which classes have anybody in them, by their masked sums."""
     if abs(sums[0]) < _NO_WEIGHT:
         return "conflicting"
@@ -204,9 +197,11 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
     for seen, message in views[HELPER].messages(messages.Refresh):
         if {seen.round, seen.round - 1} <= models.keys():
             pair = models[seen.round], models[seen.round - 1]
-            probabilities.append(told_apart(_opened(key, message.cipher)[None], *pair, bound * (1 + _ROUNDING))[0])
+            probabilities.append(
+                masks.told_apart(_opened(key, message.cipher)[None], *pair, bound * (1 + _ROUNDING))[0]
+            )
     if probabilities:
-        result = telling_accuracy(np.array(probabilities), np.ones(len(probabilities), np.bool_))
+        result = masks.telling_accuracy(np.array(probabilities), np.ones(len(probabilities), np.bool_))
         yield Measured("helper", "the model under its mask", result)
 
 
