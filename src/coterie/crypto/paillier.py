@@ -5,15 +5,13 @@ decryption by the Chinese remainder theorem, and many values a plaintext. Keys h
 (128-bit).
 
 **Randomness.** A ciphertext is ``(1 + mN) * r^N mod N^2``. ``randomness="full"`` draws r uniformly. ``"short"``, the
-default, is over ten times as fast: the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of
-Paillier's public-key system with applications to electronic voting" (2010). p and q are 3 mod 4 with gcd(p-1, q-1) = 2,
-``h = -x^2 mod N`` is part of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It assumes
-more than Paillier's problem: that powers of h with such short exponents can't be told from random numbers of Jacobi
-symbol 1.
+default, is the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of Paillier's public-key system
+with applications to electronic voting" (2010): p and q are 3 mod 4 with gcd(p-1, q-1) = 2, ``h = -x^2 mod N`` is part
+of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It assumes more than Paillier's
+problem: that powers of h with such short exponents can't be told from random numbers of Jacobi symbol 1.
 
-**Masks** (FedCAPrivacy, eq. 6 to 10). One mask is added to every client's vector of a round. The party that opens them
-sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8). Sums are
-unmasked later, under another key (eq. 10).
+**Masks** (FedCAPrivacy, eq. 6 to 10). The party that opens vectors under one mask sees integers that are each uniform
+up to 2^-kappa, but whose differences are those of the models (eq. 8).
 
 **Secrecy is not integrity**: sign ciphertexts. A sender that lies about its values is noticed at decryption only if a
 lane leaves the range of its terms. A number that is no unit modulo N would open to a factor of N, so ``from_bytes``

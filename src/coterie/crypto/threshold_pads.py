@@ -1,7 +1,6 @@
 """Joint pads: ciphertexts whose second polynomial no sender chose.
 
-A party that chooses c_1 of a ciphertext and sees what it opens to gets the key (``attacks/key_in_sum``). With joint
-pads c_1 is a polynomial ``a`` that follows from the group, the sender and a nonce (``Pad``), and senders are holders.
+c_1 is a polynomial ``a`` that follows from the group, the sender and a fresh nonce (``Pad``), and senders are holders.
 With s_k for the share of holder k times its Lagrange coefficient, sender j encrypts by
 
     y_j = m_j - a_j s_j + e                      ``Padding.encrypt``, half the bytes of a ciphertext
@@ -15,8 +14,7 @@ With s_k for the share of holder k times its Lagrange coefficient, sender j encr
 
 and with the weighted sum of the y_j that is the weighted sum of the messages (``padded_sum``).
 
-**Once.** Each pad has a fresh nonce. Noise of a contribution follows from share and pad, and the pad names the
-contributing holders.
+Noise of a contribution follows from share and pad, and the pad names the contributing holders.
 
 **Sums that a server can't lie about.** A request to open a weighted sum of completed vectors names pads, weights and a
 public seed (``SumRequest``), and each holder computes c_1 itself:

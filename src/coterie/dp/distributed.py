@@ -4,9 +4,8 @@
     numbers + mechanism.share(parties, secrets)                  one of the parties that make the sum
     change = mechanism.off_grid(total, terms, rotation)          of the opened sum: the mean change
 
-The sum is opened under encryption or masks, so that its noise can protect every client in it against all that see only
-the sum. The shares of ``missing`` parties do not count: these may collude, or be left out. Neighbours differ in all
-data of one client, but not in the number of clients.
+The shares of ``missing`` parties do not count: these may collude, or be left out. Neighbours differ in all data of one
+client, but not in the number of clients.
 
 Sums are exact, so the proof is about what is opened, and not about real numbers (Agarwal, Kairouz, Liu 2021; the grid
 is of Kairouz, Liu, Steinke, "The distributed discrete Gaussian mechanism for federated learning with secure

@@ -5,10 +5,9 @@
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
-All ciphertexts are under one public key, whose secret is s_h + s_C. The opener alone opens none of them. A member helps
-with so many scalars a round as its system needs, and with one masked vector: so what the hub and the opener have seen
-of honest rounds opens no single vector, when they put it together. A member can't see what a ciphertext holds. So a hub
-that deviates has any vector switched, by calling it a scalar, and opens it with the opener.
+All ciphertexts are under one public key, whose secret is s_h + s_C. A member helps with so many scalars a round as its
+system needs, and with one masked vector. It can't see what a ciphertext holds: a hub that deviates has any vector
+switched, by calling it a scalar, and opens it with the opener.
 """
 
 from __future__ import annotations

@@ -4,14 +4,9 @@
     client  --(round, nonce, y, signature)-->  hub         y = encode(u) + pad
     hub  --Unpad (whose vectors of which rounds, nonces)-->  keeper  --Unpadded (p and the seed of a)-->  hub
 
-The keeper holds the key that the sums open with, and learns, by name, whose vectors are in each sum.
-
-**Keys.** A vector's pad follows from k_i, the round, and a fresh nonce, without which a client that is taken back into
-a round would show the difference of two vectors. k_i is a ratchet: each round's key is a hash of the one before, and a
-used key is erased.
-
-**One vector a client and round.** The keeper answers once for a round's key, or once in each attempt, then erases it,
-as keys of rounds that have become too old.
+The keeper holds the key that the sums open with, and learns, by name, whose vectors are in each sum. A vector's pad
+follows from k_i, the round, and a fresh nonce. k_i is a ratchet: each round's key is a hash of the one before. The
+keeper answers once for a round's key, or once in each attempt, then erases it.
 """
 
 from __future__ import annotations

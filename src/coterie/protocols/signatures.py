@@ -10,10 +10,6 @@
 Groups are found once before round 1. A later client gets the same sums, its signature goes under the same mask, and the
 helper places it in the nearest group. A client that lies in its terms can make everybody refuse the sums; if it claims
 to hold a label several times over, all clients can read off the mean of a label that one other client holds.
-
-The clients learn, of all of them together: how many hold each label, the labels' shares and means, and the second
-moments of the mapped samples. The helper learns the differences of projected signatures, without names. The hub learns
-groups, by name.
 """
 
 from __future__ import annotations

@@ -6,11 +6,8 @@ little-endian), the head (``Checkpoint``), which names the log and each party's 
 frames under way, whose sizes the head states. So one party can be read alone, files of different checkpoints or runs
 cannot be mixed, and what a killed process has added to the log counts for nothing.
 
-All of it is private (0600 in a folder of 0700), unlike ``metrics.jsonl``, ``result.json`` and reports, though they hold
-reasons for refusals and skipped rounds, which may contain a client's own numbers.
-
-A digest detects damage but is no signature. Every length, place and shape is checked before use, and the folder may not
-be a symbolic link or another user's.
+All of it is private (0600 in a folder of 0700). A digest detects damage but is no signature. Every length, place and
+shape is checked before use, and the folder may not be a symbolic link or another user's.
 """
 
 from __future__ import annotations

@@ -9,11 +9,8 @@ settings". Equation, algorithm and section numbers are that paper's.
     aggregator  --Refresh, Convert-->  helper  --Refreshed, Converted-->  aggregator   algorithm 5
 
 Assumes that the two servers do not collude: together they open every update. (With keys=threshold they also need
-members of a committee of clients, ``protocols/committee.py``.) The aggregator is trusted to follow the protocol: else
-it has updates converted instead of models, or reads sk_s off a forged ciphertext in a model's place. Every client is,
-too: one that signs a forged ciphertext as its update reads sk_s, which opens every update, off the next model
-(``attacks/key_in_sum.py``). In mode ``hardened`` clients upload under one-time pads, and such a client gets nothing
-(``protocols/pads.py``).
+members of a committee of clients, ``protocols/committee.py``.) The aggregator is trusted to follow the protocol, and so
+is every client, but in mode ``hardened``, where clients upload under one-time pads (``protocols/pads.py``).
 
     aggregator  --Unpad-->  helper  --Unpadded-->  aggregator          mode ``hardened``, before algorithm 4
     aggregator  --Stand, Switch-->  client  --Standing, Turned-->  aggregator   keys=threshold, before the helper opens

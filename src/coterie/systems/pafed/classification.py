@@ -10,8 +10,7 @@ updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it lear
   sets are in random order, each under its own masks.
 
 With N_a sets of pattern a in its view, the odds that the real set is of pattern a and not b change by N_a / N_b
-(``delta``). Not hidden are how many updates are late, about how large the sum of all |c_j| is, and how, among sets of
-pattern "some", the conflicting updates differ from a random choice.
+(``delta``). docs/systems/pafed.md says what is not hidden.
 """
 
 from __future__ import annotations
